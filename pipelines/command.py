@@ -1,0 +1,255 @@
+"""A stage's command line, made from the signature of its function.
+
+    def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Output) -> None
+
+gives `python -m dataprep.clean DOCUMENTS... OUTPUT --min-tokens 128 ...`: every parameter that is a
+`Documents`, `Source` or `Output` is a path argument (an option where it may be None), a `str` is a word,
+a `tuple[str, ...]` any number of words, and every field of the configuration dataclasses is a flag. `--params params.yaml` takes the sections from there; flags
+override. A second dataclass parameter is the section of its own name, with prefixed flags.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pipelines import config as configs
+from pipelines.errors import ConfigError
+from pipelines.manifest import Counts, FileEntry, Manifest
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """One unit of work: what its files are called, and the files it reads."""
+
+    name: str
+    files: tuple[Path, ...]
+
+    @property
+    def file(self) -> Path:
+        """The only file of a part that has just one."""
+        (file,) = self.files
+        return file
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Documents:
+    """An input of documents: Parquet shards in order, whatever the user gave (JSONL, folders)."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """Any other input: a path of the user's, or a folder that a stage published (with its manifest)."""
+
+    path: Path
+    manifest: Manifest | None
+
+
+@dataclasses.dataclass(slots=True)
+class Output:
+    """A path that the stage publishes: `folder` is where its files go now, `final` where they will be."""
+
+    folder: Path
+    final: Path
+    counts: Counts = dataclasses.field(default_factory=Counts)
+    files: dict[str, FileEntry] = dataclasses.field(default_factory=dict[str, FileEntry])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to run: none of these can change a byte of the output."""
+
+    params: Path | None = None
+    """Take the sections from this parameter file; flags override it."""
+    workers: int = 0
+    """Processes; 0 is one per core (or MILLRACE_WORKERS)."""
+    engine: Literal["local"] = "local"
+    """Where shards are worked on."""
+    memory_budget: str = "50%"
+    """Memory for sorting and tables: bytes such as 2GB, or a share of RAM (or MILLRACE_MEMORY_BUDGET)."""
+    overwrite: bool = False
+    """Replace an output that exists; it stays in place until the new one is complete."""
+    stats: Path | None = None
+    """Write counts and scores here as JSON (times go to the same path below provenance/)."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What to report on standard error."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageSpec:
+    """What a stage module declares: its function, sections, paths, VERSION and SHAPED_BY."""
+
+    name: str
+    function: Callable[..., Any]
+    doc: str
+    version: int
+    shaped_by: tuple[str, ...]
+    sections: dict[str, tuple[str, type]]
+    """Parameter name -> (section of params.yaml, its dataclass)."""
+    inputs: dict[str, tuple[type, bool]]
+    """Parameter name -> (Documents or Source, required)."""
+    outputs: dict[str, bool]
+    """Parameter name -> required."""
+    words: dict[str, bool]
+    """Parameter name -> takes any number of words."""
+
+    @classmethod
+    def load(cls, module_name: str) -> "StageSpec":
+        """Read the declaration of the stage in module `module_name`."""
+        module = importlib.import_module(module_name)
+        name = module_name.rpartition(".")[2]
+        function = getattr(module, name)
+        hints = typing.get_type_hints(function)
+        sections: dict[str, tuple[str, type]] = {}
+        inputs: dict[str, tuple[type, bool]] = {}
+        outputs: dict[str, bool] = {}
+        words: dict[str, bool] = {}
+        for parameter in inspect.signature(function).parameters:
+            kind, required = _unwrap(hints[parameter])
+            if kind is Output:
+                outputs[parameter] = required
+            elif kind in (Documents, Source):
+                inputs[parameter] = (kind, required)
+            elif kind is str or typing.get_origin(kind) is tuple:
+                words[parameter] = kind is not str
+            elif parameter != "run":
+                sections[parameter] = (name if parameter == "config" else parameter, kind)
+        doc = inspect.getdoc(module) or ""
+        return cls(name, function, doc, module.VERSION, module.SHAPED_BY, sections, inputs, outputs, words)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Invocation:
+    """One call of a stage: checked sections, paths per parameter, and run options."""
+
+    sections: dict[str, Any]
+    inputs: dict[str, tuple[Path, ...]]
+    outputs: dict[str, Path]
+    words: dict[str, Any]
+    options: RunOptions
+
+
+def _unwrap(hint: Any) -> tuple[Any, bool]:
+    """`X` -> (X, required), `X | None` -> (X, not required)."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return kinds[0], False
+    return hint, True
+
+
+def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
+    """Parse the command line of a stage; exits with usage on a wrong one, as argparse does.
+
+    Raises ConfigError for a parameter file or a value that is wrong.
+    """
+    import tyro
+
+    options = RunOptions(
+        workers=_environment_workers(),
+        memory_budget=os.environ.get("MILLRACE_MEMORY_BUDGET", "50%"),
+    )
+    defaults = {parameter: _defaults(section, cls, arguments) for parameter, (section, cls) in spec.sections.items()}
+    command = _command_class(spec, defaults, options)
+    result = tyro.cli(
+        command,
+        prog=f"python -m {spec.function.__module__}",
+        description=spec.doc,
+        args=list(arguments),
+    )
+    where = "command line"
+    sections = {
+        parameter: configs.check(cls, getattr(result, section), section, where)
+        for parameter, (section, cls) in spec.sections.items()
+    }
+    values = {name: getattr(result, name) for name in (*spec.words, *spec.inputs, *spec.outputs) if hasattr(result, name)}
+    if many := _variadic(spec):
+        last = [name for name, required in spec.outputs.items() if required]
+        given: tuple[str, ...] = result.arguments
+        if len(given) < len(last) + (many in spec.inputs):
+            raise ConfigError(f"{where}: expected {_metavar(spec, many)}, got {len(given)} argument(s); see --help")
+        first, rest = given[: -len(last)], given[-len(last) :]
+        values[many] = tuple(Path(path) for path in first) if many in spec.inputs else first
+        values |= {name: Path(path) for name, path in zip(last, rest, strict=True)}
+    return Invocation(
+        sections,
+        {name: _as_tuple(values[name]) for name in spec.inputs},
+        {name: values[name] for name in spec.outputs if values[name] is not None},
+        {name: values[name] for name in spec.words},
+        result.run,
+    )
+
+
+def _as_tuple(value: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def _metavar(spec: StageSpec, many: str) -> str:
+    return " ".join([f"{many.upper()}...", *(name.upper() for name, required in spec.outputs.items() if required)])
+
+
+def _environment_workers() -> int:
+    text = os.environ.get("MILLRACE_WORKERS", "0")
+    if not text.isdigit():
+        raise ConfigError(f"MILLRACE_WORKERS={text}: expected a whole number of processes")
+    return int(text)
+
+
+def _variadic(spec: StageSpec) -> str | None:
+    """The parameter that takes any number of arguments: words, or documents when nothing else is required."""
+    for name, many in spec.words.items():
+        if many:
+            return name
+    required = [name for name, (_, needed) in spec.inputs.items() if needed]
+    if len(required) == 1 and spec.inputs[required[0]][0] is Documents:
+        return required[0]
+    return None
+
+
+def _defaults(section: str, cls: type, arguments: Sequence[str]) -> Any:
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--params", type=Path)
+    file = early.parse_known_args(list(arguments))[0].params
+    if file is None:
+        return cls()
+    return configs.load_section(cls, configs.read_yaml(file), section, file)
+
+
+def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOptions) -> type:
+    """The dataclass that tyro turns into a parser: paths, sections, run options."""
+    from tyro.conf import OmitArgPrefixes, Positional, arg
+
+    documents = "JSONL files, folders of them, or folders of our shards"
+    output = "what to publish: a folder, or one .jsonl[.gz|.zst] file"
+    fields: list[Any] = []
+    optional: list[Any] = []
+    many = _variadic(spec)
+    if many:
+        first = documents if many in spec.inputs else "words"
+        text = arg(help=f"{first}; last, {output}", metavar=_metavar(spec, many))
+        fields.append(("arguments", Positional[Annotated[tuple[str, ...], text]]))
+    for name in spec.words.keys() - {many}:
+        fields.append((name, Positional[Annotated[str, arg(help=f"the {name}", metavar=name.upper())]]))
+    paths = {
+        name: (needed, documents if kind is Documents else "a file or folder")
+        for name, (kind, needed) in spec.inputs.items()
+    }
+    paths |= {name: (needed, output) for name, needed in spec.outputs.items()}
+    for name, (needed, words) in paths.items():
+        if not needed:
+            option = Annotated[Path | None, arg(help=words, metavar="PATH")]
+            optional.append((name, option, dataclasses.field(default=None)))
+        elif not many:
+            fields.append((name, Positional[Annotated[Path, arg(help=words, metavar=name.upper())]]))
+    for parameter, (section, cls) in spec.sections.items():
+        kind = OmitArgPrefixes[cls] if parameter == "config" else cls
+        optional.append((section, kind, dataclasses.field(default=defaults[parameter])))
+    optional.append(("run", OmitArgPrefixes[RunOptions], dataclasses.field(default=options)))
+    return dataclasses.make_dataclass(spec.name, fields + optional, frozen=True, kw_only=True)

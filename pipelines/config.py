@@ -1,0 +1,125 @@
+"""Parameters: sections of `params.yaml` as frozen dataclasses, checked before anything runs.
+
+A section is a plain frozen dataclass; limits are written in its types (`Annotated[int, Gt(0)]`).
+`load_section` refuses unknown and missing keys, wrong types and values out of range, and names the
+file, the key, what was expected and the nearest valid name.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Ge, Gt, Interval
+
+from pipelines.errors import ConfigError, did_you_mean
+
+C = TypeVar("C")
+
+Count = Annotated[int, Gt(0)]
+"""A whole number, at least 1."""
+NonNegative = Annotated[int, Ge(0)]
+"""A whole number, at least 0."""
+Share = Annotated[float, Interval(ge=0, le=1)]
+"""A number from 0 to 1."""
+Positive = Annotated[float, Gt(0)]
+"""A number above 0."""
+
+
+def given(source: Path | str | None) -> Path | None:
+    """A source path, or None where a profile names no source: None, "" or an empty file.
+
+    A source is always a DVC dependency, so profiles without one name the empty `configs/none`.
+    """
+    if not source or not str(source):
+        return None
+    path = Path(source)
+    return None if path.is_file() and path.stat().st_size == 0 else path
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; ConfigError when it is missing, broken or something else."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; `python -m pipelines use sample` writes it") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected sections with keys, found {type(value).__name__}")
+    return typing.cast(dict[str, Any], value)
+
+
+def load_section(cls: type[C], params: Mapping[str, Any], section: str, file: Path | str) -> C:
+    """Section `section` of `params` as a `cls`; every key must be there and right."""
+    if section not in params:
+        raise ConfigError(f"{file}: section {section!r} is missing.{did_you_mean(section, params)}")
+    return check(cls, params[section], section, str(file), complete=True)
+
+
+def check(cls: type[C], value: Any, section: str, file: str, *, complete: bool = False) -> C:
+    """`value` (a mapping or an instance) as a valid `cls`.
+
+    Raises ConfigError naming file, key, expectation and nearest name; with `complete`, keys that
+    have a default must be given too, so that no default slips past the parameter file.
+    """
+    import pydantic
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{file}: {section}: expected keys with values, got {value!r}")
+    values = typing.cast(dict[str, Any], value)
+    _check_names(cls, values, section, file, complete=complete)
+    adapter = pydantic.TypeAdapter(cls, config=None)
+    try:
+        return adapter.validate_json(json.dumps(values, default=str), strict=True)
+    except pydantic.ValidationError as error:
+        lines = [_explain(section, problem) for problem in error.errors()]
+        raise ConfigError("\n".join(f"{file}: {line}" for line in lines)) from None
+
+
+def _check_names(cls: type, values: dict[str, Any], section: str, file: str, *, complete: bool) -> None:
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    for name, value in values.items():
+        if name not in fields:
+            raise ConfigError(f"{file}: {section}.{name}: unknown key.{did_you_mean(str(name), fields)}")
+        if dataclasses.is_dataclass(hints[name]) and isinstance(value, dict):
+            nested = typing.cast(dict[str, Any], value)
+            _check_names(hints[name], nested, f"{section}.{name}", file, complete=complete)
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if name not in values and (complete or required):
+            raise ConfigError(f"{file}: {section}.{name}: missing; expected {describe(hints[name])}")
+
+
+def _explain(section: str, problem: Any) -> str:
+    # Tuples and unions add parts to the location that no user wrote; keep keys and positions.
+    key = ".".join([section, *(str(part) for part in problem["loc"] if not str(part).endswith("]"))])
+    message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{key}: {message}, got {problem['input']!r}"
+
+
+def describe(hint: Any) -> str:
+    """A type as a user would say it: `int`, `text or nothing`, `one of a, b`."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(choice) for choice in typing.get_args(hint))
+    if origin is Annotated:
+        return describe(typing.get_args(hint)[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(choice) for choice in typing.get_args(hint))
+    if origin is tuple:
+        return f"a list of {describe(typing.get_args(hint)[0])}"
+    return {str: "text", type(None): "nothing (null)", Path: "a path"}.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """A section as it stands in YAML and JSON: plain dictionaries, lists, text and numbers."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))

@@ -1,0 +1,236 @@
+"""Document shards: `part-00000.parquet`, one row per document; JSONL in and out.
+
+Columns `doc_id` (16 bytes, given where a record enters and carried unchanged), `url`, `text`,
+`source`, then what a stage adds. Rejected rows: `rejected/part-00000.parquet` with `doc_id, url, rule, value`.
+Stages read and write Parquet only; JSONL is converted on the way in (`ingest_jsonl`) and out
+(`write_jsonl`).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines import store
+from pipelines.errors import UserError
+from pipelines.identity import document_id
+from pipelines.manifest import Counts
+
+DOCUMENT_FIELDS = [
+    pa.field("doc_id", pa.binary(16)),
+    pa.field("url", pa.string()),
+    pa.field("text", pa.string()),
+    pa.field("source", pa.string()),
+]
+DOCUMENT_SCHEMA = pa.schema(DOCUMENT_FIELDS)
+REJECTED_SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.binary(16)),
+        pa.field("url", pa.string()),
+        pa.field("rule", pa.string()),
+        pa.field("value", pa.string()),
+    ]
+)
+REJECTED = "rejected"
+ROW_GROUP_ROWS = 1024
+JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
+INGEST_ROWS = 20_000
+"""Documents per shard made from JSONL: part of the result, so a constant and not an option."""
+
+Row = dict[str, Any]
+
+
+class TableWriter:
+    """Writes rows to one Parquet file: zstd, row groups of 1024 rows, equal bytes for equal rows."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows = 0
+        self._schema = schema
+        self._pending: list[Row] = []
+        self._writer = pq.ParquetWriter(str(path), schema, compression="zstd", compression_level=3)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row; every column of the schema must be in it."""
+        self._pending.append({name: row[name] for name in self._schema.names})
+        self.rows += 1
+        if len(self._pending) == ROW_GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._writer.write_table(pa.Table.from_pylist(self._pending, self._schema), ROW_GROUP_ROWS)
+            self._pending = []
+
+    def __enter__(self) -> "TableWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+
+class ShardWriter:
+    """One shard of a stage that keeps or rejects documents: both files and the counts.
+
+    `part.parquet` is always written, even without rows; `rejected/part.parquet` only when needed.
+    """
+
+    def __init__(self, folder: Path, name: str, extra: Sequence[pa.Field] = ()) -> None:
+        self.counts = Counts()
+        self._rejected_path = folder / REJECTED / f"{name}.parquet"
+        self._documents = TableWriter(folder / f"{name}.parquet", pa.schema([*DOCUMENT_FIELDS, *extra]))
+        self._rejected: TableWriter | None = None
+
+    def keep(self, row: Mapping[str, Any]) -> None:
+        """Write a document that passed."""
+        self._documents.write(row)
+        self.counts.rows_in += 1
+        self.counts.rows_out += 1
+        self.counts.total("text_bytes", len(str(row["text"]).encode()))
+
+    def reject(self, row: Mapping[str, Any], rule: str, value: object) -> None:
+        """Write down which rule kept a document out, and the value it saw."""
+        if self._rejected is None:
+            self._rejected = TableWriter(self._rejected_path, REJECTED_SCHEMA)
+        self._rejected.write({"doc_id": row["doc_id"], "url": row["url"], "rule": rule, "value": str(value)})
+        self.counts.rows_in += 1
+        self.counts.reject(rule)
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._documents.__exit__(kind, error, trace)
+        if self._rejected:
+            self._rejected.__exit__(kind, error, trace)
+
+
+def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
+    """The rows of one Parquet file of ours, in order, a row group at a time."""
+    for batch in read_batches(path, columns):
+        yield from batch.to_pylist()
+
+
+def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The record batches of one Parquet file; UserError when it is damaged or lacks a column."""
+    try:
+        with pq.ParquetFile(str(path)) as file:
+            missing = set(columns or ()) - set(file.schema_arrow.names)
+            if missing:
+                raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
+            yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns) if columns else None)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: not a readable Parquet file ({error}); make it again") from None
+
+
+def part_files(folder: Path) -> list[Path]:
+    """The shards of a folder of ours, in order; its side tables are not among them."""
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def is_jsonl(path: Path) -> bool:
+    """Whether a file is JSON lines by its name, compressed or not."""
+    suffixes = path.suffixes
+    if suffixes and suffixes[-1] in store.COMPRESSED:
+        suffixes = suffixes[:-1]
+    return bool(suffixes) and suffixes[-1] in JSONL_SUFFIXES
+
+
+def jsonl_files(folder: Path) -> list[Path]:
+    """The JSONL files directly in a folder, in order of name."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and is_jsonl(path))
+
+
+class BrokenLine(ValueError):
+    """A JSONL line that is no document; `rule` is its counted reason."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+def parse_document(line: bytes, source: str) -> Row:
+    """One JSONL line as a document row. Only `text` is required; raises BrokenLine."""
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BrokenLine("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        raise BrokenLine("invalid_json", f"not valid JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise BrokenLine("not_an_object", f"expected an object with a text, found {type(record).__name__}")
+    fields = cast(dict[str, Any], record)
+    if "text" not in fields:
+        raise BrokenLine("no_text", "has no key 'text'")
+    for key in ("text", "url", "source"):
+        if not isinstance(fields.get(key, ""), str):
+            raise BrokenLine(f"{key}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
+    text, url = fields["text"], fields.get("url", "")
+    try:
+        return {"doc_id": document_id(url, text), "url": url, "text": text.encode().decode(), "source": fields.get("source", source)}
+    except UnicodeEncodeError:
+        raise BrokenLine("invalid_utf8", "holds half of a surrogate pair") from None
+
+
+def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
+    """Convert one JSONL file to document shards `<name>-00000.parquet`... in `folder`.
+
+    Blank lines are skipped. A line that is no document is counted, and written to `rejected/` with
+    its place. Raises UserError when there are lines and none of them is a document.
+    """
+    counts = Counts()
+    first_problem = ""
+    writer: TableWriter | None = None
+    rejected: TableWriter | None = None
+    for number, line in enumerate(store.read_lines(path), start=1):
+        if not line.strip():
+            continue
+        counts.rows_in += 1
+        try:
+            row = parse_document(line, path.name)
+        except BrokenLine as problem:
+            first_problem = first_problem or f"line {number}: {problem}"
+            counts.reject(problem.rule)
+            rejected = rejected or TableWriter(folder / REJECTED / f"{name}.parquet", REJECTED_SCHEMA)
+            place = f"{path.name}:{number}"
+            rejected.write({"doc_id": None, "url": place, "rule": problem.rule, "value": str(problem)})
+            continue
+        if writer is None or writer.rows == INGEST_ROWS:
+            if writer:
+                writer.__exit__(None, None, None)
+            shard = counts.rows_out // INGEST_ROWS
+            writer = TableWriter(folder / f"{name}-{shard:05d}.parquet", DOCUMENT_SCHEMA)
+        writer.write(row)
+        counts.rows_out += 1
+    for open_writer in (writer, rejected):
+        if open_writer:
+            open_writer.__exit__(None, None, None)
+    if counts.rows_in and not counts.rows_out:
+        raise UserError(f"{path}: none of its {counts.rows_in} lines is a document; {first_problem}")
+    return counts
+
+
+def write_jsonl(parts: Iterable[Path], output: Path) -> None:
+    """Write the rows of Parquet files as one JSONL file (`.gz` and `.zst` compress); bytes become hex."""
+    with store.create_compressed(output) as file:
+        for part in parts:
+            for row in read_rows(part):
+                file.write(json.dumps(row, ensure_ascii=False, default=bytes.hex).encode() + b"\n")
+
+
+def count_rows(file: Path) -> int | None:
+    """Rows of a Parquet, Arrow or JSONL file; None for a format without rows."""
+    if file.suffix == ".parquet":
+        return pq.read_metadata(str(file)).num_rows
+    if file.suffix == ".arrow":
+        with pa.ipc.open_file(pa.memory_map(str(file))) as reader:
+            return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+    if is_jsonl(file):
+        return sum(1 for _ in store.read_lines(file))
+    return None

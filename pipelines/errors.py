@@ -1,0 +1,21 @@
+"""Errors that are the user's to mend: one line that says what, where and what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something outside the code is wrong; commands print its text as one line and exit 1."""
+
+
+class ConfigError(UserError):
+    """A parameter, profile or option is wrong; commands print its text and exit 2."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'X'?` for the nearest of `known`, else the whole list of choices."""
+    choices = sorted(known)
+    nearest = difflib.get_close_matches(name, choices, n=1)
+    if nearest:
+        return f" Did you mean {nearest[0]!r}?"
+    return f" Choose from: {', '.join(choices)}." if choices else ""

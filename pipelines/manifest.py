@@ -1,0 +1,146 @@
+"""What is in an output: `manifest.json`, a function of the content alone.
+
+`{"files": {name: {rows, bytes, sha256}}, "counts": {in, out, rejected: {rule: n}, totals: {...}}}`.
+A folder holds its own manifest; a single file has `<file>.manifest.json` beside it.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines import store
+from pipelines.errors import UserError
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Rows in, rows out, rows rejected per rule, and whatever else a stage adds up."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    rejected: dict[str, int] = field(default_factory=dict[str, int])
+    totals: dict[str, int] = field(default_factory=dict[str, int])
+
+    def reject(self, rule: str, number: int = 1) -> None:
+        """Count `number` rows that `rule` kept out."""
+        self.rejected[rule] = self.rejected.get(rule, 0) + number
+
+    def total(self, name: str, number: int) -> None:
+        """Add to a named sum, such as bytes or tokens."""
+        self.totals[name] = self.totals.get(name, 0) + number
+
+    def add(self, other: "Counts") -> None:
+        """Add another shard's counts."""
+        self.rows_in += other.rows_in
+        self.rows_out += other.rows_out
+        for rule, number in other.rejected.items():
+            self.reject(rule, number)
+        for name, number in other.totals.items():
+            self.total(name, number)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in manifests, receipts and stats."""
+        return {
+            "in": self.rows_in,
+            "out": self.rows_out,
+            "rejected": dict(self.rejected),
+            "totals": dict(self.totals),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Counts":
+        """The reverse of `to_json`."""
+        return cls(value["in"], value["out"], dict(value["rejected"]), dict(value["totals"]))
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of an output; `rows` is None where a format has no rows."""
+
+    rows: int | None
+    bytes: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in manifests and receipts."""
+        return {"rows": self.rows, "bytes": self.bytes, "sha256": self.sha256}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The files of one output, by path relative to it, and its counts."""
+
+    files: dict[str, FileEntry]
+    counts: Counts
+
+    @property
+    def rows(self) -> int:
+        """Rows of the output itself: rejected rows and other side tables do not count."""
+        return sum(e.rows or 0 for name, e in self.files.items() if "/" not in name)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.bytes for entry in self.files.values())
+
+    def save(self, path: Path) -> None:
+        """Write the manifest to `path`."""
+        files = {name: entry.to_json() for name, entry in self.files.items()}
+        store.write_json(path, {"files": files, "counts": self.counts.to_json()})
+
+    @classmethod
+    def load(cls, path: Path) -> "Manifest":
+        """Read a manifest; UserError when it is not one."""
+        value = store.read_json(path)
+        try:
+            files = {name: FileEntry(**entry) for name, entry in value["files"].items()}
+            return cls(files, Counts.from_json(value["counts"]))
+        except (KeyError, TypeError, AttributeError):
+            raise UserError(f"{path}: not a manifest of ours; make the folder again") from None
+
+
+def manifest_path(output: Path) -> Path:
+    """Where the manifest of `output` lies, be it a folder or a single file."""
+    if output.is_dir() or not output.suffix:
+        return output / MANIFEST
+    return output.with_name(f"{output.name}.{MANIFEST}")
+
+
+def load_checked(folder: Path) -> Manifest:
+    """The manifest of `folder`, after checking that every file is there with its size.
+
+    Raises UserError for a folder without manifest, or with missing or cut files.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        raise UserError(f"{folder}: has no {MANIFEST}, so no stage finished it; run its stage first")
+    manifest = Manifest.load(path)
+    for name, entry in manifest.files.items():
+        file = folder / name
+        size = file.stat().st_size if file.exists() else None
+        if size != entry.bytes:
+            found = "missing" if size is None else f"{size} bytes"
+            raise UserError(
+                f"{file}: {found}, its manifest says {entry.bytes} bytes; "
+                "the folder is damaged, make it again"
+            )
+    return manifest
+
+
+def content_hash(path: Path) -> str:
+    """Identity of an input: its manifest's sha256, or that of its bytes where it has none."""
+    if path.is_file():
+        return store.sha256(path)
+    if not path.is_dir():
+        raise UserError(f"{path}: no such file or folder; check the path or run its stage first")
+    if (path / MANIFEST).exists():
+        load_checked(path)
+        return store.sha256(path / MANIFEST)
+    digest = hashlib.sha256()
+    for file in store.list_files(path):
+        digest.update(f"{file.relative_to(path).as_posix()}\0{store.sha256(file)}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,183 @@
+"""Where bytes live: every read, write, hash and publish of a stage goes through here.
+
+Local folders today; the calls are the ones an object store could serve too. The rules: a file
+appears under its name only when it is whole and on disk (temporary name, fsync, rename, fsync of
+the folder), and an output folder is swapped in whole.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from pipelines.errors import UserError
+
+COMPRESSED = (".gz", ".zst", ".xz")
+_CHUNK = 1 << 20
+
+
+def open_read(path: Path) -> BinaryIO:
+    """Open `path` for reading bytes, decompressed by its last suffix (.gz, .zst, .xz)."""
+    try:
+        if path.suffix == ".gz":
+            return cast(BinaryIO, gzip.open(path, "rb"))
+        if path.suffix == ".xz":
+            return cast(BinaryIO, lzma.open(path, "rb"))
+        if path.suffix == ".zst":
+            import pyarrow as pa
+
+            # Unlike python-zstandard, Arrow's stream raises when a frame ends early.
+            return cast(BinaryIO, pa.input_stream(str(path), compression="zstd"))
+        return path.open("rb")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path") from None
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a text file, plain or compressed, without line ends.
+
+    Raises UserError, naming the last good line, when the compressed data is cut off or damaged.
+    """
+    number = 0
+    try:
+        with open_read(path) as file:
+            for line in io.BufferedReader(cast(io.RawIOBase, file), _CHUNK):
+                number += 1
+                yield line.rstrip(b"\r\n")
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
+        if isinstance(error, OSError) and error.errno and not isinstance(error, gzip.BadGzipFile):
+            raise
+        raise UserError(
+            f"{path}: the compressed data is cut off or damaged after line {number} ({error}); "
+            "fetch or compress the file again"
+        ) from None
+
+
+@contextlib.contextmanager
+def create(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that appears under `path` only when complete and on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        rename(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def create_compressed(path: Path) -> Iterator[IO[bytes]]:
+    """Like `create`, compressed by the last suffix, the same bytes each time (no time stamps)."""
+    with create(path) as raw:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
+                yield cast(IO[bytes], file)
+        elif path.suffix == ".zst":
+            import pyarrow as pa
+
+            sink = pa.PythonFile(raw, "w")
+            with pa.CompressedOutputStream(sink, "zstd") as file:
+                yield cast(IO[bytes], file)
+        else:
+            yield raw
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON with sorted keys: equal values give equal bytes."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    with create(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file of ours; UserError when it is missing or not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of the file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def list_files(folder: Path) -> list[Path]:
+    """All regular files below `folder`, in sorted order of their relative paths."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename within a filesystem, and do not return before the folder entries are on disk."""
+    os.replace(source, target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's entries to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file's bytes to disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for a file's bytes; a copy where the filesystem has no hard links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        sync_file(target)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder tree, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def publish(staged: Path, output: Path, previous: Path) -> None:
+    """Swap `staged` in as `output`; an old output rests in `previous` until the swap is done.
+
+    A crash between the two renames leaves the old output in `previous`: see `restore`.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.exists():
+        remove(previous)
+        rename(output, previous)
+    rename(staged, output)
+    remove(previous)
+
+
+def restore(output: Path, previous: Path) -> None:
+    """Undo a swap that a crash cut in half: the old output goes back to its place."""
+    if not previous.exists():
+        return
+    if output.exists():
+        remove(previous)
+    else:
+        rename(previous, output)

@@ -1,0 +1,110 @@
+"""Token shards: Arrow IPC files that the trainer maps into memory.
+
+One record batch per file and one row per document: `input_ids` (large_list of uint16, or uint32 when
+the vocabulary needs it) and `doc_id`. The values buffer of `input_ids` is the token stream and its
+offsets are the document boundaries, so reading copies nothing. Every document ends with end-of-text.
+Schema metadata: sha256 of the tokenizer, vocabulary size, end-of-text id.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.errors import UserError
+
+MAX_TOKENS = 2**27
+"""Tokens per shard at most; a longer document has a shard of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMeta:
+    """What a shard says about the tokenizer that made it."""
+
+    tokenizer_sha256: str
+    vocab_size: int
+    end_of_text: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint16 while the vocabulary fits, else uint32."""
+        return np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
+
+    def to_schema(self) -> dict[str, str]:
+        """As Arrow schema metadata."""
+        return {
+            "tokenizer_sha256": self.tokenizer_sha256,
+            "vocab_size": str(self.vocab_size),
+            "end_of_text": str(self.end_of_text),
+        }
+
+
+def write_tokens(path: Path, documents: Sequence[np.ndarray[Any, Any]], doc_ids: Sequence[bytes], meta: TokenMeta) -> None:
+    """Write one shard. `documents[i]`: token ids of one document, its end-of-text included."""
+    lengths = [len(document) for document in documents]
+    if sum(lengths) > MAX_TOKENS and len(lengths) > 1:
+        raise ValueError(f"{sum(lengths)} tokens in one shard, at most {MAX_TOKENS}")
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    values = np.concatenate([*documents, np.empty(0, meta.dtype)]).astype(meta.dtype, copy=False)
+    rows = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
+    schema = pa.schema(
+        [pa.field("input_ids", rows.type), pa.field("doc_id", pa.binary(16))], metadata=meta.to_schema()
+    )
+    batch = pa.record_batch([rows, pa.array(doc_ids, pa.binary(16))], schema=schema)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pa.ipc.new_file(str(path), schema) as writer:
+        writer.write_batch(batch)
+
+
+class TokenShard:
+    """One shard, mapped into memory.
+
+    `tokens`: (num_tokens,) view of the file; `offsets`: (num_documents + 1,) int64, document i is
+    `tokens[offsets[i]:offsets[i + 1]]`; `doc_ids`: one 16-byte id per document.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+            metadata = {k.decode(): v.decode() for k, v in (self._batch.schema.metadata or {}).items()}
+            self.meta = TokenMeta(
+                metadata["tokenizer_sha256"], int(metadata["vocab_size"]), int(metadata["end_of_text"])
+            )
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file") from None
+        except (pa.ArrowInvalid, KeyError, ValueError) as error:
+            raise UserError(f"{path}: not a token shard ({error}); run tokenize again") from None
+        column = self._batch.column("input_ids")
+        self.tokens: np.ndarray[Any, Any] = column.values.to_numpy(zero_copy_only=True)
+        self.offsets: np.ndarray[Any, Any] = column.offsets.to_numpy(zero_copy_only=True)
+
+    @cached_property
+    def doc_ids(self) -> list[bytes]:
+        """The id of each document, in order."""
+        return self._batch.column("doc_id").to_pylist()
+
+    def __len__(self) -> int:
+        return self._batch.num_rows
+
+
+def open_tokens(folder: Path) -> list[TokenShard]:
+    """All shards of a folder, in order.
+
+    Raises UserError when there is none, or when they were made by different tokenizers.
+    """
+    files = sorted(folder.glob("part-*.arrow"))
+    if not files:
+        raise UserError(f"{folder}: has no token shards (part-*.arrow); run tokenize first")
+    shards = [TokenShard(file) for file in files]
+    for shard in shards[1:]:
+        if shard.meta != shards[0].meta:
+            raise UserError(
+                f"{shard.path}: made by another tokenizer than {shards[0].path}; tokenize the corpus again"
+            )
+    return shards
