@@ -3,9 +3,10 @@
     def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Output) -> None
 
 gives `python -m dataprep.clean DOCUMENTS... OUTPUT --min-tokens 128 ...`: every parameter that is a
-`Documents`, `Source` or `Output` is a path argument (an option where it may be None), a `str` is a word,
-a `tuple[str, ...]` any number of words, and every field of the configuration dataclasses is a flag. `--params params.yaml` takes the sections from there; flags
-override. A second dataclass parameter is the section of its own name, with prefixed flags.
+`Documents`, `Source` or `Output` is a path argument (an option where it may be None), a `str` is a
+word, a `tuple[str, ...]` any number of words, and every field of the configuration dataclasses is a
+flag. `--params params.yaml` takes the sections from there; flags override. A second dataclass
+parameter is the section of its own name, with prefixed flags.
 """
 
 import argparse
@@ -169,7 +170,9 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         parameter: configs.check(cls, getattr(result, section), section, where)
         for parameter, (section, cls) in spec.sections.items()
     }
-    values = {name: getattr(result, name) for name in (*spec.words, *spec.inputs, *spec.outputs) if hasattr(result, name)}
+    values = {
+        name: getattr(result, name) for name in (*spec.words, *spec.inputs, *spec.outputs) if hasattr(result, name)
+    }
     if many := _variadic(spec):
         last = [name for name, required in spec.outputs.items() if required]
         given: tuple[str, ...] = result.arguments
@@ -235,8 +238,11 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
         first = documents if many in spec.inputs else "words"
         text = arg(help=f"{first}; last, {output}", metavar=_metavar(spec, many))
         fields.append(("arguments", Positional[Annotated[tuple[str, ...], text]]))
-    for name in spec.words.keys() - {many}:
-        fields.append((name, Positional[Annotated[str, arg(help=f"the {name}", metavar=name.upper())]]))
+    fields += [
+        (name, Positional[Annotated[str, arg(help=f"the {name}", metavar=name.upper())]])
+        for name in spec.words
+        if name != many
+    ]
     paths = {
         name: (needed, documents if kind is Documents else "a file or folder")
         for name, (kind, needed) in spec.inputs.items()

@@ -69,7 +69,9 @@ class TableWriter:
     def __enter__(self) -> "TableWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self._flush()
         self._writer.close()
@@ -105,7 +107,9 @@ class ShardWriter:
     def __enter__(self) -> "ShardWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._documents.__exit__(kind, error, trace)
         if self._rejected:
             self._rejected.__exit__(kind, error, trace)
@@ -129,6 +133,14 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[p
         raise UserError(f"{path}: not a readable Parquet file ({error}); make it again") from None
 
 
+def read_table(path: Path) -> pa.Table:
+    """One whole Parquet file, also one without rows; UserError when it is damaged."""
+    try:
+        return pq.ParquetFile(str(path)).read()
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: not a readable Parquet file ({error}); make it again") from None
+
+
 def part_files(folder: Path) -> list[Path]:
     """The shards of a folder of ours, in order; its side tables are not among them."""
     return sorted(folder.glob("part-*.parquet"))
@@ -147,7 +159,7 @@ def jsonl_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and is_jsonl(path))
 
 
-class BrokenLine(ValueError):
+class BrokenLineError(ValueError):
     """A JSONL line that is no document; `rule` is its counted reason."""
 
     def __init__(self, rule: str, message: str) -> None:
@@ -156,26 +168,31 @@ class BrokenLine(ValueError):
 
 
 def parse_document(line: bytes, source: str) -> Row:
-    """One JSONL line as a document row. Only `text` is required; raises BrokenLine."""
+    """One JSONL line as a document row. Only `text` is required; raises BrokenLineError."""
     try:
         record = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise BrokenLine("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
+        raise BrokenLineError("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
-        raise BrokenLine("invalid_json", f"not valid JSON ({error})") from None
+        raise BrokenLineError("invalid_json", f"not valid JSON ({error})") from None
     if not isinstance(record, dict):
-        raise BrokenLine("not_an_object", f"expected an object with a text, found {type(record).__name__}")
+        raise BrokenLineError("not_an_object", f"expected an object with a text, found {type(record).__name__}")
     fields = cast(dict[str, Any], record)
     if "text" not in fields:
-        raise BrokenLine("no_text", "has no key 'text'")
+        raise BrokenLineError("no_text", "has no key 'text'")
     for key in ("text", "url", "source"):
         if not isinstance(fields.get(key, ""), str):
-            raise BrokenLine(f"{key}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
+            raise BrokenLineError(f"{key}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
     text, url = fields["text"], fields.get("url", "")
     try:
-        return {"doc_id": document_id(url, text), "url": url, "text": text.encode().decode(), "source": fields.get("source", source)}
+        return {
+            "doc_id": document_id(url, text),
+            "url": url,
+            "text": text.encode().decode(),
+            "source": fields.get("source", source),
+        }
     except UnicodeEncodeError:
-        raise BrokenLine("invalid_utf8", "holds half of a surrogate pair") from None
+        raise BrokenLineError("invalid_utf8", "holds half of a surrogate pair") from None
 
 
 def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
@@ -194,7 +211,7 @@ def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
         counts.rows_in += 1
         try:
             row = parse_document(line, path.name)
-        except BrokenLine as problem:
+        except BrokenLineError as problem:
             first_problem = first_problem or f"line {number}: {problem}"
             counts.reject(problem.rule)
             rejected = rejected or TableWriter(folder / REJECTED / f"{name}.parquet", REJECTED_SCHEMA)

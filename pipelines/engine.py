@@ -6,8 +6,10 @@ Another engine (a cluster) offers the same `map`; items and results are small, a
 
 import concurrent.futures
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
@@ -40,7 +42,7 @@ class LocalEngine:
             return
         # forkserver: workers inherit no threads, locks or half-written files of this process.
         context = multiprocessing.get_context("forkserver")
-        pool = concurrent.futures.ProcessPoolExecutor(workers, context, _ignore_interrupt)
+        pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start_worker)
         futures = [pool.submit(function, item) for item in items]
         try:
             for future in futures:
@@ -54,10 +56,19 @@ class LocalEngine:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ignore_interrupt() -> None:
+def _start_worker() -> None:
     # Ctrl-C reaches the whole group: the parent decides, workers finish the shard at hand.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # A killed parent says nothing to its pool: without this, workers would wait for ever.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def default_workers() -> int:

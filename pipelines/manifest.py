@@ -125,8 +125,7 @@ def load_checked(folder: Path) -> Manifest:
         if size != entry.bytes:
             found = "missing" if size is None else f"{size} bytes"
             raise UserError(
-                f"{file}: {found}, its manifest says {entry.bytes} bytes; "
-                "the folder is damaged, make it again"
+                f"{file}: {found}, its manifest says {entry.bytes} bytes; the folder is damaged, make it again"
             )
     return manifest
 

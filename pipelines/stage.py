@@ -55,9 +55,7 @@ class StageRun:
         self.memory_budget = parse_memory(call.options.memory_budget)
         self.engine = engine.make_engine(call.options.engine, self.workers)
         self.stats: dict[str, Any] = {}
-        self.outputs = {
-            name: Output(scratch / "outputs" / name, final) for name, final in call.outputs.items()
-        }
+        self.outputs = {name: Output(scratch / "outputs" / name, final) for name, final in call.outputs.items()}
         self._digests: dict[Path, str] = {}
 
     def map(self, function: ShardFunction, parts: Sequence[Part], *arguments: Any, into: Output | str) -> Counts:
@@ -69,10 +67,17 @@ class StageRun:
         """
         target = into if isinstance(into, Output) else Output(self.scratch / into, Path(into))
         tasks = [
-            ShardTask(part, {str(file): self.sha256(file) for file in part.files}, target.folder,
-                      self._receipt(target, part), function.__qualname__)
+            ShardTask(
+                part,
+                {str(file): self.sha256(file) for file in part.files},
+                target.folder,
+                self._receipt(target, part),
+                function.__qualname__,
+            )
             for part in parts
         ]
+        for leftover in target.folder.glob(".*.tmp"):
+            store.remove(leftover)
         done = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
         todo = [task for task in tasks if task.receipt not in done]
         if done:
@@ -91,7 +96,9 @@ class StageRun:
         target.counts.add(counts)
         return counts
 
-    def step(self, function: ShardFunction, name: str, files: Sequence[Path], *arguments: Any, into: Output | str) -> Counts:
+    def step(
+        self, function: ShardFunction, name: str, files: Sequence[Path], *arguments: Any, into: Output | str
+    ) -> Counts:
         """A whole step as one shard: resumed or done again as a whole."""
         return self.map(function, [Part(name, tuple(files))], *arguments, into=into)
 
@@ -144,7 +151,7 @@ class ShardTask:
 
 def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTask) -> dict[str, Any]:
     """Do one shard, in a worker: temporary folder, fsync, rename, receipt. Returns the receipt."""
-    temporary = task.folder / f".{task.part.name}.tmp"
+    temporary = task.folder / f".{task.part.name}.{os.getpid()}.tmp"
     store.remove(temporary)
     temporary.mkdir(parents=True)
     counts = function(task.part, temporary, *arguments)
@@ -192,7 +199,7 @@ def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _preempted(signum: int, frame: types.FrameType | None) -> None:
+def _preempted(_signum: int, _frame: types.FrameType | None) -> None:
     print("stopped by SIGTERM: run the same command again to go on", file=sys.stderr)
     raise SystemExit(PREEMPTED)
 
@@ -262,7 +269,9 @@ def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
         "parameters": sections,
         "inputs": {name: [content_hash(path) for path in paths] for name, paths in call.inputs.items()},
         "sources": {
-            path: content_hash(Path(path)) for path in sorted(_paths_in(sections)) if given(path) and Path(path).exists()
+            path: content_hash(Path(path))
+            for path in sorted(_paths_in(sections))
+            if given(path) and Path(path).exists()
         },
         "words": call.words,
         "outputs": {name: "".join(path.suffixes) for name, path in call.outputs.items()},
@@ -275,7 +284,7 @@ def _paths_in(value: Any) -> set[str]:
         return {path for item in value.values() for path in _paths_in(item)}  # pyright: ignore
     if isinstance(value, list):
         return {path for item in value for path in _paths_in(item)}  # pyright: ignore
-    return {value} if isinstance(value, str) and ("/" in value or os.path.exists(value)) else set()
+    return {value} if isinstance(value, str) and ("/" in value or Path(value).exists()) else set()
 
 
 def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> list[Any]:
@@ -378,8 +387,10 @@ def _report(spec: StageSpec, call: Invocation, run: StageRun, identity: dict[str
     if call.options.stats:
         stats: dict[str, Any] = {**counts.to_json(), **run.stats}
         stats["outputs"] = {
-            name: {"rows": sum(e.rows or 0 for f, e in o.files.items() if "/" not in f),
-                   "bytes": sum(e.bytes for e in o.files.values())}
+            name: {
+                "rows": sum(e.rows or 0 for f, e in o.files.items() if "/" not in f),
+                "bytes": sum(e.bytes for e in o.files.values()),
+            }
             for name, o in run.outputs.items()
         }
         store.write_json(call.options.stats, stats)
@@ -396,8 +407,12 @@ def _report(spec: StageSpec, call: Invocation, run: StageRun, identity: dict[str
     rejected = ", ".join(f"{rule} {number:,}" for rule, number in sorted(counts.rejected.items()))
     logger.info(
         "%s: %s in, %s out%s in %.1f s -> %s",
-        spec.name, f"{counts.rows_in:,}", f"{counts.rows_out:,}", f" ({rejected})" if rejected else "",
-        seconds, ", ".join(str(path) for path in call.outputs.values()),
+        spec.name,
+        f"{counts.rows_in:,}",
+        f"{counts.rows_out:,}",
+        f" ({rejected})" if rejected else "",
+        seconds,
+        ", ".join(str(path) for path in call.outputs.values()),
     )
 
 
@@ -412,7 +427,17 @@ def provenance_path(stats: Path) -> Path:
 
 def parse_memory(text: str) -> int:
     """`2GB`, `500MB`, `1GiB` or a share of RAM such as `50%`, in bytes."""
-    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TB": 10**12}
+    units = {
+        "": 1,
+        "B": 1,
+        "KB": 10**3,
+        "MB": 10**6,
+        "GB": 10**9,
+        "KIB": 2**10,
+        "MIB": 2**20,
+        "GIB": 2**30,
+        "TB": 10**12,
+    }
     match = re.fullmatch(r"\s*([0-9.]+)\s*(%|[A-Za-z]*)\s*", text)
     if match and match[2] == "%":
         return int(float(match[1]) / 100 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

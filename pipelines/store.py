@@ -13,7 +13,7 @@ import json
 import lzma
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -61,7 +61,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def create(path: Path) -> Iterator[BinaryIO]:
+def create(path: Path) -> Generator[BinaryIO, None, None]:
     """Write a file that appears under `path` only when complete and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -76,17 +76,16 @@ def create(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def create_compressed(path: Path) -> Iterator[IO[bytes]]:
+def create_compressed(path: Path) -> Generator[IO[bytes], None, None]:
     """Like `create`, compressed by the last suffix, the same bytes each time (no time stamps)."""
     with create(path) as raw:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
                 yield cast(IO[bytes], file)
         elif path.suffix == ".zst":
-            import pyarrow as pa
+            import zstandard
 
-            sink = pa.PythonFile(raw, "w")
-            with pa.CompressedOutputStream(sink, "zstd") as file:
+            with zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False) as file:
                 yield cast(IO[bytes], file)
         else:
             yield raw

@@ -43,7 +43,9 @@ class TokenMeta:
         }
 
 
-def write_tokens(path: Path, documents: Sequence[np.ndarray[Any, Any]], doc_ids: Sequence[bytes], meta: TokenMeta) -> None:
+def write_tokens(
+    path: Path, documents: Sequence[np.ndarray[Any, Any]], doc_ids: Sequence[bytes], meta: TokenMeta
+) -> None:
     """Write one shard. `documents[i]`: token ids of one document, its end-of-text included."""
     lengths = [len(document) for document in documents]
     if sum(lengths) > MAX_TOKENS and len(lengths) > 1:
@@ -52,9 +54,7 @@ def write_tokens(path: Path, documents: Sequence[np.ndarray[Any, Any]], doc_ids:
     np.cumsum(lengths, out=offsets[1:])
     values = np.concatenate([*documents, np.empty(0, meta.dtype)]).astype(meta.dtype, copy=False)
     rows = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
-    schema = pa.schema(
-        [pa.field("input_ids", rows.type), pa.field("doc_id", pa.binary(16))], metadata=meta.to_schema()
-    )
+    schema = pa.schema([pa.field("input_ids", rows.type), pa.field("doc_id", pa.binary(16))], metadata=meta.to_schema())
     batch = pa.record_batch([rows, pa.array(doc_ids, pa.binary(16))], schema=schema)
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), schema) as writer:
@@ -104,7 +104,5 @@ def open_tokens(folder: Path) -> list[TokenShard]:
     shards = [TokenShard(file) for file in files]
     for shard in shards[1:]:
         if shard.meta != shards[0].meta:
-            raise UserError(
-                f"{shard.path}: made by another tokenizer than {shards[0].path}; tokenize the corpus again"
-            )
+            raise UserError(f"{shard.path}: made by another tokenizer than {shards[0].path}; tokenize the corpus again")
     return shards

@@ -1,0 +1,39 @@
+# make run: everything from a fresh clone to the report. make test: the same set-up and all tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help install run test check bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.installed ## virtual environment with pinned versions
+
+# torch goes first and by exact version: a CPU build where one is at hand, and nothing replaces it later.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: install ## the whole road for the active profile (sample: offline, about two minutes)
+	$(BIN)/dvc repro
+	@echo "The report: $$($(BIN)/python -m pipelines report)"
+
+test: install ## every test
+	$(BIN)/python -m pytest
+
+check: install ## format, lint, types, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -m 'not slow'
+
+bench: install ## the benchmarks of benchmarks/README.md
+	$(BIN)/python -m benchmarks
+
+clean: ## remove what the stages made (not the DVC cache)
+	rm -rf data runs reports stats/*/.work provenance .pytest_cache .ruff_cache

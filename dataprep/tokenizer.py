@@ -1,0 +1,111 @@
+"""Stage `tokenizer`: the tokenizer of the corpus, as one Hugging Face `tokenizer.json`.
+
+Trained on the training documents (byte-level BPE), or taken from local files in any of GPT-2's layouts
+(`tokenizer.json`; `encoder.json` + `vocab.bpe`; `vocab.json` + `merges.txt`), or from a pinned revision
+on the Hugging Face Hub.
+
+    python -m dataprep.tokenizer train.jsonl tokenizer/ --vocab-size 8192
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from pipelines import store
+from pipelines.command import Documents, Output, Part
+from pipelines.config import given
+from pipelines.documents import read_batches
+from pipelines.errors import ConfigError
+from pipelines.manifest import Counts
+from pipelines.stage import StageRun, stage_main
+
+VERSION = 1
+SHAPED_BY = ("tokenizers",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerConfig:
+    """Where the tokenizer comes from."""
+
+    kind: Literal["train", "files", "hub"] = "train"
+    """train: byte-level BPE on the documents; files: local files; hub: a pinned revision."""
+    vocab_size: Annotated[int, Ge(257)] = 50_257
+    """Entries of a trained vocabulary, end-of-text included; 256 bytes and end-of-text at least."""
+    files: str = ""
+    """kind files: a tokenizer.json, or a folder with one or with a vocabulary and its merges."""
+    hub_id: str = "openai-community/gpt2"
+    """kind hub: repository on the Hugging Face Hub."""
+    hub_revision: str = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+    """kind hub: the commit to take, in full, so that the bytes are pinned."""
+
+
+def tokenizer(config: TokenizerConfig, run: StageRun, documents: Documents, output: Output) -> dict[str, int]:
+    """Train or fetch the tokenizer; one file, one step."""
+    files = [file for part in documents.parts for file in part.files] if config.kind == "train" else []
+    counts = run.step(make_tokenizer, "tokenizer", files, config, into=output)
+    return {"vocab_size": counts.totals["vocab_size"]}
+
+
+def make_tokenizer(part: Part, folder: Path, config: TokenizerConfig) -> Counts:
+    """Write `tokenizer.json` into `folder`."""
+    from dataprep.bpe import TOKENIZER_JSON, load_tokenizer
+
+    counts = Counts()
+    if config.kind == "train":
+        made = train_bpe(part.files, config.vocab_size, counts)
+    elif config.kind == "files":
+        source = given(config.files)
+        if source is None:
+            raise ConfigError("tokenizer.files: kind is 'files', so name a tokenizer file or folder here")
+        made = load_tokenizer(source)
+    else:
+        made = load_tokenizer(fetch_from_hub(config.hub_id, config.hub_revision))
+    with store.create(folder / TOKENIZER_JSON) as file:
+        file.write(made.to_str(pretty=True).encode())
+    counts.total("vocab_size", made.get_vocab_size())
+    return counts
+
+
+def train_bpe(files: tuple[Path, ...], vocab_size: int, counts: Counts):
+    """Byte-level BPE trained on the texts of document shards; end-of-text is the last id, as in GPT-2.
+
+    The same vocabulary for any number of threads: word counts are sums, and ties between pairs are
+    broken by their ids (tested).
+    """
+    from tokenizers import AddedToken
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tokenizers.trainers import BpeTrainer
+
+    from dataprep.bpe import END_OF_TEXT, byte_level
+
+    made = byte_level(BPE())
+    trainer = BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=sorted(ByteLevel.alphabet()), show_progress=False)
+    made.train_from_iterator(_texts(files, counts), trainer)
+    made.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return made
+
+
+def _texts(files: tuple[Path, ...], counts: Counts) -> Iterator[list[str]]:
+    for file in files:
+        for batch in read_batches(file, ["text"]):
+            texts = batch.column("text").to_pylist()
+            counts.rows_in += len(texts)
+            yield texts
+
+
+def fetch_from_hub(hub_id: str, revision: str) -> Path:
+    """Folder in the local cache with the repository's tokenizer files at `revision`."""
+    from huggingface_hub import snapshot_download
+
+    if len(revision) != 40:
+        raise ConfigError(f"tokenizer.hub_revision: {revision!r} is no full commit hash, so the bytes are not pinned")
+    names = ["tokenizer.json", "vocab.json", "merges.txt"]
+    return Path(snapshot_download(hub_id, revision=revision, allow_patterns=names))
+
+
+if __name__ == "__main__":
+    stage_main("dataprep.tokenizer")

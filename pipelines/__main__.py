@@ -1,0 +1,148 @@
+"""The project's own commands: choose a profile, check it, see the state of the stages, explain a document.
+
+python -m pipelines use PROFILE [group=choice] [key=value]
+python -m pipelines check
+python -m pipelines status
+python -m pipelines explain URL|DOC_ID
+python -m pipelines gc [--delete]
+python -m pipelines versions
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from pipelines.config import read_yaml
+from pipelines.errors import ConfigError, UserError
+from pipelines.graph import PARAMS_YAML, GraphStage, load_stages
+
+
+def main() -> int:
+    """Run one command; user errors are one line and exit 1 (2 for configuration)."""
+    options = build_parser().parse_args()
+    if not Path("dvc.yaml").exists():
+        print("error: dvc.yaml: not here; run this in the project's folder", file=sys.stderr)
+        return 2
+    try:
+        return options.run(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    use = commands.add_parser("use", help="compose params.yaml from a profile")
+    use.add_argument("profile", help="a file of configs/profile, such as sample")
+    use.add_argument("overrides", nargs="*", help="group=choice or key=value, such as model=gpt2 clean.min_tokens=64")
+    use.set_defaults(run=run_use)
+    check = commands.add_parser("check", help="check params.yaml, and compose it again to compare")
+    check.set_defaults(run=run_check)
+    status = commands.add_parser("status", help="per stage: published or not, whether it matches, rows, bytes")
+    status.set_defaults(run=run_status)
+    explain = commands.add_parser("explain", help="every stage's verdict on one document")
+    explain.add_argument("key", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)")
+    explain.set_defaults(run=run_explain)
+    gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
+    gc.add_argument("--delete", action="store_true", help="remove them")
+    gc.set_defaults(run=run_gc)
+    versions = commands.add_parser("versions", help="write versions.yaml from the stage modules")
+    versions.set_defaults(run=run_versions)
+    return parser
+
+
+def run_use(options: argparse.Namespace) -> int:
+    """Compose and write params.yaml."""
+    from pipelines.profiles import compose, write_params
+
+    params = compose(options.profile, options.overrides)
+    write_params(params)
+    print(f"{PARAMS_YAML}: profile {options.profile}, run {params['run']}; now: dvc repro")
+    return 0
+
+
+def run_check(_options: argparse.Namespace) -> int:
+    """Check every section, then compose again from the recorded profile and compare."""
+    from pipelines.profiles import checked, compose, difference
+
+    params = read_yaml(PARAMS_YAML)
+    if "profile" not in params:
+        raise ConfigError(f"{PARAMS_YAML}: no profile is recorded; write it with `python -m pipelines use PROFILE`")
+    checked(dict(params))
+    lines = difference(params, compose(params["profile"], params.get("overrides", [])))
+    for line in lines:
+        print(f"{PARAMS_YAML}: {line}")
+    if lines:
+        print(f"{PARAMS_YAML} differs from its profile; `python -m pipelines use {params['profile']}` writes it anew")
+        return 1
+    print(
+        f"{PARAMS_YAML}: valid, and equal to profile {params['profile']} {' '.join(params.get('overrides', []))}".rstrip()
+    )
+    return 0
+
+
+def run_status(_options: argparse.Namespace) -> int:
+    """A table of the stages."""
+    from pipelines.status import table
+
+    params = read_yaml(PARAMS_YAML)
+    for line in table(load_stages(params), params):
+        print(line)
+    return 0
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    """Print what each stage says of one document."""
+    from pipelines.explain import explain
+
+    found = False
+    for stage, verdict in explain(options.key, _stages()):
+        print(f"{stage:18} {verdict}")
+        found = True
+    if not found:
+        raise UserError(
+            f"{options.key}: no published output knows this URL or document id; see `python -m pipelines status`"
+        )
+    return 0
+
+
+def run_gc(options: argparse.Namespace) -> int:
+    """List, and with --delete remove, scratch folders that no running process holds."""
+    from pipelines.status import scratch_folders
+
+    folders = scratch_folders(_stages())
+    for folder, size, state in folders:
+        print(f"{size / 1e6:10.1f} MB  {folder}  {state}")
+    if not folders:
+        print("no scratch folders")
+    elif options.delete:
+        from pipelines import store
+
+        free = [folder for folder, _, state in folders if state != "in use"]
+        for folder in free:
+            store.remove(folder)
+        print(f"removed {len(free)} of {len(folders)}")
+    else:
+        print("remove them with --delete; an unfinished stage then starts over")
+    return 0
+
+
+def run_versions(_options: argparse.Namespace) -> int:
+    """Write versions.yaml."""
+    from pipelines.profiles import VERSIONS_YAML, write_versions
+
+    write_versions()
+    print(f"{VERSIONS_YAML}: written")
+    return 0
+
+
+def _stages() -> list[GraphStage]:
+    return load_stages(read_yaml(PARAMS_YAML))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

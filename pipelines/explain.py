@@ -1,0 +1,80 @@
+"""What every stage said of one document: looked up in the published outputs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipelines.documents import REJECTED
+from pipelines.graph import GraphStage
+from pipelines.identity import canonical_url
+from pipelines.tokens import TokenShard
+
+_ID_COLUMNS = ("doc_id", "doc_id_a", "doc_id_b")
+_URL_COLUMNS = ("url", "original", "final_url", "url_a", "url_b")
+_HIDDEN = {"text", "doc_id", "url", "signature", *_ID_COLUMNS}
+
+
+def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
+    """(stage, verdict) for each row about `key`, a URL in any spelling or a document id in hex.
+
+    A URL found with its document id is followed by that id from then on, so that stages that keep
+    no URLs (token shards) are found too.
+    """
+    ids = {bytes.fromhex(key)} if _is_id(key) else set[bytes]()
+    urls = set() if ids else {key, canonical_url(key) or key}
+    for stage in stages:
+        for out in stage.outs:
+            for file in sorted(out.rglob("*.parquet")):
+                for row in _matching_rows(file, ids, urls):
+                    if isinstance(row.get("doc_id"), bytes):
+                        ids.add(row["doc_id"])
+                    if "canonical" not in row and row.get("url") and "original" in row:
+                        urls.add(row["url"])
+                    yield stage.name, _verdict(file, out, row)
+            for file in sorted(out.glob("part-*.arrow")):
+                yield from ((stage.name, line) for line in _token_rows(file, ids))
+
+
+def _is_id(key: str) -> bool:
+    return len(key) == 32 and all(character in "0123456789abcdefABCDEF" for character in key)
+
+
+def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict[str, Any]]:
+    schema = pq.read_schema(str(file))
+    filters: list[pc.Expression] = []
+    for column in schema.names:
+        if column in _ID_COLUMNS and ids:
+            filters.append(pc.field(column).isin(pa.array(sorted(ids), schema.field(column).type)))
+        elif column in _URL_COLUMNS and urls:
+            filters.append(pc.field(column).isin(pa.array(sorted(urls))))
+    if not filters:
+        return
+    either = filters[0]
+    for more in filters[1:]:
+        either |= more
+    columns = [name for name in schema.names if name not in ("text", "signature")]
+    yield from pq.read_table(str(file), columns=columns, filters=either).to_pylist()
+
+
+def _verdict(file: Path, out: Path, row: dict[str, Any]) -> str:
+    if file.parent.name == REJECTED:
+        return f"rejected by {row['rule']}: {row['value']}"
+    shown = {name: _plain(value) for name, value in row.items() if name not in _HIDDEN and value is not None}
+    details = ", ".join(f"{name}={value}" for name, value in shown.items())
+    return f"{file.relative_to(out.parent)}{': ' + details if details else ''}"
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _token_rows(file: Path, ids: set[bytes]) -> Iterator[str]:
+    shard = TokenShard(file)
+    for row, doc_id in enumerate(shard.doc_ids if ids else ()):
+        if doc_id in ids:
+            start, stop = int(shard.offsets[row]), int(shard.offsets[row + 1])
+            yield f"{file.parent.name}/{file.name}: document {row}, tokens {start} to {stop - 1}"

@@ -1,0 +1,90 @@
+"""The graph as `dvc.yaml` and `params.yaml` give it: stages in order, their modules, outputs and parameters."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.config import ConfigError, read_yaml
+
+DVC_YAML = Path("dvc.yaml")
+PARAMS_YAML = Path("params.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphStage:
+    """One stage, its `${...}` filled in. A stage of a `foreach` is called `name@item`."""
+
+    name: str
+    commands: tuple[str, ...]
+    deps: tuple[Path, ...]
+    params: tuple[str, ...]
+    outs: tuple[Path, ...]
+    metrics: tuple[Path, ...]
+
+    @property
+    def module(self) -> str:
+        """The module its command runs: `dataprep.clean`."""
+        match = re.match(r"python -m (\S+)", self.commands[0])
+        if not match:
+            raise ConfigError(f"{DVC_YAML}: {self.name}: cmd must start with `python -m MODULE`")
+        return match[1]
+
+
+def load_stages(params: Mapping[str, Any], file: Path = DVC_YAML) -> list[GraphStage]:
+    """All stages in the order of the file, with `params` filled in."""
+    stages: list[GraphStage] = []
+    for name, body in read_yaml(file)["stages"].items():
+        if "foreach" not in body:
+            stages.append(_stage(name, body, params))
+            continue
+        items: list[Any] = _fill(body["foreach"], params)
+        stages += [_stage(f"{name}@{item}", body["do"], {**params, "item": item}) for item in items]
+    return stages
+
+
+def _stage(name: str, body: Mapping[str, Any], params: Mapping[str, Any]) -> GraphStage:
+    commands = body["cmd"] if isinstance(body["cmd"], list) else [body["cmd"]]
+    return GraphStage(
+        name,
+        tuple(_fill(command, params) for command in commands),
+        tuple(Path(path) for path in _names(body.get("deps", []), params)),
+        tuple(_names([p for p in body.get("params", []) if isinstance(p, str)], params)),
+        tuple(Path(path) for path in _names(body.get("outs", []), params)),
+        tuple(Path(path) for path in _names(body.get("metrics", []), params)),
+    )
+
+
+def _names(entries: list[Any], params: Mapping[str, Any]) -> Iterator[str]:
+    for entry in entries:
+        yield _fill(next(iter(entry)) if isinstance(entry, dict) else entry, params)
+
+
+def _fill(text: Any, params: Mapping[str, Any]) -> Any:
+    """Replace `${a.b}` by its value; a text that is nothing else becomes the value itself."""
+    whole = re.fullmatch(r"\$\{([^}]+)\}", str(text))
+    if whole:
+        return _look_up(whole[1], params)
+    return re.sub(r"\$\{([^}]+)\}", lambda match: str(_look_up(match[1], params)), str(text))
+
+
+def _look_up(key: str, params: Mapping[str, Any]) -> Any:
+    value: Any = params
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ConfigError(f"{PARAMS_YAML}: {key}: missing, but {DVC_YAML} uses it")
+        value = value[part]
+    return value
+
+
+def stage_modules(file: Path = DVC_YAML) -> dict[str, str]:
+    """Stage name -> module, without any parameters."""
+    modules: dict[str, str] = {}
+    for name, body in read_yaml(file)["stages"].items():
+        command = body.get("do", body)["cmd"]
+        match = re.match(r"python -m (\S+)", command[0] if isinstance(command, list) else command)
+        if not match:
+            raise ConfigError(f"{file}: {name}: cmd must start with `python -m MODULE`")
+        modules[name] = match[1]
+    return modules

@@ -1,0 +1,140 @@
+"""Profiles: `params.yaml` composed from `configs/` by Hydra, over the defaults of the stages' dataclasses.
+
+No value is written twice: a section starts as the defaults of its dataclass, `configs/config.yaml` and
+its groups say what differs, a profile overrides that, and the command line has the last word. The
+profile and the overrides are recorded in `params.yaml` itself, so that it can be composed again.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines import store
+from pipelines.command import StageSpec
+from pipelines.config import check, read_yaml, to_plain
+from pipelines.errors import ConfigError, did_you_mean
+from pipelines.graph import PARAMS_YAML, stage_modules
+
+CONFIGS = Path("configs")
+VERSIONS_YAML = Path("versions.yaml")
+_HEADER = "# Made by `python -m pipelines use`; `dvc exp run -S` may edit plain values. Do not edit by hand.\n"
+
+
+def profiles() -> list[str]:
+    """Names of all profiles."""
+    return sorted(path.stem for path in (CONFIGS / "profile").glob("*.yaml"))
+
+
+def section_types() -> dict[str, type]:
+    """Section of params.yaml -> its dataclass, as the stages of the graph declare them."""
+    return {
+        section: cls for module in stage_modules().values() for section, cls in StageSpec.load(module).sections.values()
+    }
+
+
+def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """The parameters of `profile` with `overrides` (`group=choice` or `key=value`), checked.
+
+    Raises ConfigError for an unknown profile, group, choice or key, with the nearest name.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if profile not in profiles():
+        raise ConfigError(f"profile {profile!r}: there is none.{did_you_mean(profile, profiles())}")
+    types = section_types()
+    _check_overrides(overrides, types)
+    defaults: dict[str, Any] = {section: to_plain(cls()) for section, cls in types.items()}
+    ConfigStore.instance().store(name="stage_defaults", node=OmegaConf.create(defaults))
+    try:
+        with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+            config = hydra_compose("config", [f"profile={profile}", *overrides])
+        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # pyright: ignore
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"profile {profile} {' '.join(overrides)}: {' '.join(str(error).split())}") from None
+    return {"profile": profile, "overrides": list(overrides), **checked(values, types)}
+
+
+def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: Path = PARAMS_YAML) -> dict[str, Any]:
+    """`values` with every section checked against its dataclass; ConfigError on the first wrong key."""
+    for section, cls in (types or section_types()).items():
+        if section not in values:
+            raise ConfigError(f"{file}: section {section!r} is missing.{did_you_mean(section, values)}")
+        values[section] = to_plain(check(cls, values[section], section, str(file), complete=True))
+    return values
+
+
+def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
+    """Catch typos here: Hydra's own messages speak of structs and packages."""
+    import dataclasses
+
+    groups = {path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in CONFIGS.iterdir() if path.is_dir()}
+    plain = set(read_yaml(CONFIGS / "config.yaml")) - {"defaults"}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigError(f"{override!r}: expected group=choice or key=value")
+        section, _, field = key.partition(".")
+        if not field and key in groups:
+            if value not in groups[key]:
+                raise ConfigError(f"{override}: {key} has no choice {value!r}.{did_you_mean(value, groups[key])}")
+        elif section not in types and section not in groups and section not in plain:
+            raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *groups, *plain})}")
+        elif field and section in types:
+            names = {f.name for f in dataclasses.fields(types[section])}
+            if field.split(".")[0] not in names:
+                raise ConfigError(f"{override}: {section} has no key {field!r}.{did_you_mean(field, names)}")
+
+
+def write_params(params: dict[str, Any], file: Path = PARAMS_YAML) -> None:
+    """Write the composed parameters, the record of how they were composed first."""
+    import yaml
+
+    text = _HEADER + yaml.safe_dump(params, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    with store.create(file) as opened:
+        opened.write(text.encode())
+
+
+def difference(params: dict[str, Any], composed: dict[str, Any]) -> list[str]:
+    """Dotted keys whose values differ, with both values."""
+    lines: list[str] = []
+    for key in sorted({*params, *composed}):
+        here, there = params.get(key), composed.get(key)
+        if isinstance(here, dict) and isinstance(there, dict):
+            lines += [f"{key}.{line}" for line in difference(here, there)]  # pyright: ignore
+        elif here != there:
+            lines.append(f"{key}: {here!r}, composed {there!r}")
+    return lines
+
+
+def versions() -> dict[str, Any]:
+    """Per stage: its VERSION and the pinned versions of the libraries that shape its output.
+
+    Versions are those of constraints.txt, so that the file is the same on every machine.
+    """
+    pinned = dict(
+        match.groups()
+        for line in Path("constraints.txt").read_text().splitlines()
+        if (match := re.match(r"([A-Za-z0-9_.-]+)==([^\s;]+)", line))
+    )
+    lowered = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned.items()}
+    result: dict[str, Any] = {}
+    for name, module in stage_modules().items():
+        spec = StageSpec.load(module)
+        libraries = {lib: lowered[re.sub(r"[-_.]+", "-", lib).lower()] for lib in sorted(spec.shaped_by)}
+        result[name] = {"version": spec.version, "libraries": libraries}
+    return result
+
+
+def write_versions(file: Path = VERSIONS_YAML) -> None:
+    """Write versions.yaml anew from the stage modules and constraints.txt."""
+    import yaml
+
+    header = "# Made by `python -m pipelines versions` from each stage's VERSION and SHAPED_BY, and constraints.txt.\n"
+    with store.create(file) as opened:
+        opened.write((header + yaml.safe_dump(versions(), sort_keys=False)).encode())

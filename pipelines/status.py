@@ -1,0 +1,63 @@
+"""The state of the stages: what is published, whether it matches the parameters, and leftover scratch."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines import store
+from pipelines.command import StageSpec, parse
+from pipelines.errors import UserError
+from pipelines.graph import GraphStage
+from pipelines.manifest import Manifest, manifest_path
+from pipelines.stage import WORK, provenance_path, stage_identity
+
+
+def table(stages: list[GraphStage], params: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of a table: stage, output, state, rows, bytes."""
+    yield f"{'stage':20} {'state':34} {'rows':>10} {'MB':>9}  output"
+    for stage in stages:
+        states = [_state(stage, command) for command in stage.commands]
+        for index, out in enumerate(stage.outs):
+            state = states[min(index, len(states) - 1)]
+            path = manifest_path(out)
+            if not path.exists():
+                yield f"{stage.name:20} {'not there':34} {'':>10} {'':>9}  {out}"
+                continue
+            manifest = Manifest.load(path)
+            yield f"{stage.name:20} {state:34} {manifest.rows:>10,} {manifest.bytes / 1e6:>9.2f}  {out}"
+
+
+def _state(stage: GraphStage, command: str) -> str:
+    """Compare the recorded identity of the published run with today's parameters and inputs."""
+    words = shlex.split(command)[3:]
+    spec = StageSpec.load(stage.module)
+    try:
+        call = parse(spec, [*words])
+        if not call.options.stats or not provenance_path(call.options.stats).exists():
+            return "published, origin unknown"
+        recorded = store.read_json(provenance_path(call.options.stats))["identity"]
+        current = stage_identity(spec, call)
+    except UserError as error:
+        return f"inputs: {str(error)[:26]}"
+    changed = [key for key, value in current.items() if recorded.get(key) != value]
+    return f"changed: {', '.join(changed)}" if changed else "matches"
+
+
+def scratch_folders(stages: list[GraphStage]) -> list[tuple[Path, int, str]]:
+    """(folder, bytes, `in use` or `left by an unfinished run`) of every scratch folder of the graph."""
+    import filelock
+
+    parents = sorted({out.parent / WORK for stage in stages for out in stage.outs})
+    found: list[tuple[Path, int, str]] = []
+    for work in parents:
+        for folder in sorted(path for path in work.glob("*") if path.is_dir()) if work.exists() else []:
+            lock = filelock.FileLock(work / f"{folder.name.rpartition('-')[0]}.lock")
+            try:
+                with lock.acquire(timeout=0):
+                    state = "left by an unfinished run"
+            except filelock.Timeout:
+                state = "in use"
+            size = sum(file.stat().st_size for file in store.list_files(folder))
+            found.append((folder, size, state))
+    return found

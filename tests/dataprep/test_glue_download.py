@@ -1,0 +1,387 @@
+"""GLUE from TSV files in any layout, and from a stand-in for the Hub."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.glue_download import HUB_DATASET, compare_with_published
+from dataprep.glue_tasks import TASKS
+from dataprep.glue_tsv import parse_line
+from pipelines.command import StageSpec
+from pipelines.manifest import Counts
+from pipelines.stage import run_command
+
+GLUE = Path(__file__).parents[3] / "shared" / "data" / "glue"
+needs_glue = pytest.mark.skipif(not GLUE.exists(), reason="needs the real GLUE files in ../shared/data/glue")
+REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
+
+MNLI_HEADER = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+    "sentence1_parse\tsentence2_parse\tsentence1\tsentence2"
+)
+MNLI_ROW = "0\t1n\t1n\tslate\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tIt rains.\tIt is wet."
+STSB_HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
+STSB_ROW = "0\tnews\tMSRvid\t2012\t0001\tnone\tnone\tA plane.\tAn air plane."
+PAIR = {"sentence1": "It rains.", "sentence2": "It is wet."}
+NLI = {"premise": "It rains.", "hypothesis": "It is wet."}
+
+# task, split, header or "", row, the example it is on the Hub
+LAYOUTS: list[tuple[str, str, str, str, dict[str, Any]]] = [
+    ("cola", "train", "", "gj04\t0\t*\tThey drank the pub.", {"sentence": "They drank the pub.", "label": 0}),
+    ("cola", "test", "index\tsentence", "0\tThe car honked.", {"sentence": "The car honked.", "label": -1}),
+    ("sst2", "train", "sentence\tlabel", "a joy \t1", {"sentence": "a joy ", "label": 1}),
+    ("sst2", "test", "index\tsentence", "0\ta bore", {"sentence": "a bore", "label": -1}),
+    (
+        "mrpc",
+        "train",
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        "1\t7\t8\tIt rains.\tIt is wet.",
+        {**PAIR, "label": 1},
+    ),
+    (
+        "mrpc",
+        "test",
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        "0\t7\t8\tIt rains.\tIt is wet.",
+        {**PAIR, "label": -1},
+    ),
+    (
+        "qqp",
+        "train",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+        "9\t1\t2\tWhy?\tHow?\t0",
+        {"question1": "Why?", "question2": "How?", "label": 0},
+    ),
+    (
+        "qqp",
+        "test",
+        "id\tquestion1\tquestion2",
+        "0\tWhy?\tHow?",
+        {"question1": "Why?", "question2": "How?", "label": -1},
+    ),
+    (
+        "stsb",
+        "train",
+        f"{STSB_HEADER}\tscore",
+        f"{STSB_ROW}\t4.750",
+        {"sentence1": "A plane.", "sentence2": "An air plane.", "label": 4.75},
+    ),
+    (
+        "stsb",
+        "test",
+        STSB_HEADER,
+        STSB_ROW,
+        {"sentence1": "A plane.", "sentence2": "An air plane.", "label": -1.0},
+    ),
+    (
+        "mnli",
+        "train",
+        f"{MNLI_HEADER}\tlabel1\tgold_label",
+        f"{MNLI_ROW}\tneutral\tcontradiction",
+        {**NLI, "label": 2},
+    ),
+    (
+        "mnli",
+        "validation_mismatched",
+        f"{MNLI_HEADER}\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label",
+        f"{MNLI_ROW}\tneutral\tneutral\tentailment\tentailment\tentailment\tentailment",
+        {**NLI, "label": 0},
+    ),
+    ("mnli", "test_matched", MNLI_HEADER, MNLI_ROW, {**NLI, "label": -1}),
+    (
+        "qnli",
+        "train",
+        "index\tquestion\tsentence\tlabel",
+        "0\tWhy?\tSo.\tnot_entailment",
+        {"question": "Why?", "sentence": "So.", "label": 1},
+    ),
+    (
+        "rte",
+        "train",
+        "index\tsentence1\tsentence2\tlabel",
+        "0\tIt rains.\tIt is wet.\tentailment",
+        {**PAIR, "label": 0},
+    ),
+    ("wnli", "train", "index\tsentence1\tsentence2\tlabel", "0\tIt rains.\tIt is wet.\t1", {**PAIR, "label": 1}),
+    ("ax", "test", "index\tsentence1\tsentence2", "0\tIt rains.\tIt is wet.", {**NLI, "label": -1}),
+]
+FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"} | {
+    f"{split}_{kind}": f"{name}_{kind}.tsv"
+    for split, name in (("validation", "dev"), ("test", "test"))
+    for kind in ("matched", "mismatched")
+}
+
+
+def download(*arguments: object) -> int:
+    return run_command(StageSpec.load("dataprep.glue_download"), [str(argument) for argument in arguments])
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return pq.read_table(file).to_pylist()
+
+
+def write_task(folder: Path, layout: tuple[str, str, str, str, dict[str, Any]], *, header: bool = True) -> Path:
+    """A source folder where `layout` fills its split, and a like row every other split that must be there."""
+    task, split, head, row, _ = layout
+    place = folder / task
+    place.mkdir(parents=True, exist_ok=True)
+    train = next(item for item in LAYOUTS if item[0] == task)
+    for name in TASKS[task].required:
+        lines = [line for line in (train[2], train[3]) if line]
+        if name.startswith("validation") and task == "mnli":
+            lines = [f"{MNLI_HEADER}\tgold_label", f"{MNLI_ROW}\tneutral"]
+        (place / FILES[name]).write_text("\n".join(lines) + "\n")
+    lines = [line for line in (head if header else "", row) if line]
+    (place / ("diagnostic.tsv" if task == "ax" else FILES[split])).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_rte(folder: Path, train: bytes, dev: bytes = b"0\tIt rains.\tIt is wet.\tentailment\n") -> Path:
+    place = folder / "RTE"
+    place.mkdir(parents=True)
+    head = b"index\tsentence1\tsentence2\tlabel\n"
+    (place / "train.tsv").write_bytes(head + train)
+    (place / "dev.tsv").write_bytes(head + dev)
+    return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout[0]}-{layout[1]}")
+@pytest.mark.parametrize("header", [True, False], ids=["header", "no header"])
+def test_a_row_of_each_layout_is_what_the_hub_has(tmp_path: Path, layout: Any, header: bool) -> None:
+    source = write_task(tmp_path / "glue", layout, header=header)
+    assert download(layout[0], tmp_path / "out", "--source", source) == 0
+    (row,) = rows(tmp_path / "out" / layout[0] / f"{layout[1]}.parquet")
+    assert row == {**layout[4], "index": 0}
+    assert list(row) == [*TASKS[layout[0]].texts, "label", "index"]
+
+
+@pytest.mark.parametrize("folder", ["SST-2", "sst2", "sst_2", "glue_data/SST-2", "SST2"])
+def test_a_folder_is_found_by_any_common_name(tmp_path: Path, folder: str) -> None:
+    place = tmp_path / "source" / folder
+    place.mkdir(parents=True)
+    (place / "train.tsv").write_text("sentence\tlabel\nfine \t1\n")
+    (place / "validation.tsv").write_text("sentence\tlabel\npoor \t0\n")
+    assert download("sst2", tmp_path / "out", "--source", tmp_path / "source") == 0
+    assert rows(tmp_path / "out/sst2/validation.parquet") == [{"sentence": "poor ", "label": 0, "index": 0}]
+
+
+def test_the_folder_of_one_task_is_a_source_too(tmp_path: Path) -> None:
+    source = write_rte(tmp_path / "glue", b"0\ta\tb\tentailment\n")
+    assert download("rte", tmp_path / "out", "--source", source / "RTE") == 0
+    assert len(rows(tmp_path / "out/rte/train.parquet")) == 1
+
+
+def test_quotes_marks_and_odd_line_separators_are_text(tmp_path: Path) -> None:
+    odd = "He said \"no\u2028yes\x85 'x"
+    source = write_rte(tmp_path / "glue", f'0\t"Open quote\t{odd}\tentailment\r\n1\tc\td"\tentailment\r\n'.encode())
+    text = (source / "RTE/train.tsv").read_bytes()
+    (source / "RTE/train.tsv").write_bytes(b"\xef\xbb\xbf" + text)
+    assert download("rte", tmp_path / "out", "--source", source) == 0
+    assert rows(tmp_path / "out/rte/train.parquet") == [
+        {"sentence1": '"Open quote', "sentence2": odd, "label": 0, "index": 0},
+        {"sentence1": "c", "sentence2": 'd"', "label": 0, "index": 1},
+    ]
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\t\r\n", exclude_categories=("Cs",))), min_size=2, max_size=2)
+)
+def test_any_pair_of_texts_survives_a_line(texts: list[str]) -> None:
+    line = "\t".join(["0", "x" + texts[0], texts[1], "entailment"]).encode()
+    columns = {"sentence1": 1, "sentence2": 2, "label": 3}
+    example = parse_line(line, 4, TASKS["rte"], columns, "train")
+    assert example == {"sentence1": "x" + texts[0], "sentence2": texts[1], "label": 0}
+
+
+def test_broken_rows_are_counted_and_listed_by_file_and_line(tmp_path: Path) -> None:
+    broken = (
+        b"0\tgood\trow\tentailment\n"
+        b"1\ttoo\tfew\n"
+        b"\n"
+        b"2\tno\tsuch label\tmaybe\n"
+        b"3\tbad \xff byte\tx\tentailment\n"
+        b"4\t \t\tentailment\n"
+        b"5\t\thalf a pair stays\tnot_entailment\n"
+    )
+    source = write_rte(tmp_path / "glue", broken)
+    stats = tmp_path / "stats.json"
+    assert download("rte", tmp_path / "out", "--source", source, "--stats", stats) == 0
+    train = rows(tmp_path / "out/rte/train.parquet")
+    assert [(row["sentence2"], row["index"]) for row in train] == [("row", 0), ("half a pair stays", 5)]
+    listed = [(row["url"], row["rule"]) for row in rows(tmp_path / "out/rejected/rte.parquet")]
+    assert listed == [
+        ("RTE/train.tsv:3", "wrong_column_count"),
+        ("RTE/train.tsv:5", "unknown_label"),
+        ("RTE/train.tsv:6", "invalid_utf8"),
+        ("RTE/train.tsv:7", "empty_text"),
+    ]
+    counts = json.loads(stats.read_text())
+    assert counts["in"] == counts["out"] + sum(counts["rejected"].values()) == 7
+    assert (
+        "'maybe', expected one of entailment, not_entailment" in rows(tmp_path / "out/rejected/rte.parquet")[1]["value"]
+    )
+
+
+def test_a_score_outside_0_to_5_is_no_label(tmp_path: Path) -> None:
+    layout = next(item for item in LAYOUTS if item[:2] == ("stsb", "train"))
+    source = write_task(tmp_path / "glue", layout)
+    bad = "\n".join(f"{STSB_ROW}\t{score}" for score in ("5.5", "nan", "", "-1", "5"))
+    (source / "stsb/train.tsv").write_text(f"{STSB_HEADER}\tscore\n{bad}\n")
+    assert download("stsb", tmp_path / "out", "--source", source) == 0
+    assert [row["label"] for row in rows(tmp_path / "out/stsb/train.parquet")] == [5.0]
+    assert len(rows(tmp_path / "out/rejected/stsb.parquet")) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mrcp", "OUT", "--source", "GLUE"], "error: mrcp: not a GLUE task. Did you mean 'mrpc'?"),
+        (["rte", "OUT", "--source", "GLEU"], "GLEU: no such folder; name one with GLUE's TSV files, or 'hub'."),
+        (["cola", "OUT", "--source", "GLUE"], "no folder of cola; name it cola, in any case, hyphens allowed."),
+        (["qnli", "OUT", "--source", "GLUE"], "no folder of qnli; name it qnli or qnliv2"),
+        (["mrpc", "OUT", "--source", "GLUE"], "has no file for train and validation: expected train.tsv, dev.tsv"),
+        (["wnli", "OUT", "--source", "GLUE"], "train.tsv: no row of wnli's train split is good; the first: wnli/train"),
+        (["sst2", "OUT", "--source", "GLUE"], "no row of sst2's train split is good"),
+        (["ax", "OUT", "--source", "GLUE"], "1 column(s) in its first line, which is no header of ax"),
+        (["rte", "OUT", "--source", "hub", "--revision", "main"], "expected a commit of nyu-mll/glue (40 hexadecimal"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    source = write_rte(tmp_path / "GLUE", b"0\ta\tb\tentailment\n")
+    for folder, text in (("MRPC", None), ("wnli", "0\ta\n"), ("sst2", "sentence\tlabel\n"), ("ax", "what\n")):
+        (source / folder).mkdir()
+        for name in ("train.tsv", "dev.tsv", "diagnostic.tsv"):
+            if text is not None:
+                head = "index\tsentence1\tsentence2\tlabel\n" if folder == "wnli" else ""
+                (source / folder / name).write_text(head + text)
+    paths = {"GLUE": source, "OUT": tmp_path / "out", "GLEU": tmp_path / "GLEU"}
+    assert download(*(paths.get(argument, argument) for argument in arguments)) != 0
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in error
+    assert error.startswith("error: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_source_names_its_nearest_neighbour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rte(tmp_path / "glue_data", b"0\ta\tb\tentailment\n")
+    assert download("rte", tmp_path / "out", "--source", tmp_path / "glue_dat") == 1
+    assert "Did you mean 'glue_data'?" in capsys.readouterr().err
+
+
+def test_without_words_the_tasks_of_the_configuration_are_taken(tmp_path: Path) -> None:
+    source = write_rte(tmp_path / "glue", b"0\ta\tb\tentailment\n")
+    params = tmp_path / "params.yaml"
+    params.write_text(f"glue_download:\n  tasks: [rte]\n  source: {source}\n  revision: {REVISION}\n")
+    assert download(tmp_path / "out", "--params", params) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "rte"]
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, tables: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Put `tables` in the place of the Hub; returns the calls made to it."""
+    datasets = pytest.importorskip("datasets")
+    calls: list[tuple[Any, ...]] = []
+
+    def load_dataset(*arguments: Any, **options: Any) -> Any:
+        calls.append((*arguments, options))
+        return datasets.DatasetDict({split: datasets.Dataset.from_list(table) for split, table in tables.items()})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return calls
+
+
+def test_the_hub_gives_the_same_bytes_as_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = [{**PAIR, "label": 0, "idx": 0}, {"sentence1": "", "sentence2": " ", "label": 1, "idx": 1}]
+    validation = [{**PAIR, "label": 1, "idx": 0}]
+    test = [{**PAIR, "label": -1, "idx": 0}]
+    calls = stand_in(monkeypatch, {"train": train, "validation": validation, "test": test})
+    assert download("rte", tmp_path / "hub", "--source", "hub", "--workers", 1) == 0
+    assert calls == [(HUB_DATASET, "rte", {"revision": REVISION})]
+    files = write_rte(
+        tmp_path / "glue",
+        b"0\tIt rains.\tIt is wet.\tentailment\n1\t\t \tnot_entailment\n",
+        b"0\tIt rains.\tIt is wet.\tnot_entailment\n",
+    )
+    (files / "RTE/test.tsv").write_text("index\tsentence1\tsentence2\n0\tIt rains.\tIt is wet.\n")
+    assert download("rte", tmp_path / "files", "--source", files) == 0
+    for split in ("train", "validation", "test"):
+        name = f"rte/{split}.parquet"
+        assert (tmp_path / "hub" / name).read_bytes() == (tmp_path / "files" / name).read_bytes()
+    assert [row["rule"] for row in rows(tmp_path / "hub/rejected/rte.parquet")] == ["empty_text"]
+
+
+def test_a_hub_out_of_reach_or_without_a_split_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch, {"train": [{**PAIR, "label": 0, "idx": 0}]})
+    assert download("rte", tmp_path / "out", "--source", "hub", "--workers", 1) == 1
+    assert "rte has no validation split; check the revision" in capsys.readouterr().err
+
+    def unreachable(*arguments: Any, **options: Any) -> Any:
+        raise ConnectionError("Couldn't reach 'nyu-mll/glue' on the Hub")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    assert download("rte", tmp_path / "out", "--source", "hub", "--workers", 1) == 1
+    error = capsys.readouterr().err
+    assert "cannot load rte (Couldn't reach" in error
+    assert "give a folder of TSV files with --source" in error
+
+
+def test_scores_have_the_precision_of_the_hub(tmp_path: Path) -> None:
+    layout = next(item for item in LAYOUTS if item[:2] == ("stsb", "train"))
+    source = write_task(tmp_path / "glue", layout)
+    (source / "stsb/train.tsv").write_text(f"{STSB_HEADER}\tscore\n{STSB_ROW}\t3.8\n")
+    assert download("stsb", tmp_path / "out", "--source", source) == 0
+    assert rows(tmp_path / "out/stsb/train.parquet")[0]["label"] == pytest.approx(3.8, abs=1e-6)
+    assert str(pq.read_schema(tmp_path / "out/stsb/train.parquet").field("label").type) == "float"
+
+
+def test_only_splits_that_differ_from_the_published_counts_are_named() -> None:
+    counts = Counts(totals={"mrpc/train": 3667, "mrpc/validation": 408, "mrpc/test": 1725})
+    stats = compare_with_published([TASKS["mrpc"]], counts)
+    assert stats["differs_from_published"] == ["mrpc/train: 3,667 rows, GLUE publishes 3,668"]
+    assert stats["tasks"]["mrpc"]["validation"] == {"rows": 408, "published": 408}
+
+
+@needs_glue
+def test_the_real_files_have_the_published_counts(tmp_path: Path) -> None:
+    stats = tmp_path / "stats.json"
+    tasks = ["ax", "cola", "mrpc", "rte", "stsb", "wnli"]
+    assert download(*tasks, tmp_path / "out", "--source", GLUE, "--stats", stats) == 0
+    result = json.loads(stats.read_text())
+    assert result["differs_from_published"] == []
+    assert result["rejected"] == {}
+    assert result["totals"]["mrpc/train"] == 3668
+    mrpc = {split: rows(tmp_path / f"out/mrpc/{split}.parquet") for split in ("train", "validation", "test")}
+    # The paraphrase share of the training set and the majority baseline of the others, as published.
+    assert [round(sum(row["label"] for row in part) / len(part), 3) for part in mrpc.values()] == [0.674, 0.684, 0.665]
+    indexes = sorted(row["index"] for row in mrpc["train"] + mrpc["validation"])
+    assert indexes == list(range(3668 + 408))
+
+
+@needs_glue
+def test_a_copy_of_mrpc_without_its_ids_says_that_a_pair_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "glue/mrpc").mkdir(parents=True)
+    for name in ("train.tsv", "dev.tsv", "test.tsv"):
+        shutil.copy(GLUE / "MRPC" / name, tmp_path / "glue/mrpc" / name)
+    stats = tmp_path / "stats.json"
+    assert download("mrpc", tmp_path / "out", "--source", tmp_path / "glue", "--stats", stats) == 0
+    assert json.loads(stats.read_text())["differs_from_published"] == ["mrpc/train: 3,667 rows, GLUE publishes 3,668"]
+    assert {row["label"] for row in rows(tmp_path / "out/mrpc/test.parquet")} == {-1}
+
+
+@needs_glue
+def test_one_worker_and_two_publish_the_same_manifest(tmp_path: Path) -> None:
+    manifests = []
+    for workers in (1, 2):
+        out = tmp_path / f"out-{workers}"
+        assert download("mrpc", "wnli", out, "--source", GLUE, "--workers", workers) == 0
+        manifests.append((out / "manifest.json").read_bytes())
+    assert manifests[0] == manifests[1]

@@ -1,0 +1,82 @@
+"""Split: every document exactly once, shuffled by seed, equal documents on one side, the same for any sharding of memory."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipelines.command import StageSpec
+from pipelines.documents import DOCUMENT_SCHEMA, TableWriter, part_files, read_rows
+from pipelines.manifest import Counts, FileEntry, Manifest
+from pipelines.stage import run_command
+from pipelines import store
+
+SPEC = StageSpec.load("dataprep.split")
+
+
+def make_shards(folder: Path, sizes: list[int]) -> Path:
+    entries: dict[str, FileEntry] = {}
+    number = 0
+    for shard, size in enumerate(sizes):
+        path = folder / f"part-{shard:05d}.parquet"
+        with TableWriter(path, DOCUMENT_SCHEMA) as table:
+            for _ in range(size):
+                doc_id = (number // 2 if number < 20 else number).to_bytes(16, "big")
+                table.write({"doc_id": doc_id, "url": f"u{number}", "text": f"text {number}", "source": ""})
+                number += 1
+        entries[path.name] = FileEntry(size, path.stat().st_size, store.sha256(path))
+    Manifest(entries, Counts()).save(folder / "manifest.json")
+    return folder
+
+
+def run_split(source: Path, base: Path, *flags: object) -> tuple[list[str], list[str]]:
+    arguments = [str(source), str(base / "train"), str(base / "val"), "--workers", "1", "--log-level", "error"]
+    assert run_command(SPEC, [*arguments, *map(str, flags)]) == 0
+    train, val = (
+        [row["url"] for file in part_files(base / side) for row in read_rows(file)] for side in ("train", "val")
+    )
+    return train, val
+
+
+def test_every_document_comes_out_once_in_a_seeded_order(tmp_path: Path) -> None:
+    source = make_shards(tmp_path / "source", [300, 0, 500, 200])
+    train, val = run_split(source, tmp_path / "a", "--val-share", 0.1, "--documents-per-shard", 100)
+    assert Counter(train + val) == Counter(f"u{i}" for i in range(1000))
+    assert 60 < len(val) < 140
+    assert len(part_files(tmp_path / "a" / "train")) == 9
+    assert train != sorted(train, key=lambda url: int(url[1:]))
+    again = run_split(source, tmp_path / "b", "--val-share", 0.1, "--documents-per-shard", 100)
+    assert again == (train, val)
+    other = run_split(source, tmp_path / "c", "--val-share", 0.1, "--documents-per-shard", 100, "--seed", 7)
+    assert other != (train, val)
+
+
+def test_the_order_does_not_depend_on_the_size_of_output_shards(tmp_path: Path) -> None:
+    source = make_shards(tmp_path / "source", [120, 80])
+    one = run_split(source, tmp_path / "one", "--val-share", 0.2, "--documents-per-shard", 1000)
+    many = run_split(source, tmp_path / "many", "--val-share", 0.2, "--documents-per-shard", 7)
+    assert one == many
+
+
+def test_the_shuffle_is_close_to_uniform(tmp_path: Path) -> None:
+    source = make_shards(tmp_path / "source", [2000])
+    train, _ = run_split(source, tmp_path / "a", "--val-share", 0.01)
+    first_half = [int(url[1:]) for url in train[: len(train) // 2]]
+    assert 900 < sum(first_half) / len(first_half) < 1100
+
+
+def test_documents_with_equal_ids_stay_on_one_side(tmp_path: Path) -> None:
+    train, val = run_split(make_shards(tmp_path / "source", [20]), tmp_path / "a", "--val-share", 0.5)
+    side = {url: "train" for url in train} | {url: "val" for url in val}
+    assert all(side[f"u{i}"] == side[f"u{i + 1}"] for i in range(0, 20, 2))
+
+
+@pytest.mark.parametrize(("share", "side"), [(0.0, "val"), (1.0, "train")])
+def test_an_empty_side_is_refused_with_the_fix(
+    tmp_path: Path, share: float, side: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_shards(tmp_path / "source", [10])
+    arguments = [str(source), str(tmp_path / "train"), str(tmp_path / "val"), "--val-share", str(share)]
+    assert run_command(SPEC, arguments) == 1
+    assert f"falls to {side}" in capsys.readouterr().err
+    assert not (tmp_path / "train").exists()

@@ -1,0 +1,129 @@
+"""Tokenizer and tokenize: ids equal Hugging Face's, training is deterministic, documents can be read back."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataprep.bpe import END_OF_TEXT, TextEncoder, load_tokenizer
+from pipelines.command import StageSpec
+from pipelines.errors import UserError
+from pipelines.stage import run_command
+from pipelines.tokens import open_tokens
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+TEXTS = [
+    f"The wheel of mill {i} turns: it's grinding, déjà vu, 日本語, 🙂!\n\n  Tabs\tand 12,345 more." for i in range(40)
+]
+
+
+def write_jsonl(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def run(module: str, *arguments: object) -> int:
+    return run_command(StageSpec.load(module), [*map(str, arguments), "--log-level", "error"])
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    source = write_jsonl(tmp_path / "train.jsonl", TEXTS)
+    assert run("dataprep.tokenizer", source, tmp_path / "tokenizer", "--vocab-size", 300) == 0
+    return tmp_path / "tokenizer"
+
+
+def test_training_gives_the_same_bytes_for_any_number_of_threads_and_hash_seed(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "train.jsonl", TEXTS * 5)
+    files: set[bytes] = set()
+    for threads, seed in (("1", "0"), ("2", "1"), ("2", "2")):
+        environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": seed}
+        out = tmp_path / f"tokenizer-{seed}"
+        command = [sys.executable, "-m", "dataprep.tokenizer", str(source), str(out), "--vocab-size", "320"]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+        files.add((out / "tokenizer.json").read_bytes())
+    assert len(files) == 1
+
+
+def test_end_of_text_is_the_last_id_and_the_vocabulary_has_the_size_asked_for(trained: Path) -> None:
+    tokenizer = load_tokenizer(trained)
+    assert tokenizer.get_vocab_size() == 300
+    assert tokenizer.token_to_id(END_OF_TEXT) == 299
+
+
+def test_tokenize_then_decode_gives_every_text_back_with_end_of_text_after_each(tmp_path: Path, trained: Path) -> None:
+    source = write_jsonl(tmp_path / "documents.jsonl", TEXTS)
+    assert run("dataprep.tokenize", source, trained, tmp_path / "tokens") == 0
+    (shard,) = open_tokens(tmp_path / "tokens")
+    tokenizer = load_tokenizer(trained)
+    assert len(shard) == len(TEXTS)
+    for index, text in enumerate(TEXTS):
+        ids = shard.tokens[shard.offsets[index] : shard.offsets[index + 1]].tolist()
+        assert ids[-1] == 299
+        assert 299 not in ids[:-1]
+        assert tokenizer.decode(ids[:-1], skip_special_tokens=False) == text
+
+
+def test_special_token_text_inside_a_document_stays_text(tmp_path: Path, trained: Path) -> None:
+    text = f"before {END_OF_TEXT} after"
+    assert run("dataprep.tokenize", write_jsonl(tmp_path / "d.jsonl", [text]), trained, tmp_path / "tokens") == 0
+    (shard,) = open_tokens(tmp_path / "tokens")
+    assert np.count_nonzero(shard.tokens == 299) == 1
+    assert load_tokenizer(trained).decode(shard.tokens[:-1].tolist(), skip_special_tokens=False) == text
+
+
+def test_gpt2_files_give_the_ids_of_transformers_on_real_text() -> None:
+    corpus = DATA / "text" / "openwebtext-1000" / "openwebtext-1000.decoded.jsonl"
+    if not corpus.exists():
+        pytest.skip("needs ../shared/data")
+    from transformers import GPT2TokenizerFast
+
+    files = DATA / "gpt2-tokenizer"
+    reference = GPT2TokenizerFast(vocab=str(files / "encoder.json"), merges=str(files / "vocab.bpe"))
+    encoder = TextEncoder.load(files)
+    assert (encoder.meta.vocab_size, encoder.meta.end_of_text) == (50_257, 50_256)
+    with corpus.open() as file:
+        texts = [json.loads(line)["text"] for _, line in zip(range(100), file, strict=False)]
+    for text, ids in zip(texts, encoder.encode(texts), strict=True):
+        assert ids.tolist() == reference(text)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "holds no tokenizer"),
+        ({"tokenizer.json": "{"}, "not valid JSON"),
+        ({"tokenizer.json": "{}"}, "not a tokenizer file"),
+        ({"vocab.json": '{"a": 0, "b": 1}', "merges.txt": "#version: 0.2\na b\n"}, "does not belong to"),
+        ({"vocab.json": '{"a": 0, "b": 1, "ab": 2}', "merges.txt": "a b\n"}, "has no <|endoftext|>"),
+    ],
+)
+def test_a_wrong_tokenizer_folder_is_one_clear_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_hub_files_are_taken_at_a_pinned_commit_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path
+) -> None:
+    """The hub's client is replaced by a local folder; the call it gets is checked."""
+    calls: list[tuple[object, ...]] = []
+
+    def snapshot_download(repository: str, *, revision: str, allow_patterns: list[str]) -> str:
+        calls.append((repository, revision, tuple(allow_patterns)))
+        return str(trained)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    source = tmp_path / "train.jsonl"
+    assert run("dataprep.tokenizer", source, tmp_path / "hub", "--kind", "hub") == 0
+    assert calls[0][0] == "openai-community/gpt2"
+    assert (tmp_path / "hub" / "tokenizer.json").read_bytes() == (trained / "tokenizer.json").read_bytes()
+    assert run("dataprep.tokenizer", source, tmp_path / "main", "--kind", "hub", "--hub-revision", "main") == 2

@@ -1,0 +1,271 @@
+"""The runner's promise: a kill at any moment costs at most one shard, and never a published output."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines import store
+from pipelines.manifest import MANIFEST, load_checked
+from pipelines.stage import PREEMPTED, parse_memory
+
+ROOT = Path(__file__).parents[2]
+SENTENCE = "The miller opens the gate at dawn and the water begins to turn the heavy wheel again, day {} of {}. "
+
+
+def write_jsonl(path: Path, documents: int, words: int = 200) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        for number in range(documents):
+            text = "".join(SENTENCE.format(i, number) for i in range(words // 20))
+            file.write(json.dumps({"url": f"http://mill.test/{path.stem}/{number}", "text": text}) + "\n")
+    return path
+
+
+def clean(*arguments: object, **options: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dataprep.clean", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {file.relative_to(folder).as_posix(): store.sha256(file) for file in store.list_files(folder)}
+
+
+CRASH_SCRIPT = """
+import json, os, pathlib, signal, sys
+sys.path.insert(0, "")
+from pipelines import stage, store
+from pipelines.command import StageSpec
+import dataprep.bpe, dataprep.text_rules, filelock, tyro, pydantic, rich
+SPEC = StageSpec.load("dataprep.clean")
+source, base, overwrite = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] == "overwrite"
+ARGUMENTS = ["--min-tokens", "20", "--languages", "--workers", "1", "--log-level", "error"]
+
+def run(output, crash_at):
+    # crash_at: the n-th event, where an event is just before or just after an fsync or a rename
+    pid = os.fork()
+    if pid == 0:
+        events = 0
+        def crashing(real):
+            def call(*arguments, **options):
+                nonlocal events
+                for after in (False, True):
+                    events += 1
+                    if events == crash_at:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    if not after:
+                        result = real(*arguments, **options)
+                return result
+            return call
+        os.fsync, os.replace, os.link = crashing(os.fsync), crashing(os.replace), crashing(os.link)
+        extra = ["--overwrite"] if overwrite else []
+        status = stage.run_command(SPEC, [source, str(output), *ARGUMENTS, *extra])
+        os._exit(status if not crash_at else 99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def content(output):
+    return {f.relative_to(output).as_posix(): store.sha256(f) for f in store.list_files(output)} if output.exists() else None
+
+assert run(base / "reference", 0) == 0
+reference = content(base / "reference")
+old = {"old.txt": None}
+point, problems = 0, []
+while True:
+    point += 1
+    output = base / f"crash-{point}" / "out"
+    output.parent.mkdir(parents=True)
+    if overwrite:
+        output.mkdir()
+        (output / "old.txt").write_text("a good output of yesterday")
+        old = content(output)
+    status = run(output, point)
+    if status == 99:
+        break
+    if status != -signal.SIGKILL:
+        problems.append(f"point {point}: exit {status}")
+    between = content(output)
+    if between not in (reference, old if overwrite else None):
+        previous = [content(p) for p in output.parent.glob(".work/*/previous-output")]
+        if not (between is None and old in previous):
+            problems.append(f"point {point}: after the crash the output is {between}")
+    again = run(output, 0)
+    # A crash after the swap leaves a complete output, which only --overwrite makes again.
+    if again != 0 and not (not overwrite and between == reference):
+        problems.append(f"point {point}: second run exit {again}")
+    if content(output) != reference:
+        problems.append(f"point {point}: second run gives other bytes")
+    leftovers = [str(p) for p in output.parent.glob(".work/*") if p.is_dir()]
+    if leftovers and again == 0:
+        problems.append(f"point {point}: scratch left: {leftovers}")
+print(json.dumps({"points": point - 1, "problems": problems}))
+"""
+
+
+@pytest.mark.parametrize("mode", ["fresh", "overwrite"])
+def test_kill_before_or_after_any_fsync_link_or_rename_costs_nothing(tmp_path: Path, mode: str) -> None:
+    """Every crash point of a small run is tried; then the same command must give the reference bytes."""
+    source = tmp_path / "source"
+    write_jsonl(source / "a.jsonl", 3)
+    (source / "b.jsonl").write_bytes(write_jsonl(tmp_path / "b.jsonl", 2).read_bytes() + b"not json\n")
+    command = [sys.executable, "-c", CRASH_SCRIPT, str(source), str(tmp_path / "runs"), mode]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    outcome = json.loads(result.stdout)
+    assert outcome["problems"] == []
+    assert outcome["points"] > 40
+
+
+def test_kill_at_a_random_moment_with_two_workers_gives_the_same_bytes(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"random seed: {seed}")
+    source = tmp_path / "source"
+    for number in range(6):
+        write_jsonl(source / f"{number}.jsonl", 30)
+    assert clean(source, tmp_path / "reference", "--workers", 1).returncode == 0
+    command = [sys.executable, "-m", "dataprep.clean", str(source), str(tmp_path / "killed" / "out"), "--workers", "2"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    time.sleep(random.Random(seed).uniform(0.3, 2.0))
+    process.kill()
+    process.wait()
+    if not (tmp_path / "killed" / "out").exists():
+        assert clean(source, tmp_path / "killed" / "out", "--workers", 2).returncode == 0
+    assert digests(tmp_path / "killed" / "out") == digests(tmp_path / "reference"), f"random seed: {seed}"
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, PREEMPTED), (signal.SIGINT, 130)])
+def test_sigterm_and_ctrl_c_leave_resumable_scratch_and_exit_non_zero(tmp_path: Path, sent: int, status: int) -> None:
+    source = tmp_path / "source"
+    for number in range(12):
+        write_jsonl(source / f"{number:02d}.jsonl", 40)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "dataprep.clean", str(source), str(out), "--workers", "1"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    receipts = tmp_path / ".work"
+    deadline = time.monotonic() + 30
+    while len(list(receipts.glob("*/receipts/outputs/output/*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(sent)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert "run the same command again" in stderr
+    assert not out.exists()
+    again = clean(source, out, "--workers", 1)
+    assert again.returncode == 0
+    assert "shards are already done" in again.stderr
+    assert load_checked(out).counts.rows_out == 480
+
+
+def test_a_killed_worker_is_one_clear_line_and_the_rerun_goes_on(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for number in range(8):
+        write_jsonl(source / f"{number}.jsonl", 60)
+    command = [sys.executable, "-m", "dataprep.clean", str(source), str(tmp_path / "out"), "--workers", "2"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob(".work/*/receipts/outputs/output/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    victims = [pid for pid in _descendants(process.pid) if "forkserver" in _command_line(pid)]
+    os.kill(max(victims), signal.SIGKILL)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert stderr.count("error:") == 1
+    assert "worker process was killed" in stderr
+    assert "Traceback" not in stderr
+    assert clean(source, tmp_path / "out").returncode == 0
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [grandchild for child in children for grandchild in _descendants(child)]
+
+
+def _command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+
+
+def test_workers_and_hash_seed_do_not_change_a_byte(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for number in range(4):
+        write_jsonl(source / f"{number}.jsonl", 10)
+    for workers, hash_seed in ((1, "0"), (2, "1")):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        assert clean(source, tmp_path / f"out{workers}", "--workers", workers, env=environment).returncode == 0
+    assert digests(tmp_path / "out1") == digests(tmp_path / "out2")
+
+
+def test_an_output_that_exists_is_refused_without_overwrite_and_kept_when_the_new_run_fails(tmp_path: Path) -> None:
+    source, out = write_jsonl(tmp_path / "good.jsonl", 3), tmp_path / "out"
+    assert clean(source, out).returncode == 0
+    before = digests(out)
+    refused = clean(source, out)
+    assert refused.returncode == 1
+    assert "--overwrite" in refused.stderr
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("nothing\nof\nuse\n")
+    failed = clean(broken, out, "--overwrite")
+    assert failed.returncode == 1
+    assert "none of its 3 lines is a document" in failed.stderr
+    assert digests(out) == before
+
+
+def test_a_second_run_on_the_same_output_is_refused_while_the_first_works(tmp_path: Path) -> None:
+    import filelock
+
+    source = write_jsonl(tmp_path / "good.jsonl", 3)
+    (tmp_path / ".work").mkdir()
+    with filelock.FileLock(tmp_path / ".work" / "out.lock"):
+        refused = clean(source, tmp_path / "out")
+    assert refused.returncode == 1
+    assert "another process is making out" in refused.stderr
+
+
+def test_changed_parameters_do_not_resume_old_scratch(tmp_path: Path) -> None:
+    source, out = write_jsonl(tmp_path / "good.jsonl", 3), tmp_path / "out"
+    stale = clean(source, out, "--min-tokens", 20)
+    assert stale.returncode == 0
+    again = clean(source, out, "--min-tokens", 100000, "--overwrite")
+    assert again.returncode == 0
+    assert load_checked(out).counts.rejected == {"too_few_tokens": 3}
+
+
+def test_the_manifest_counts_every_row_and_stats_and_provenance_stay_outside(tmp_path: Path) -> None:
+    source = tmp_path / "mixed.jsonl"
+    good = json.dumps({"text": SENTENCE * 10, "url": "http://mill.test/a"})
+    source.write_text(good + "\n" + json.dumps({"text": "short"}) + "\n{\n" + json.dumps({"no": 1}) + "\n")
+    stats = tmp_path / "stats" / "clean.json"
+    assert clean(source, tmp_path / "out", "--stats", stats).returncode == 0
+    counts = load_checked(tmp_path / "out").counts
+    assert (counts.rows_in, counts.rows_out) == (4, 1)
+    assert counts.rejected == {"invalid_json": 1, "no_text": 1, "too_few_tokens": 1}
+    assert counts.rows_in == counts.rows_out + sum(counts.rejected.values())
+    assert json.loads(stats.read_text())["rejected"] == counts.rejected
+    assert "seconds" in json.loads((tmp_path / "provenance" / "clean.json").read_text())
+    manifest = (tmp_path / "out" / MANIFEST).read_text()
+    assert "seconds" not in manifest
+    assert str(tmp_path) not in manifest
+
+
+def test_jsonl_in_and_jsonl_out_with_gzip_keeps_every_text(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "in.jsonl", 5)
+    assert clean(source, tmp_path / "out.jsonl.gz", "--no-repair").returncode == 0
+    with gzip.open(tmp_path / "out.jsonl.gz", "rt") as file:
+        written = [json.loads(line) for line in file]
+    texts = [json.loads(line)["text"] for line in source.read_text().splitlines()]
+    assert [row["text"] for row in written] == texts
+    manifest = json.loads((tmp_path / "out.jsonl.gz.manifest.json").read_text())
+    assert manifest["files"]["out.jsonl.gz"]["rows"] == 5
+
+
+def test_memory_budgets_are_bytes_or_a_share_of_ram() -> None:
+    assert parse_memory("2GB") == 2 * 10**9
+    assert parse_memory("1.5GiB") == int(1.5 * 2**30)
+    assert 0 < parse_memory("50%") < parse_memory("100%")
+    with pytest.raises(Exception, match="expected bytes such as 2GB"):
+        parse_memory("lots")

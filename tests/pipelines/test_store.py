@@ -1,0 +1,68 @@
+"""Files and folders appear whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines import store
+from pipelines.errors import UserError
+from pipelines.manifest import Counts, FileEntry, Manifest, content_hash, load_checked
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    store.write_json(path, {"a": 1})
+
+    def failing_write() -> None:
+        with store.create(path) as file:
+            file.write(b"half")
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        failing_write()
+    assert store.read_json(path) == {"a": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["value.json"]
+
+
+def test_publish_swaps_whole_folders_and_a_half_swap_is_undone(tmp_path: Path) -> None:
+    output, staged, previous = tmp_path / "out", tmp_path / "staged", tmp_path / "previous"
+    for folder, text in ((output, "old"), (staged, "new")):
+        folder.mkdir()
+        (folder / "file").write_text(text)
+    store.rename(output, previous)
+    store.restore(output, previous)
+    assert (output / "file").read_text() == "old"
+    store.publish(staged, output, previous)
+    assert (output / "file").read_text() == "new"
+    assert not previous.exists()
+
+
+def test_a_folder_with_a_missing_or_cut_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "part-00000.parquet").write_bytes(b"12345")
+    entry = FileEntry(1, 5, store.sha256(tmp_path / "part-00000.parquet"))
+    Manifest({"part-00000.parquet": entry}, Counts(1, 1)).save(tmp_path / "manifest.json")
+    assert load_checked(tmp_path).rows == 1
+    first = content_hash(tmp_path)
+    (tmp_path / "part-00000.parquet").write_bytes(b"123")
+    with pytest.raises(UserError, match="3 bytes, its manifest says 5 bytes"):
+        load_checked(tmp_path)
+    (tmp_path / "part-00000.parquet").unlink()
+    with pytest.raises(UserError, match="missing, its manifest says 5 bytes"):
+        content_hash(tmp_path)
+    assert len(first) == 64
+
+
+def test_the_hash_of_a_plain_folder_follows_names_and_contents(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    first = content_hash(tmp_path)
+    (tmp_path / "a").rename(tmp_path / "b")
+    second = content_hash(tmp_path)
+    (tmp_path / "b").write_text("2")
+    assert len({first, second, content_hash(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"files": {"a": {"size": 1}}, "counts": {}}'])
+def test_a_broken_manifest_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match=r"manifest.json: not "):
+        load_checked(tmp_path)
