@@ -1,0 +1,194 @@
+"""The pictures of the report, as SVG text: the funnel of documents, loss curves, fine-tuning curves.
+
+The same values give the same bytes: figures are drawn without any global state, ids come from a fixed
+salt, and no date or version is written. Text stays text, so that a page shows it in its own font.
+"""
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainer.results import Curve, StageCounts
+
+INK, MUTED, GRID, PAPER = "#1c2b33", "#64757e", "#dfe5e8", "#ffffff"
+WATER, DEEP, SAND = "#1f7a96", "#0c4a5e", "#b9c6cc"
+CLAY = ("#b5482f", "#d0774f", "#dd9b6f", "#e7b994", "#eed0b5", "#f3e2d2")
+"""Rejected rows, by reason, the most frequent first."""
+MAX_POINTS = 800
+"""Points drawn of a curve; a longer one is averaged, or a long run would make a page of megabytes."""
+
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "millrace",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.edgecolor": SAND,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.formatter.use_mathtext": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "figure.facecolor": PAPER,
+}
+
+
+def draw(name: str, width: float, height: float, paint: Any, *arguments: Any) -> str:
+    """`paint(figure, *arguments)` on a figure of `width` x `height` inches, as an SVG element.
+
+    Ids get the picture's `name` in front, so that several pictures can stand on one page.
+    """
+    import matplotlib.style
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.style.context(["default", _STYLE]):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        paint(figure, *arguments)
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
+
+
+def funnel(stages: Sequence[StageCounts]) -> str:
+    """Documents through the stages: what each kept, and what it rejected by reason."""
+    return draw("funnel", 9.6, 0.35 + 0.66 * len(stages), _paint_funnel, stages)
+
+
+def _paint_funnel(figure: Any, stages: Sequence[StageCounts]) -> None:
+    axes = figure.add_subplot()
+    most = max(stage.rows_in for stage in stages)
+    for row, stage in enumerate(stages):
+        _paint_stage(axes, row, stage, most)
+    axes.set(xlim=(0, most * 1.0), ylim=(len(stages) - 0.3, -0.5), yticks=range(len(stages)))
+    axes.set_yticklabels([stage.name for stage in stages], color=INK, fontsize=10.5)
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(axis="y", pad=8)
+
+
+def _paint_stage(axes: Any, row: int, stage: StageCounts, most: int) -> None:
+    """A bar of kept and rejected rows; below it, each reason in the colour of its part."""
+    left = stage.rows_out
+    axes.barh(row, stage.rows_out, height=0.42, color=WATER)
+    reasons = [*stage.rejected, ("no reason given", stage.unexplained)]
+    legend = [(f"{stage.rows_out:,} of {stage.rows_in:,}", WATER)]
+    for number, (rule, count) in enumerate(reasons):
+        if count:
+            color = CLAY[min(number, len(CLAY) - 1)]
+            axes.barh(row, count, left=left, height=0.42, color=color, edgecolor=PAPER, linewidth=0.6)
+            legend.append((f"{rule} {count:,}", color))
+            left += count
+    _paint_legend(axes, row + 0.26, legend[:7], len(legend) - 7)
+
+
+def _paint_legend(axes: Any, y: float, legend: Sequence[tuple[str, str]], more: int) -> None:
+    left: Any = None
+    for text, color in [*legend, *([(f"and {more} more", SAND)] if more > 0 else [])]:
+        where = {"xy": (0, y), "xycoords": "data"} if left is None else {"xy": (1, 0), "xycoords": left}
+        align = "top" if left is None else "bottom"
+        offset = (0, 0) if left is None else (12, 0)
+        style = {"textcoords": "offset points", "fontsize": 8.5, "annotation_clip": False}
+        mark = axes.annotate("\u25a0", **where, xytext=offset, color=color, va=align, **style)
+        left = axes.annotate(text, xy=(1, 0), xycoords=mark, xytext=(3, 0), color=MUTED, va="bottom", **style)
+
+
+def pretraining(curve: Curve, uniform_loss: float | None) -> str:
+    """Training and validation loss by step; beside it learning rate and gradient norm."""
+    return draw("pretraining", 9.6, 3.7, _paint_pretraining, curve, uniform_loss)
+
+
+def _paint_pretraining(figure: Any, curve: Curve, uniform_loss: float | None) -> None:
+    side = [(column, title) for column, title in (("lr", "Learning rate"), ("grad_norm", "Gradient norm")) if column in curve]
+    grid = figure.add_gridspec(2, 2 if side else 1, width_ratios=(2.6, 1) if side else None)
+    axes = figure.add_subplot(grid[:, 0])
+    _paint_loss(axes, curve)
+    if uniform_loss:
+        axes.axhline(uniform_loss, color=SAND, linewidth=1, linestyle=(0, (4, 3)))
+        axes.annotate(
+            f"a uniform guess: {uniform_loss:.2f}", (1, uniform_loss), xycoords=("axes fraction", "data"),
+            xytext=(0, 3), textcoords="offset points", ha="right", fontsize=8.5, color=MUTED,
+        )
+    axes.set_title("Loss (nats per token)")
+    axes.set_xlabel("step")
+    for row, (column, title) in enumerate(side):
+        small = figure.add_subplot(grid[row, 1])
+        small.plot(*thin(curve["step"], curve[column]), color=DEEP, linewidth=1.1)
+        small.set_title(title)
+        _steps(small)
+    _steps(axes)
+
+
+def _paint_loss(axes: Any, curve: Curve) -> None:
+    """Training loss, light as it is and dark averaged; validation loss as points."""
+    steps, losses = thin(curve["step"], curve["loss"])
+    axes.plot(steps, losses, color=WATER, alpha=0.3, linewidth=0.8)
+    axes.plot(steps, smooth(losses), color=WATER, linewidth=1.8, label="training")
+    points = [(s, v) for s, v in zip(curve["step"], curve.get("val_loss", ()), strict=False) if math.isfinite(v)]
+    if points:
+        axes.plot(*zip(*points, strict=True), color=CLAY[0], linewidth=1.4, marker="o", markersize=3.5, label="validation")
+        axes.legend(loc="best", fontsize=9, labelcolor=INK)
+
+
+def _steps(axes: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+
+
+def finetuning(curves: Mapping[str, Curve]) -> str:
+    """Training and validation loss of every task, one small picture each."""
+    columns = min(3, max(2, len(curves)))
+    rows = math.ceil(len(curves) / columns)
+    return draw("finetuning", 9.6, 0.2 + 2.3 * rows, _paint_finetuning, curves, rows, columns)
+
+
+def _paint_finetuning(figure: Any, curves: Mapping[str, Curve], rows: int, columns: int) -> None:
+    for number, (task, curve) in enumerate(curves.items(), start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        _paint_loss(axes, curve)
+        axes.set_title(task)
+        _steps(axes)
+
+
+def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
+    """At most MAX_POINTS points: the means of equal stretches, NaN left out."""
+    points = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(b)]
+    size = math.ceil(len(points) / MAX_POINTS) or 1
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    means = [tuple(sum(values) / len(group) for values in zip(*group, strict=True)) for group in groups]
+    return [mean[0] for mean in means], [mean[1] for mean in means]
+
+
+def smooth(values: Sequence[float]) -> list[float]:
+    """The mean of each value and its neighbours, a fortieth of the curve to either side at most."""
+    reach = max(1, len(values) // 40)
+    result: list[float] = []
+    for i in range(len(values)):
+        # The same reach on both sides, so that the ends are not pulled towards the middle.
+        near = min(reach, i, len(values) - 1 - i)
+        window = values[i - near : i + near + 1]
+        result.append(sum(window) / len(window))
+    return result

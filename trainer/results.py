@@ -1,0 +1,203 @@
+"""What a corpus and a run left behind, as plain values: stage counts, curves, scores, texts.
+
+Reads `stats/<corpus>/`, `stats/<run>/` and `runs/<run>/`. What is not there (yet) is None or empty and is
+named in `missing`; what is there but broken raises UserError.
+"""
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pipelines import store
+from pipelines.errors import UserError
+
+ORDER = (
+    *("urls", "download", "extract", "clean", "find_duplicates", "group_duplicates", "remove_duplicates"),
+    *("decontaminate", "split", "tokenizer", "tokenize", "glue_tokenize"),
+    *("pretrain", "export", "evaluate", "finetune"),
+)
+"""Stages in the order of the graph."""
+FLOW = ("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate", "split")
+"""Stages that documents pass through: those of the funnel."""
+PROMPT, TEXT = "prompt", "text"
+
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """The stats of one stage: rows in and out, rows rejected per rule (most first), and its other facts."""
+
+    name: str
+    rows_in: int
+    rows_out: int
+    rejected: tuple[tuple[str, int], ...]
+    facts: dict[str, Any]
+
+    @property
+    def unexplained(self) -> int:
+        """Rows that neither came out nor have a reason; 0, or the stage breaks its promise."""
+        return max(0, self.rows_in - self.rows_out - sum(number for _, number in self.rejected))
+
+
+Curve = dict[str, list[float]]
+"""Columns of a curve.csv; a cell without a number is NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of one model on one split of a GLUE task."""
+
+    task: str
+    split: str
+    scores: dict[str, float]
+
+
+@dataclass(slots=True)
+class Results:
+    """Everything the report shows."""
+
+    corpus: str
+    run: str
+    corpus_stages: list[StageCounts] = field(default_factory=list[StageCounts])
+    run_stages: list[StageCounts] = field(default_factory=list[StageCounts])
+    pretrain: Curve = field(default_factory=dict[str, list[float]])
+    scores: dict[str, Any] = field(default_factory=dict[str, Any])
+    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    tasks: list[Scored] = field(default_factory=list[Scored])
+    finetune: dict[str, Curve] = field(default_factory=dict[str, Curve])
+    missing: list[str] = field(default_factory=list[str])
+
+    @property
+    def flow(self) -> list[StageCounts]:
+        """The stages of the funnel that saw a row."""
+        return [stage for stage in self.corpus_stages if stage.name in FLOW and stage.rows_in]
+
+    def stage(self, name: str) -> StageCounts | None:
+        """The stage called `name`, of the corpus or of the run."""
+        return next((stage for stage in (*self.corpus_stages, *self.run_stages) if stage.name == name), None)
+
+    def fact(self, stage: str, *names: str) -> Any:
+        """The first of `names` that the facts of `stage` have; None without stage or fact."""
+        found = self.stage(stage)
+        return next((found.facts[name] for name in names if name in found.facts), None) if found else None
+
+
+def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
+    """Read all three folders."""
+    results = Results(stats.name, run_stats.name)
+    results.corpus_stages = read_stages(stats)
+    results.run_stages = read_stages(run_stats)
+    _say_missing_stages(results, stats, FLOW[:-1])
+    _say_missing_stages(results, run_stats, ("pretrain", "evaluate"))
+    if file := _present(results, runs / "pretrain" / "curve.csv"):
+        results.pretrain = read_curve(file)
+    if file := _present(results, runs / "evaluate" / "scores.json"):
+        results.scores = flatten(_mapping(file))
+    if file := _present(results, runs / "evaluate" / "texts.json"):
+        results.texts = read_texts(file)
+    folders = sorted(path for path in (runs / "finetune").glob("*") if path.is_dir() and not path.name.startswith("."))
+    for folder in folders:
+        if file := _present(results, folder / "scores.json"):
+            results.tasks += read_task_scores(folder.name, _mapping(file))
+        if file := _present(results, folder / "curve.csv"):
+            results.finetune[folder.name] = read_curve(file)
+    if not folders:
+        results.missing.append(f"{runs / 'finetune'}: no fine-tuned task")
+    return results
+
+
+def _present(results: Results, file: Path) -> Path | None:
+    if file.is_file():
+        return file
+    results.missing.append(f"{file}: not there")
+    return None
+
+
+def _say_missing_stages(results: Results, folder: Path, names: tuple[str, ...]) -> None:
+    results.missing += [f"{folder / name}.json: not there" for name in names if results.stage(name) is None]
+
+
+def _mapping(file: Path) -> dict[str, Any]:
+    value = store.read_json(file)
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: expected names with values, found {type(value).__name__}; run its stage again")
+    return cast(dict[str, Any], value)
+
+
+def read_stages(folder: Path) -> list[StageCounts]:
+    """The stats of every stage below `folder`, in the order of the graph."""
+    names = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.json"))}
+    return [read_stage(name, names[name]) for name in sorted(names, key=_rank)]
+
+
+def _rank(name: str) -> tuple[int, str]:
+    # tokenize_train and glue_tokenize_mrpc are runs of tokenize and glue_tokenize.
+    known = [stage for stage in ORDER if name == stage or name.startswith((f"{stage}_", f"{stage}/"))]
+    return (ORDER.index(max(known, key=len)) if known else len(ORDER), name)
+
+
+def read_stage(name: str, file: Path) -> StageCounts:
+    """One stats file, as the stage runner writes it."""
+    stats = _mapping(file)
+    try:
+        rejected = sorted(stats.pop("rejected").items(), key=lambda item: (-item[1], item[0]))
+        rows_in, rows_out = int(stats.pop("in")), int(stats.pop("out"))
+        facts = {**stats.pop("totals"), **flatten({k: v for k, v in stats.items() if k != "outputs"})}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{file}: not the stats of a stage ({error}); run the stage again") from None
+    return StageCounts(name, rows_in, rows_out, tuple(rejected), facts)
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` -> `{"a.b": 1}`; a list becomes one text."""
+    return dict(_leaves(value, prefix))
+
+
+def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _leaves(cast(Mapping[str, Any], item), f"{prefix}{name}.")
+        elif isinstance(item, list):
+            yield f"{prefix}{name}", "; ".join(str(part) for part in cast(list[Any], item))
+        else:
+            yield f"{prefix}{name}", item
+
+
+def read_curve(file: Path) -> Curve:
+    """The columns of a curve; UserError for a cell that is neither a number nor empty."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        reader = csv.DictReader(lines)
+        columns: Curve = {name: [] for name in reader.fieldnames or ()}
+        for row in reader:
+            for name, cells in columns.items():
+                try:
+                    cells.append(float(row[name] or "nan"))
+                except ValueError:
+                    raise UserError(f"{file}:{reader.line_num}: {name} is {row[name]!r}, expected a number") from None
+    return columns
+
+
+def read_texts(file: Path) -> list[tuple[str, str]]:
+    """(prompt, continuation) of each generated text: a list of `{"prompt": ..., "text": ...}`."""
+    value = store.read_json(file)
+    try:
+        pairs = [(str(item[PROMPT]), str(item[TEXT])) for item in value]
+    except (KeyError, TypeError):
+        raise UserError(f"{file}: expected a list of prompts and texts; run evaluate again") from None
+    return [(prompt, text.removeprefix(prompt)) for prompt, text in pairs]
+
+
+def read_task_scores(task: str, value: Mapping[str, Any]) -> list[Scored]:
+    """Scores per split: numbers directly in `value`, and those of each mapping in it (mnli has two splits)."""
+    groups = {"": value, **{name: item for name, item in value.items() if isinstance(item, Mapping)}}
+    found = [
+        Scored(task, split, {name: float(item) for name, item in cast(dict[str, Any], group).items() if _is_score(item)})
+        for split, group in groups.items()
+    ]
+    return [scored for scored in found if scored.scores]
+
+
+def _is_score(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
