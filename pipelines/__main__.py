@@ -50,6 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
     gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.set_defaults(run=run_gc)
+    report = commands.add_parser("report", help="say where the report of the active run is")
+    report.set_defaults(run=run_report)
     versions = commands.add_parser("versions", help="write versions.yaml from the stage modules")
     versions.set_defaults(run=run_versions)
     return parser
@@ -79,9 +81,8 @@ def run_check(_options: argparse.Namespace) -> int:
     if lines:
         print(f"{PARAMS_YAML} differs from its profile; `python -m pipelines use {params['profile']}` writes it anew")
         return 1
-    print(
-        f"{PARAMS_YAML}: valid, and equal to profile {params['profile']} {' '.join(params.get('overrides', []))}".rstrip()
-    )
+    name = " ".join([params["profile"], *params.get("overrides", [])])
+    print(f"{PARAMS_YAML}: valid, and equal to profile {name}")
     return 0
 
 
@@ -90,7 +91,7 @@ def run_status(_options: argparse.Namespace) -> int:
     from pipelines.status import table
 
     params = read_yaml(PARAMS_YAML)
-    for line in table(load_stages(params), params):
+    for line in table(load_stages(params)):
         print(line)
     return 0
 
@@ -128,6 +129,15 @@ def run_gc(options: argparse.Namespace) -> int:
         print(f"removed {len(free)} of {len(folders)}")
     else:
         print("remove them with --delete; an unfinished stage then starts over")
+    return 0
+
+
+def run_report(_options: argparse.Namespace) -> int:
+    """Print the path of the report's page."""
+    page = Path("reports") / str(read_yaml(PARAMS_YAML)["run"]) / "index.html"
+    if not page.exists():
+        raise UserError(f"{page}: not there yet; make it with dvc repro")
+    print(page)
     return 0
 
 

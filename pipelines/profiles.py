@@ -7,15 +7,53 @@ profile and the overrides are recorded in `params.yaml` itself, so that it can b
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines import store
 from pipelines.command import StageSpec
-from pipelines.config import check, read_yaml, to_plain
+from pipelines.config import check, to_plain
 from pipelines.errors import ConfigError, did_you_mean
 from pipelines.graph import PARAMS_YAML, stage_modules
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusConfig:
+    """Group `corpus`: where documents come from. A source that is not there is an empty file."""
+
+    name: str = ""
+    """Part of every path below data/."""
+    urls: str = ""
+    """A URL list, or a folder of them."""
+    documents: str = ""
+    """A prepared corpus: a JSONL file, or a folder of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlueConfig:
+    """Group `glue`: which tasks, and where they come from."""
+
+    name: str = ""
+    """Part of the path below data/glue/."""
+    folder: str = ""
+    """The original distribution as a folder (an empty file when it comes from the Hub)."""
+    tasks: tuple[str, ...] = ()
+    """Tasks to fine-tune on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsConfig:
+    """Names of the chosen groups, for the name of the run."""
+
+    model: str = ""
+    """The chosen model."""
+    parallel: str = ""
+    """The chosen layout."""
+
+
+GROUPS: dict[str, type] = {"corpus": CorpusConfig, "glue": GlueConfig, "labels": LabelsConfig}
+PLAIN = {"profile", "overrides", "run", "seed"}
 CONFIGS = Path("configs")
 VERSIONS_YAML = Path("versions.yaml")
 _HEADER = "# Made by `python -m pipelines use`; `dvc exp run -S` may edit plain values. Do not edit by hand.\n"
@@ -27,8 +65,8 @@ def profiles() -> list[str]:
 
 
 def section_types() -> dict[str, type]:
-    """Section of params.yaml -> its dataclass, as the stages of the graph declare them."""
-    return {
+    """Section of params.yaml -> its dataclass: the groups', then what the stages of the graph declare."""
+    return GROUPS | {
         section: cls for module in stage_modules().values() for section, cls in StageSpec.load(module).sections.values()
     }
 
@@ -62,7 +100,10 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: Path = PARAMS_YAML) -> dict[str, Any]:
     """`values` with every section checked against its dataclass; ConfigError on the first wrong key."""
-    for section, cls in (types or section_types()).items():
+    types = types or section_types()
+    for section in values.keys() - types.keys() - PLAIN:
+        raise ConfigError(f"{file}: {section}: unknown section.{did_you_mean(section, {*types, *PLAIN})}")
+    for section, cls in types.items():
         if section not in values:
             raise ConfigError(f"{file}: section {section!r} is missing.{did_you_mean(section, values)}")
         values[section] = to_plain(check(cls, values[section], section, str(file), complete=True))
@@ -73,8 +114,9 @@ def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
     """Catch typos here: Hydra's own messages speak of structs and packages."""
     import dataclasses
 
-    groups = {path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in CONFIGS.iterdir() if path.is_dir()}
-    plain = set(read_yaml(CONFIGS / "config.yaml")) - {"defaults"}
+    groups = {
+        path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in CONFIGS.iterdir() if any(path.glob("*.yaml"))
+    }
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
@@ -83,8 +125,8 @@ def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
         if not field and key in groups:
             if value not in groups[key]:
                 raise ConfigError(f"{override}: {key} has no choice {value!r}.{did_you_mean(value, groups[key])}")
-        elif section not in types and section not in groups and section not in plain:
-            raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *groups, *plain})}")
+        elif section not in types and section not in groups and section not in PLAIN:
+            raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *groups, *PLAIN})}")
         elif field and section in types:
             names = {f.name for f in dataclasses.fields(types[section])}
             if field.split(".")[0] not in names:
@@ -117,18 +159,21 @@ def versions() -> dict[str, Any]:
 
     Versions are those of constraints.txt, so that the file is the same on every machine.
     """
-    pinned = dict(
-        match.groups()
-        for line in Path("constraints.txt").read_text().splitlines()
-        if (match := re.match(r"([A-Za-z0-9_.-]+)==([^\s;]+)", line))
-    )
-    lowered = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned.items()}
+    pinned: dict[str, str] = {}
+    for line in Path("constraints.txt").read_text().splitlines():
+        library, equals, version = line.partition("==")
+        if equals:
+            pinned[_normal(library)] = version.strip()
     result: dict[str, Any] = {}
     for name, module in stage_modules().items():
         spec = StageSpec.load(module)
-        libraries = {lib: lowered[re.sub(r"[-_.]+", "-", lib).lower()] for lib in sorted(spec.shaped_by)}
+        libraries = {lib: pinned[_normal(lib)] for lib in sorted(spec.shaped_by)}
         result[name] = {"version": spec.version, "libraries": libraries}
     return result
+
+
+def _normal(library: str) -> str:
+    return re.sub(r"[-_.]+", "-", library).lower()
 
 
 def write_versions(file: Path = VERSIONS_YAML) -> None:

@@ -1,19 +1,20 @@
 """The state of the stages: what is published, whether it matches the parameters, and leftover scratch."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pipelines import store
 from pipelines.command import StageSpec, parse
 from pipelines.errors import UserError
+from pipelines.fingerprint import stage_identity
 from pipelines.graph import GraphStage
 from pipelines.manifest import Manifest, manifest_path
-from pipelines.stage import WORK, provenance_path, stage_identity
+from pipelines.outputs import provenance_path
+from pipelines.stage import WORK
 
 
-def table(stages: list[GraphStage], params: Mapping[str, Any]) -> Iterator[str]:
+def table(stages: list[GraphStage]) -> Iterator[str]:
     """Lines of a table: stage, output, state, rows, bytes."""
     yield f"{'stage':20} {'state':34} {'rows':>10} {'MB':>9}  output"
     for stage in stages:

@@ -16,6 +16,8 @@ INK, MUTED, GRID, PAPER = "#1c2b33", "#64757e", "#dfe5e8", "#ffffff"
 WATER, DEEP, SAND = "#1f7a96", "#0c4a5e", "#b9c6cc"
 CLAY = ("#b5482f", "#d0774f", "#dd9b6f", "#e7b994", "#eed0b5", "#f3e2d2")
 """Rejected rows, by reason, the most frequent first."""
+LEGEND_CHARACTERS = 115
+"""Characters in a line under a bar."""
 MAX_POINTS = 800
 """Points drawn of a curve; a longer one is averaged, or a long run would make a page of megabytes."""
 
@@ -70,48 +72,70 @@ def draw(name: str, width: float, height: float, paint: Any, *arguments: Any) ->
     return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
 
 
+Legend = list[tuple[str, str]]
+"""Texts, each with the colour of what it explains."""
+
+
 def funnel(stages: Sequence[StageCounts]) -> str:
     """Documents through the stages: what each kept, and what it rejected by reason."""
-    return draw("funnel", 9.6, 0.35 + 0.66 * len(stages), _paint_funnel, stages)
+    legends = [_legend_lines(stage) for stage in stages]
+    lines = sum(len(legend) for legend in legends)
+    return draw("funnel", 9.6, 0.1 + 0.47 * len(stages) + 0.2 * lines, _paint_funnel, stages, legends)
 
 
-def _paint_funnel(figure: Any, stages: Sequence[StageCounts]) -> None:
+def _parts(stage: StageCounts) -> list[tuple[str, int, str]]:
+    """(reason, rows, colour) of every part of a stage's bar that did not come out."""
+    reasons = [reason for reason in (*stage.rejected, ("no reason given", stage.unexplained)) if reason[1]]
+    return [(rule, rows, CLAY[min(i, len(CLAY) - 1)]) for i, (rule, rows) in enumerate(reasons)]
+
+
+def _legend_lines(stage: StageCounts) -> list[Legend]:
+    """The kept rows and every reason with its number, in lines that fit under the bar."""
+    lines: list[Legend] = [[(f"{stage.rows_out:,} of {stage.rows_in:,}", WATER)]]
+    for rule, rows, color in _parts(stage):
+        text = f"{rule} {rows:,}"
+        if sum(len(other) + 5 for other, _ in lines[-1]) + len(text) > LEGEND_CHARACTERS:
+            lines.append([])
+        lines[-1].append((text, color))
+    return lines
+
+
+def _paint_funnel(figure: Any, stages: Sequence[StageCounts], legends: Sequence[list[Legend]]) -> None:
     axes = figure.add_subplot()
-    most = max(stage.rows_in for stage in stages)
-    for row, stage in enumerate(stages):
-        _paint_stage(axes, row, stage, most)
-    axes.set(xlim=(0, most * 1.0), ylim=(len(stages) - 0.3, -0.5), yticks=range(len(stages)))
+    y, names = 0.0, list[float]()
+    for stage, legend in zip(stages, legends, strict=True):
+        names.append(y)
+        _paint_bar(axes, y, stage)
+        for line in legend:
+            y += 0.2
+            _paint_legend(axes, y, line)
+        y += 0.47
+    axes.set(xlim=(0, max(stage.rows_in for stage in stages)), ylim=(y - 0.3, -0.15), xticks=[], yticks=names)
     axes.set_yticklabels([stage.name for stage in stages], color=INK, fontsize=10.5)
-    axes.set_xticks([])
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(axis="y", pad=8)
 
 
-def _paint_stage(axes: Any, row: int, stage: StageCounts, most: int) -> None:
-    """A bar of kept and rejected rows; below it, each reason in the colour of its part."""
+def _paint_bar(axes: Any, y: float, stage: StageCounts) -> None:
+    axes.barh(y, stage.rows_out, height=0.24, color=WATER)
     left = stage.rows_out
-    axes.barh(row, stage.rows_out, height=0.42, color=WATER)
-    reasons = [*stage.rejected, ("no reason given", stage.unexplained)]
-    legend = [(f"{stage.rows_out:,} of {stage.rows_in:,}", WATER)]
-    for number, (rule, count) in enumerate(reasons):
-        if count:
-            color = CLAY[min(number, len(CLAY) - 1)]
-            axes.barh(row, count, left=left, height=0.42, color=color, edgecolor=PAPER, linewidth=0.6)
-            legend.append((f"{rule} {count:,}", color))
-            left += count
-    _paint_legend(axes, row + 0.26, legend[:7], len(legend) - 7)
+    for _, rows, color in _parts(stage):
+        axes.barh(y, rows, left=left, height=0.24, color=color, edgecolor=PAPER, linewidth=0.6)
+        left += rows
 
 
-def _paint_legend(axes: Any, y: float, legend: Sequence[tuple[str, str]], more: int) -> None:
-    left: Any = None
-    for text, color in [*legend, *([(f"and {more} more", SAND)] if more > 0 else [])]:
-        where = {"xy": (0, y), "xycoords": "data"} if left is None else {"xy": (1, 0), "xycoords": left}
-        align = "top" if left is None else "bottom"
-        offset = (0, 0) if left is None else (12, 0)
-        style = {"textcoords": "offset points", "fontsize": 8.5, "annotation_clip": False}
-        mark = axes.annotate("\u25a0", **where, xytext=offset, color=color, va=align, **style)
-        left = axes.annotate(text, xy=(1, 0), xycoords=mark, xytext=(3, 0), color=MUTED, va="bottom", **style)
+def _paint_legend(axes: Any, y: float, legend: Legend) -> None:
+    """A line of small squares with their texts, each beginning where the one before it ends."""
+    style = {"textcoords": "offset points", "fontsize": 8.5, "va": "center", "annotation_clip": False}
+    before: Any = None
+    for text, color in legend:
+        place: Any = ((0, y), "data") if before is None else ((1, 0.5), before)
+        offset = 0 if before is None else 11
+        square = axes.annotate("\u25a0", place[0], xycoords=place[1], xytext=(offset, 0), color=color, **style)
+        before = axes.annotate(text, (1, 0.5), xycoords=square, xytext=(3, 0), color=MUTED, **style)
+        square.set_in_layout(False)
+        before.set_in_layout(False)
 
 
 def pretraining(curve: Curve, uniform_loss: float | None) -> str:
@@ -120,15 +144,25 @@ def pretraining(curve: Curve, uniform_loss: float | None) -> str:
 
 
 def _paint_pretraining(figure: Any, curve: Curve, uniform_loss: float | None) -> None:
-    side = [(column, title) for column, title in (("lr", "Learning rate"), ("grad_norm", "Gradient norm")) if column in curve]
+    side = [
+        (column, title)
+        for column, title in (("lr", "Learning rate"), ("grad_norm", "Gradient norm"))
+        if column in curve
+    ]
     grid = figure.add_gridspec(2, 2 if side else 1, width_ratios=(2.6, 1) if side else None)
     axes = figure.add_subplot(grid[:, 0])
     _paint_loss(axes, curve)
     if uniform_loss:
         axes.axhline(uniform_loss, color=SAND, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
-            f"a uniform guess: {uniform_loss:.2f}", (1, uniform_loss), xycoords=("axes fraction", "data"),
-            xytext=(0, 3), textcoords="offset points", ha="right", fontsize=8.5, color=MUTED,
+            f"a uniform guess: {uniform_loss:.2f}",
+            (1, uniform_loss),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8.5,
+            color=MUTED,
         )
     axes.set_title("Loss (nats per token)")
     axes.set_xlabel("step")
@@ -147,7 +181,9 @@ def _paint_loss(axes: Any, curve: Curve) -> None:
     axes.plot(steps, smooth(losses), color=WATER, linewidth=1.8, label="training")
     points = [(s, v) for s, v in zip(curve["step"], curve.get("val_loss", ()), strict=False) if math.isfinite(v)]
     if points:
-        axes.plot(*zip(*points, strict=True), color=CLAY[0], linewidth=1.4, marker="o", markersize=3.5, label="validation")
+        axes.plot(
+            *zip(*points, strict=True), color=CLAY[0], linewidth=1.4, marker="o", markersize=3.5, label="validation"
+        )
         axes.legend(loc="best", fontsize=9, labelcolor=INK)
 
 

@@ -193,7 +193,9 @@ def read_task_scores(task: str, value: Mapping[str, Any]) -> list[Scored]:
     """Scores per split: numbers directly in `value`, and those of each mapping in it (mnli has two splits)."""
     groups = {"": value, **{name: item for name, item in value.items() if isinstance(item, Mapping)}}
     found = [
-        Scored(task, split, {name: float(item) for name, item in cast(dict[str, Any], group).items() if _is_score(item)})
+        Scored(
+            task, split, {name: float(item) for name, item in cast(dict[str, Any], group).items() if _is_score(item)}
+        )
         for split, group in groups.items()
     ]
     return [scored for scored in found if scored.scores]

@@ -1,15 +1,15 @@
-"""Split: every document exactly once, shuffled by seed, equal documents on one side, the same for any sharding of memory."""
+"""Split: every document exactly once, shuffled by seed, equal documents on one side."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import DOCUMENT_SCHEMA, TableWriter, part_files, read_rows
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
-from pipelines import store
 
 SPEC = StageSpec.load("dataprep.split")
 
@@ -67,7 +67,7 @@ def test_the_shuffle_is_close_to_uniform(tmp_path: Path) -> None:
 
 def test_documents_with_equal_ids_stay_on_one_side(tmp_path: Path) -> None:
     train, val = run_split(make_shards(tmp_path / "source", [20]), tmp_path / "a", "--val-share", 0.5)
-    side = {url: "train" for url in train} | {url: "val" for url in val}
+    side = dict.fromkeys(train, "train") | dict.fromkeys(val, "val")
     assert all(side[f"u{i}"] == side[f"u{i + 1}"] for i in range(0, 20, 2))
 
 

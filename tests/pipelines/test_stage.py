@@ -14,7 +14,8 @@ import pytest
 
 from pipelines import store
 from pipelines.manifest import MANIFEST, load_checked
-from pipelines.stage import PREEMPTED, parse_memory
+from pipelines.run import parse_memory
+from pipelines.stage import PREEMPTED
 
 ROOT = Path(__file__).parents[2]
 SENTENCE = "The miller opens the gate at dawn and the water begins to turn the heavy wheel again, day {} of {}. "
@@ -71,7 +72,8 @@ def run(output, crash_at):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 def content(output):
-    return {f.relative_to(output).as_posix(): store.sha256(f) for f in store.list_files(output)} if output.exists() else None
+    files = store.list_files(output)
+    return {f.relative_to(output).as_posix(): store.sha256(f) for f in files} if output.exists() else None
 
 assert run(base / "reference", 0) == 0
 reference = content(base / "reference")

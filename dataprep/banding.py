@@ -1,0 +1,85 @@
+"""Banding: how likely MinHash-LSH is to compare two documents, and how to choose bands and rows.
+
+A signature is cut into `bands` bands of `rows` values; two documents are candidates when they agree on
+a whole band. With Jaccard s this happens with probability 1 - (1 - s^rows)^bands, the S-curve.
+Source: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, chapter 3; choice of parameters as in
+datasketch's `MinHashLSH` (error areas left and right of the threshold), with a floor under the recall.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelines.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Banding:
+    """`bands` bands of `rows` signature values each."""
+
+    bands: int
+    rows: int
+
+    def probability(self, jaccard: float) -> float:
+        """That two documents of this Jaccard similarity become candidates."""
+        return 1.0 - (1.0 - jaccard**self.rows) ** self.bands
+
+    def curve(self) -> dict[str, float]:
+        """The S-curve at 0.1, 0.2, ... 1.0, rounded for reports."""
+        return {f"{step / 10:.1f}": round(self.probability(step / 10), 6) for step in range(1, 11)}
+
+
+def choose_banding(
+    threshold: float, num_perm: int, *, false_positive_weight: float = 0.5, min_recall: float = 0.0
+) -> Banding:
+    """The banding of least weighted error among those with at least `min_recall` at the threshold.
+
+    With `min_recall` 0 this is datasketch's choice. Raises ConfigError when no banding of `num_perm`
+    values reaches the recall.
+    """
+    best: tuple[float, Banding] | None = None
+    for bands in range(1, num_perm + 1):
+        for rows in range(1, num_perm // bands + 1):
+            banding = Banding(bands, rows)
+            if banding.probability(threshold) < min_recall:
+                break  # more rows only lower it
+            error = _error(banding, threshold, false_positive_weight)
+            if best is None or error < best[0]:
+                best = error, banding
+    if best is None:
+        raise ConfigError(
+            f"find_duplicates.min_recall: no banding of {num_perm} permutations compares {min_recall:.0%} of the "
+            f"pairs at threshold {threshold}; raise num_perm or threshold, or lower min_recall"
+        )
+    return best[1]
+
+
+def explicit_banding(bands: int, rows: int, num_perm: int) -> Banding:
+    """The user's own bands and rows. Raises ConfigError when one is missing or they need more permutations."""
+    if not bands or not rows:
+        raise ConfigError(f"find_duplicates: bands {bands}, rows {rows}: give both, or neither (0)")
+    if bands * rows > num_perm:
+        raise ConfigError(
+            f"find_duplicates: {bands} bands of {rows} rows need {bands * rows} permutations, num_perm is {num_perm}"
+        )
+    return Banding(bands, rows)
+
+
+def _error(banding: Banding, threshold: float, false_positive_weight: float) -> float:
+    """Weighted areas under the S-curve left of the threshold and above it on the right."""
+    false_positives = threshold * float(np.dot(_WEIGHTS, _curve_at(banding, threshold * _NODES)))
+    right = threshold + (1.0 - threshold) * _NODES
+    false_negatives = (1.0 - threshold) * float(np.dot(_WEIGHTS, 1.0 - _curve_at(banding, right)))
+    return false_positive_weight * false_positives + (1.0 - false_positive_weight) * false_negatives
+
+
+def _curve_at(banding: Banding, jaccard: np.ndarray) -> np.ndarray:
+    return 1.0 - (1.0 - jaccard**banding.rows) ** banding.bands
+
+
+def _gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return (nodes + 1.0) / 2.0, weights / 2.0
+
+
+_NODES, _WEIGHTS = _gauss_legendre(64)

@@ -1,0 +1,174 @@
+"""What a stage works with: shards to map over, receipts, scratch, stats.
+
+Each shard is written to a temporary folder, brought to disk, renamed, and then a receipt is written; a
+shard whose receipt matches is not done again, so a kill costs at most the shards at hand.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines import documents, engine, store
+from pipelines.command import Invocation, Output, Part
+from pipelines.errors import ConfigError
+from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
+from pipelines.progress import track
+
+logger = logging.getLogger(__name__)
+
+ShardFunction = Callable[..., Counts]
+
+
+class StageRun:
+    """What the runner offers a stage function: shards to map over, scratch, stats."""
+
+    def __init__(self, name: str, call: Invocation, scratch: Path, fingerprint: str) -> None:
+        self.name = name
+        self.scratch = scratch
+        self.fingerprint = fingerprint
+        self.workers = call.options.workers or engine.default_workers()
+        self.memory_budget = parse_memory(call.options.memory_budget)
+        self.engine = engine.make_engine(call.options.engine, self.workers)
+        self.stats: dict[str, Any] = {}
+        self.provenance: dict[str, Any] = {}
+        """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""
+        self.outputs = {name: Output(scratch / "outputs" / name, final) for name, final in call.outputs.items()}
+        self._digests: dict[Path, str] = {}
+
+    def map(self, function: ShardFunction, parts: Sequence[Part], *arguments: Any, into: Output | str) -> Counts:
+        """Call `function(part, folder, *arguments)` for every part that has no matching receipt.
+
+        `function` is a module-level function that reads `part.files`, writes any files into `folder`,
+        and returns Counts. Its files land in `into`: an output, or the name of a folder in scratch.
+        `arguments` must follow from the stage's inputs and parameters. Returns the summed counts.
+        """
+        target = into if isinstance(into, Output) else Output(self.scratch / into, Path(into))
+        tasks = [
+            ShardTask(
+                part,
+                {str(file): self.sha256(file) for file in part.files},
+                target.folder,
+                self._receipt(target, part),
+                function.__qualname__,
+            )
+            for part in parts
+        ]
+        for leftover in target.folder.glob(".*.tmp"):
+            store.remove(leftover)
+        done = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
+        todo = [task for task in tasks if task.receipt not in done]
+        if done:
+            logger.info("%s: %d of %d shards are already done", self.name, len(done), len(tasks))
+        results = self.engine.map(functools.partial(do_shard, function, arguments), todo)
+        label = f"{self.name}: {function.__name__}"
+        for task, receipt in zip(todo, track(results, what=label, total=len(tasks), done=len(done)), strict=True):
+            done[task.receipt] = receipt
+        counts = Counts()
+        for task in tasks:
+            receipt = done[task.receipt]
+            counts.add(Counts.from_json(receipt["counts"]))
+            for name, entry in receipt["files"].items():
+                target.files[name] = FileEntry(**entry)
+                self._digests[target.folder / name] = entry["sha256"]
+        target.counts.add(counts)
+        return counts
+
+    def step(
+        self, function: ShardFunction, name: str, files: Sequence[Path], *arguments: Any, into: Output | str
+    ) -> Counts:
+        """A whole step as one shard: resumed or done again as a whole."""
+        return self.map(function, [Part(name, tuple(files))], *arguments, into=into)
+
+    def adopt(self, output: Output, counts: Counts) -> None:
+        """Declare every file that now lies in `output.folder`, for stages that write there themselves."""
+        for file in store.list_files(output.folder):
+            store.sync_file(file)
+            name = file.relative_to(output.folder).as_posix()
+            rows = documents.count_rows(file)
+            output.files[name] = FileEntry(rows, file.stat().st_size, store.sha256(file))
+        output.counts.add(counts)
+
+    def sha256(self, file: Path) -> str:
+        """Digest of an input or of a file made by an earlier step; hashed at most once."""
+        if file not in self._digests:
+            self._digests[file] = store.sha256(file) if file.is_file() else content_hash(file)
+        return self._digests[file]
+
+    def know(self, folder: Path, manifest: Manifest) -> None:
+        """Take the digests of an input's files from its manifest instead of hashing them."""
+        self._digests.update({folder / name: entry.sha256 for name, entry in manifest.files.items()})
+
+    def _receipt(self, target: Output, part: Part) -> Path:
+        return self.scratch / "receipts" / target.folder.relative_to(self.scratch) / f"{part.name}.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardTask:
+    """One part on its way to its receipt."""
+
+    part: Part
+    inputs: dict[str, str]
+    folder: Path
+    receipt: Path
+    step: str
+
+    def finished(self) -> dict[str, Any] | None:
+        """The receipt, if it is of this very work and its files are still there; else None."""
+        if not self.receipt.exists():
+            return None
+        receipt = json.loads(self.receipt.read_bytes())
+        if receipt["inputs"] != self.inputs or receipt["step"] != self.step:
+            return None
+        for name, entry in receipt["files"].items():
+            file = self.folder / name
+            if not file.exists() or file.stat().st_size != entry["bytes"]:
+                return None
+        return receipt
+
+
+def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTask) -> dict[str, Any]:
+    """Do one shard, in a worker: temporary folder, fsync, rename, receipt. Returns the receipt."""
+    temporary = task.folder / f".{task.part.name}.{os.getpid()}.tmp"
+    store.remove(temporary)
+    temporary.mkdir(parents=True)
+    counts = function(task.part, temporary, *arguments)
+    files: dict[str, Any] = {}
+    for file in store.list_files(temporary):
+        name = file.relative_to(temporary).as_posix()
+        store.sync_file(file)
+        rows = documents.count_rows(file)
+        files[name] = FileEntry(rows, file.stat().st_size, store.sha256(file)).to_json()
+        target = task.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        store.rename(file, target)
+    store.remove(temporary)
+    receipt = {"inputs": task.inputs, "step": task.step, "counts": counts.to_json(), "files": files}
+    store.write_json(task.receipt, receipt)
+    return receipt
+
+
+def parse_memory(text: str) -> int:
+    """`2GB`, `500MB`, `1GiB` or a share of RAM such as `50%`, in bytes."""
+    units = {
+        "": 1,
+        "B": 1,
+        "KB": 10**3,
+        "MB": 10**6,
+        "GB": 10**9,
+        "KIB": 2**10,
+        "MIB": 2**20,
+        "GIB": 2**30,
+        "TB": 10**12,
+    }
+    match = re.fullmatch(r"\s*([0-9.]+)\s*(%|[A-Za-z]*)\s*", text)
+    if match and match[2] == "%":
+        return int(float(match[1]) / 100 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if not match or match[2].upper() not in units:
+        raise ConfigError(f"--memory-budget {text}: expected bytes such as 2GB, or a share of RAM such as 50%")
+    return int(float(match[1]) * units[match[2].upper()])

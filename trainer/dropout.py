@@ -1,0 +1,53 @@
+"""Dropout whose mask is a pure function of where a value stands, and of nothing else.
+
+The mask of a vector follows from (seed, number of the sample in the run, position in the sample, site in the
+model), the mask of a channel from that and its number. So masks do not depend on processes, micro batches,
+padding or earlier steps, and a resumed run needs no generator state. The hashes are MurmurHash3's 64-bit
+finalizer and Chris Wellons' `lowbias32` (github.com/skeeto/hash-prospector).
+
+Shapes: B samples, T positions, C channels.
+"""
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+
+
+def vector_keys(seed: int, rows_B: Tensor, length: int) -> Tensor:
+    """One int64 key per sample and position, (B, T). `rows_B`: number of each sample in the run, int64."""
+    samples_B = _mix64(rows_B + _wrap(seed * _GOLDEN))
+    positions_T = torch.arange(length, device=rows_B.device)
+    return _mix64(samples_B[:, None] + positions_T * _GOLDEN)
+
+
+def at_site(keys: Tensor, site: int | Tensor) -> Tensor:
+    """Keys of one place in the model (or of a tensor of places that broadcasts against the keys)."""
+    return _mix64(keys + (site * _GOLDEN if isinstance(site, Tensor) else _wrap(site * _GOLDEN)))
+
+
+def keyed_dropout(x: Tensor, probability: float, keys: Tensor) -> Tensor:
+    """Zero each value with `probability` and scale up the rest. x: (..., C); keys: int64, (...)."""
+    if probability == 0:
+        return x
+    channels_C = torch.arange(x.shape[-1], device=x.device, dtype=torch.int32) * -1640531527
+    bits = _mix32((keys >> 32).to(torch.int32)[..., None] + channels_C)
+    keep = bits >= int(probability * 2**32) - 2**31
+    return x * (keep.to(x.dtype) / (1 - probability))
+
+
+def _mix64(x: Tensor) -> Tensor:
+    x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * -49064778989728563
+    x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * -4265267296055464877
+    return x ^ ((x >> 33) & 0x7FFFFFFF)
+
+
+def _mix32(x: Tensor) -> Tensor:
+    x = (x ^ ((x >> 16) & 0xFFFF)) * 0x7FEB352D
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * -2073254261
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def _wrap(number: int) -> int:
+    """As a signed 64-bit integer, the way tensors overflow."""
+    return (number + 2**63) % 2**64 - 2**63
