@@ -6,11 +6,15 @@ Source: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, chapter 3; choi
 datasketch's `MinHashLSH` (error areas left and right of the threshold), with a floor under the recall.
 """
 
+import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from pipelines.errors import ConfigError
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +71,19 @@ def explicit_banding(bands: int, rows: int, num_perm: int) -> Banding:
 
 def _error(banding: Banding, threshold: float, false_positive_weight: float) -> float:
     """Weighted areas under the S-curve left of the threshold and above it on the right."""
-    false_positives = threshold * float(np.dot(_WEIGHTS, _curve_at(banding, threshold * _NODES)))
-    right = threshold + (1.0 - threshold) * _NODES
-    false_negatives = (1.0 - threshold) * float(np.dot(_WEIGHTS, 1.0 - _curve_at(banding, right)))
+    nodes, weights = _gauss_legendre()
+    false_positives = threshold * float(np.dot(weights, _curve_at(banding, threshold * nodes)))
+    right = threshold + (1.0 - threshold) * nodes
+    false_negatives = (1.0 - threshold) * float(np.dot(weights, 1.0 - _curve_at(banding, right)))
     return false_positive_weight * false_positives + (1.0 - false_positive_weight) * false_negatives
 
 
-def _curve_at(banding: Banding, jaccard: np.ndarray) -> np.ndarray:
+def _curve_at(banding: Banding, jaccard: Array) -> Array:
     return 1.0 - (1.0 - jaccard**banding.rows) ** banding.bands
 
 
-def _gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(points)
+@functools.cache
+def _gauss_legendre() -> tuple[Array, Array]:
+    """Nodes and weights of a quadrature on 0 to 1, exact for polynomials up to degree 127."""
+    nodes, weights = np.polynomial.legendre.leggauss(64)
     return (nodes + 1.0) / 2.0, weights / 2.0
-
-
-_NODES, _WEIGHTS = _gauss_legendre(64)

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 ACCEPTED = "gzip, deflate"
 
@@ -22,7 +23,7 @@ class BodyDecoder:
         self._limit = limit
         self._received = 0
         self._encoding = encoding.strip().lower()
-        self._inflater = _inflater(self._encoding)
+        self._inflater: Any = _inflater(self._encoding)
         self._member_open = False
 
     def feed(self, chunk: bytes) -> None:
@@ -62,7 +63,7 @@ class BodyDecoder:
                     return
 
 
-def _inflater(encoding: str) -> "zlib._Decompress | None":
+def _inflater(encoding: str) -> Any:
     if encoding in ("", "identity"):
         return None
     if encoding in ("gzip", "x-gzip"):
@@ -72,7 +73,7 @@ def _inflater(encoding: str) -> "zlib._Decompress | None":
     raise BodyEncodingError(f"{encoding} was not asked for")
 
 
-def _deflate_inflater(start: bytes) -> "zlib._Decompress":
+def _deflate_inflater(start: bytes) -> Any:
     # "deflate" should be zlib's format (RFC 9110 section 8.4.1.2), but some servers send it bare.
     is_zlib = start[0] & 0x0F == 8 and (len(start) < 2 or int.from_bytes(start[:2], "big") % 31 == 0)
     return zlib.decompressobj() if is_zlib else zlib.decompressobj(-zlib.MAX_WBITS)

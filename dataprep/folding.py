@@ -6,7 +6,7 @@ through Python's `unicodedata.normalize` and `str.casefold`, with the same resul
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ import xxhash
 from dataprep.characters import SPACE, UNSTABLE, character_flags, wide_characters
 
 Array = np.ndarray[Any, Any]
+
+_BATCH_BYTES = 1 << 20
+"""Text per array operation: small enough for the cache, large enough to hide Python's share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,17 @@ class Texts:
     def encoded(self, number: int) -> bytes:
         """The bytes of one text."""
         return self.data[self.starts[number] : self.ends[number]].tobytes()
+
+
+def text_pieces(texts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
+    """A column of texts in pieces of about a megabyte, each with the number of its first row."""
+    ends = raw_texts(texts).ends
+    start = 0
+    while start < len(texts):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _BATCH_BYTES, side="right")))
+        yield start, texts.slice(start, stop - start)
+        start = stop
 
 
 def fold_text(text: str) -> str:
@@ -54,7 +68,7 @@ def raw_texts(texts: pa.Array | Sequence[str]) -> Texts:
 
 def fold_texts(texts: Texts) -> Texts:
     """`fold_text` of every text; the texts must lie end to end, as `raw_texts` gives them."""
-    return _collapse_spaces(_fold_case(texts))
+    return _collapse_spaces(fold_case(texts))
 
 
 def text_hashes(texts: Texts) -> list[bytes]:
@@ -66,7 +80,7 @@ def text_hashes(texts: Texts) -> list[bytes]:
     ]
 
 
-def _fold_case(texts: Texts) -> Texts:
+def fold_case(texts: Texts) -> Texts:
     """NFC and case folding; only a text with an UNSTABLE character costs more than array operations."""
     data = texts.data
     folded = data | ((data - np.uint8(ord("A"))) < 26).view(np.uint8) << 5

@@ -11,11 +11,12 @@ import contextlib
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from dataprep.addresses import parse_address
 from pipelines import config, store
 from pipelines.errors import ConfigError, UserError
 from pipelines.identity import split_url
@@ -64,7 +65,7 @@ def load_site(folder: Path) -> Site:
     for number, line in enumerate(store.read_lines(index), start=1):
         entry = _parse_entry(line, f"{index}:{number}")
         address = split_url(entry.url)
-        if address is None or address.scheme != "http" or address.port != 80 or address.host[-1].isdigit():
+        if address is None or address.origin != f"http://{address.host}" or parse_address(address.host):
             raise UserError(f"{index}:{number}: {entry.url!r} is no http URL of a named host on port 80")
         if entry.file and not (folder / entry.file).is_file():
             raise UserError(f"{folder / entry.file}: no such file, but {index}:{number} names it")
@@ -85,7 +86,7 @@ def _parse_entry(line: bytes, where: str) -> Entry:
 
 
 @contextlib.asynccontextmanager
-async def serve(site: Site) -> AsyncIterator[int]:
+async def serve(site: Site) -> AsyncGenerator[int]:
     """Serve a site on a free loopback port, which is yielded, until the block ends."""
     from aiohttp import web
 

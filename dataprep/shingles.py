@@ -12,7 +12,7 @@ many texts at a time.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ MASK = 2**64 - 1
 _MULTIPLIERS = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 """Those of MurmurHash3's 64-bit finalizer."""
 _CHUNK = 0x9E3779B97F4A7C15
-_BASE = 0xD6E8FEB86659FD93
+BASE = 0xD6E8FEB86659FD93
 """Odd, so that Horner's rule loses no bit."""
 
 
@@ -136,20 +136,36 @@ def window_hashes(units: Array, size: int) -> Array:
     count = max(0, len(units) - size + 1)
     state = units[:count].copy()
     for step in range(1, size):
-        state *= np.uint64(_BASE)
+        state *= np.uint64(BASE)
         state += units[step : step + count]
     return mix(state)
 
 
-def shingle_hashes(texts: Texts, shingle: Shingle) -> Iterator[Array]:
-    """The shingles of each text in order, with repetitions: (num_shingles,) uint64 per text."""
+@dataclass(frozen=True, slots=True)
+class Shingles:
+    """The shingles of some texts in order, with repetitions: text i has `hashes[first[i]:first[i + 1]]`."""
+
+    hashes: Array
+    first: Array
+
+    def distinct(self, number: int) -> Array:
+        """The set of text `number`: sorted, each shingle once."""
+        ordered = np.sort(self.hashes[self.first[number] : self.first[number + 1]])
+        return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(ordered)]]
+
+
+def find_shingles(texts: Texts, shingle: Shingle) -> Shingles:
+    """All shingles of all texts."""
     units, first = _units(texts, shingle)
     windows = window_hashes(units, shingle.size)
+    pieces: list[Array] = [windows[:0]]
     for start, stop in zip(first[:-1].tolist(), first[1:].tolist(), strict=True):
         if stop - start >= shingle.size:
-            yield windows[start : stop - shingle.size + 1]
+            pieces.append(windows[start : stop - shingle.size + 1])
         else:
-            yield window_hashes(units[start:stop], stop - start) if stop > start else units[:0]
+            pieces.append(window_hashes(units[start:stop], stop - start) if stop > start else windows[:0])
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    return Shingles(np.concatenate(pieces), ends)
 
 
 def _units(texts: Texts, shingle: Shingle) -> tuple[Array, Array]:
@@ -164,17 +180,11 @@ def _units(texts: Texts, shingle: Shingle) -> tuple[Array, Array]:
     return mix(np.concatenate([*decoded, np.empty(0, np.uint32)]).astype(np.uint64)), first
 
 
-def distinct(hashes: Array) -> Array:
-    """The set: sorted, without repetitions."""
-    ordered = np.sort(hashes)
-    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))] if len(ordered) else ordered
-
-
 def hash_shingle(units: Sequence[str], unit: Literal["word", "char"]) -> int:
     """The definition: the hash of one shingle, given its words or characters."""
     state = 0
     for piece in units:
-        state = (state * _BASE + (_hash_word(piece.encode()) if unit == "word" else _mix(ord(piece)))) & MASK
+        state = (state * BASE + (_hash_word(piece.encode()) if unit == "word" else _mix(ord(piece)))) & MASK
     return _mix(state)
 
 

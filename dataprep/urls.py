@@ -24,7 +24,8 @@ from pipelines.config import Count, NonNegative
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter, is_jsonl, read_rows
 from pipelines.errors import UserError
 from pipelines.manifest import MANIFEST, Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 
 VERSION = 1
 SHAPED_BY = ("tldextract", "pyarrow")
@@ -96,7 +97,7 @@ def judge_list(part: Part, folder: Path, config: UrlsConfig) -> Counts:
             rejected.counts.rows_in += 1
             try:
                 url = read_url(line, in_json=is_jsonl(file))
-            except UnreadableLine as problem:
+            except UnreadableLineError as problem:
                 rejected.write(line.decode("utf-8", "backslashreplace"), problem.rule, f"line {line_number}: {problem}")
                 continue
             verdict = judge(url, lists, config.longest_short)
@@ -116,7 +117,7 @@ def numbered_lines(file: Path) -> Iterator[tuple[int, bytes]]:
             yield number, stripped
 
 
-class UnreadableLine(ValueError):
+class UnreadableLineError(ValueError):
     """A line that holds no URL at all; `rule` is its counted reason."""
 
     def __init__(self, rule: str, message: str) -> None:
@@ -125,19 +126,19 @@ class UnreadableLine(ValueError):
 
 
 def read_url(line: bytes, *, in_json: bool) -> str:
-    """The URL of a line, as it stands there; raises UnreadableLine."""
+    """The URL of a line, as it stands there; raises UnreadableLineError."""
     try:
         text = line.decode()
         if not in_json:
             return text
         record = json.loads(text)
     except UnicodeDecodeError as error:
-        raise UnreadableLine("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
+        raise UnreadableLineError("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
-        raise UnreadableLine("invalid_json", f"not valid JSON ({error})") from None
+        raise UnreadableLineError("invalid_json", f"not valid JSON ({error})") from None
     url: Any = cast(dict[str, Any], record).get("url") if isinstance(record, dict) else None
     if not isinstance(url, str):
-        raise UnreadableLine("no_url", "has no text under the key 'url'")
+        raise UnreadableLineError("no_url", "has no text under the key 'url'")
     return url.encode("utf-8", "backslashreplace").decode()
 
 

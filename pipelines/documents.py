@@ -6,8 +6,9 @@ Stages read and write Parquet only; JSONL is converted on the way in (`ingest_js
 (`write_jsonl`).
 """
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -115,6 +116,11 @@ class ShardWriter:
             self._rejected.__exit__(kind, error, trace)
 
 
+def extra_fields(path: Path) -> list[pa.Field]:
+    """The columns of a document shard that earlier stages added, to be carried along."""
+    return [field for field in pq.read_schema(str(path)) if field.name not in DOCUMENT_SCHEMA.names]
+
+
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
     """The rows of one Parquet file of ours, in order, a row group at a time."""
     for batch in read_batches(path, columns):
@@ -123,21 +129,28 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]
 
 def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The record batches of one Parquet file; UserError when it is damaged or lacks a column."""
-    try:
-        with pq.ParquetFile(str(path)) as file:
-            missing = set(columns or ()) - set(file.schema_arrow.names)
-            if missing:
-                raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
-            yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns) if columns else None)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a readable Parquet file ({error}); make it again") from None
+    with open_parquet(path) as file:
+        missing = set(columns or ()) - set(file.schema_arrow.names)
+        if missing:
+            raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
+        yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns) if columns else None)
 
 
 def read_table(path: Path) -> pa.Table:
     """One whole Parquet file, also one without rows; UserError when it is damaged."""
+    with open_parquet(path) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def open_parquet(path: Path) -> Generator[pq.ParquetFile, None, None]:
+    """A Parquet file for reading; UserError when it is damaged, at the opening or later."""
     try:
-        return pq.ParquetFile(str(path)).read()
-    except pa.ArrowInvalid as error:
+        with pq.ParquetFile(str(path)) as file:
+            yield file
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
         raise UserError(f"{path}: not a readable Parquet file ({error}); make it again") from None
 
 
@@ -244,7 +257,8 @@ def write_jsonl(parts: Iterable[Path], output: Path) -> None:
 def count_rows(file: Path) -> int | None:
     """Rows of a Parquet, Arrow or JSONL file; None for a format without rows."""
     if file.suffix == ".parquet":
-        return pq.read_metadata(str(file)).num_rows
+        with open_parquet(file) as opened:
+            return opened.metadata.num_rows
     if file.suffix == ".arrow":
         with pa.ipc.open_file(pa.memory_map(str(file))) as reader:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))

@@ -34,6 +34,8 @@ def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
                         ids.add(row["doc_id"])
                     if "canonical" not in row and row.get("url") and "original" in row:
                         urls.add(row["url"])
+                    if row.get("final_url") and not row.get("rule"):  # a page under the URL that answered
+                        urls.add(canonical_url(row["final_url"]) or row["final_url"])
                     yield stage.name, _verdict(file, out, row)
             for file in sorted(out.glob("part-*.arrow")):
                 yield from ((stage.name, line) for line in _token_rows(file, ids))

@@ -36,6 +36,9 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
         if not sources:
             raise UserError(f"{path}: holds neither document shards (part-*.parquet) nor JSONL files")
         files += _ingest(run, f"{name}-{number}", sources)
+    if not any(formats.count_rows(file) for file in files):
+        named = ", ".join(str(path) for path in paths)
+        raise UserError(f"{named}: holds no document; nothing to do (if a stage made it, its rejected/ says why)")
     return Documents(tuple(Part(f"part-{i:05d}", (file,)) for i, file in enumerate(files)))
 
 

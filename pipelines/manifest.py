@@ -14,6 +14,8 @@ from pipelines import store
 from pipelines.errors import UserError
 
 MANIFEST = "manifest.json"
+WORK = ".work"
+"""Folder of scratch and locks, beside the outputs."""
 
 
 @dataclass(slots=True)
@@ -131,7 +133,7 @@ def load_checked(folder: Path) -> Manifest:
 
 
 def content_hash(path: Path) -> str:
-    """Identity of an input: its manifest's sha256, or that of its bytes where it has none."""
+    """Identity of an input: its manifest's sha256; without one, that of its bytes or of its children."""
     if path.is_file():
         return store.sha256(path)
     if not path.is_dir():
@@ -140,6 +142,8 @@ def content_hash(path: Path) -> str:
         load_checked(path)
         return store.sha256(path / MANIFEST)
     digest = hashlib.sha256()
-    for file in store.list_files(path):
-        digest.update(f"{file.relative_to(path).as_posix()}\0{store.sha256(file)}\n".encode())
+    for child in sorted(path.iterdir()):
+        # Scratch of a stage that works inside is not content.
+        if child.name != WORK:
+            digest.update(f"{child.name}\0{content_hash(child)}\n".encode())
     return digest.hexdigest()

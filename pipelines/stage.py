@@ -20,10 +20,10 @@ from pipelines.command import Documents, Invocation, StageSpec, parse
 from pipelines.errors import ConfigError, UserError
 from pipelines.fingerprint import fingerprint, stage_identity
 from pipelines.inputs import open_documents, open_source
+from pipelines.manifest import WORK
 from pipelines.outputs import publish, report
 from pipelines.run import StageRun
 
-WORK = ".work"
 PREEMPTED = 75
 """Exit status after SIGTERM (EX_TEMPFAIL): run the same command again to go on."""
 INTERRUPTED = 130

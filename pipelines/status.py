@@ -9,9 +9,8 @@ from pipelines.command import StageSpec, parse
 from pipelines.errors import UserError
 from pipelines.fingerprint import stage_identity
 from pipelines.graph import GraphStage
-from pipelines.manifest import Manifest, manifest_path
+from pipelines.manifest import WORK, Manifest, manifest_path
 from pipelines.outputs import provenance_path
-from pipelines.stage import WORK
 
 
 def table(stages: list[GraphStage]) -> Iterator[str]:

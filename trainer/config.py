@@ -243,8 +243,7 @@ NOT_YET: dict[str, tuple[Any, str]] = {
     "chunks": (1, "several stages per process need pipeline stages: set parallel.chunks to 1"),
     "activation_checkpointing": (
         "none",
-        "activation checkpointing is not there yet: set parallel.activation_checkpointing to none, and lower "
-        "the micro batch size to save memory",
+        "this is not there yet: set parallel.activation_checkpointing to none, or lower the micro batch size",
     ),
 }
 """Key of ParallelConfig -> (the only value this release does, what to do about another)."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 CHUNK_VALUES = {"cpu": 2**20, "cuda": 2**28}
 """Logits at a time: on a CPU what stays in the cache, on a GPU what fills it without crowding memory."""
@@ -53,10 +52,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *scale: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, Tensor, None, None]:
+        (scale,) = grad_outputs
         hidden_grad_ND, weight_grad_VD = ctx.gradients
-        return hidden_grad_ND.mul_(scale[0]), weight_grad_VD.mul_(scale[0]), None, None
+        return hidden_grad_ND.mul_(scale), weight_grad_VD.mul_(scale), None, None
 
 
 def _loss_and_gradient(logits_NV: Tensor, targets_N: Tensor, vocab_size: int) -> Tensor:

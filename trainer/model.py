@@ -62,7 +62,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
         """(..., in) -> (..., out)."""
-        bias = None if self.bias is None else self.bias.to(input.dtype)
+        bias = self.bias.to(input.dtype) if isinstance(self.bias, Tensor) else None  # pyright: ignore
         return F.linear(input, self.weight.to(input.dtype), bias)
 
 
@@ -211,8 +211,10 @@ class Classifier(nn.Module):
         """Nothing is tied here."""
 
     def forward(self, ids_BT: Tensor, last_B: Tensor, rows_B: Tensor | None = None) -> Tensor:
-        """Logits (B, C) in fp32. `last_B`: place of each row's last real token; what stands right of it is padding,
-        which causal attention never sees, so no mask is needed."""
+        """Logits (B, C) in fp32. `last_B`: place of each row's last real token.
+
+        What stands right of it is padding, which causal attention never sees, so no mask is needed.
+        """
         hidden_BTD = self.transformer(ids_BT, rows_B)
         rows = torch.arange(len(last_B), device=last_B.device)
         return self.score(hidden_BTD[rows, last_B]).float()

@@ -80,7 +80,7 @@ def funnel(stages: Sequence[StageCounts]) -> str:
     """Documents through the stages: what each kept, and what it rejected by reason."""
     legends = [_legend_lines(stage) for stage in stages]
     lines = sum(len(legend) for legend in legends)
-    return draw("funnel", 9.6, 0.1 + 0.47 * len(stages) + 0.2 * lines, _paint_funnel, stages, legends)
+    return draw("funnel", 9.6, 0.1 + 0.5 * len(stages) + 0.2 * lines, _paint_funnel, stages, legends)
 
 
 def _parts(stage: StageCounts) -> list[tuple[str, int, str]]:
@@ -91,7 +91,7 @@ def _parts(stage: StageCounts) -> list[tuple[str, int, str]]:
 
 def _legend_lines(stage: StageCounts) -> list[Legend]:
     """The kept rows and every reason with its number, in lines that fit under the bar."""
-    lines: list[Legend] = [[(f"{stage.rows_out:,} of {stage.rows_in:,}", WATER)]]
+    lines: list[Legend] = [[(f"{stage.rows_out:,} of {stage.rows_in:,} kept", WATER)]]
     for rule, rows, color in _parts(stage):
         text = f"{rule} {rows:,}"
         if sum(len(other) + 5 for other, _ in lines[-1]) + len(text) > LEGEND_CHARACTERS:
@@ -106,12 +106,12 @@ def _paint_funnel(figure: Any, stages: Sequence[StageCounts], legends: Sequence[
     for stage, legend in zip(stages, legends, strict=True):
         names.append(y)
         _paint_bar(axes, y, stage)
-        for line in legend:
-            y += 0.2
+        for number, line in enumerate(legend):
+            y += 0.2 if number else 0.25
             _paint_legend(axes, y, line)
-        y += 0.47
+        y += 0.45
     axes.set(xlim=(0, max(stage.rows_in for stage in stages)), ylim=(y - 0.3, -0.15), xticks=[], yticks=names)
-    axes.set_yticklabels([stage.name for stage in stages], color=INK, fontsize=10.5)
+    axes.set_yticklabels([stage.name for stage in stages], color=INK, fontsize=10.5, fontweight="medium")
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(axis="y", pad=8)
@@ -152,6 +152,7 @@ def _paint_pretraining(figure: Any, curve: Curve, uniform_loss: float | None) ->
     grid = figure.add_gridspec(2, 2 if side else 1, width_ratios=(2.6, 1) if side else None)
     axes = figure.add_subplot(grid[:, 0])
     _paint_loss(axes, curve)
+    axes.legend(loc="center right", fontsize=9, labelcolor=INK)
     if uniform_loss:
         axes.axhline(uniform_loss, color=SAND, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
@@ -179,34 +180,50 @@ def _paint_loss(axes: Any, curve: Curve) -> None:
     steps, losses = thin(curve["step"], curve["loss"])
     axes.plot(steps, losses, color=WATER, alpha=0.3, linewidth=0.8)
     axes.plot(steps, smooth(losses), color=WATER, linewidth=1.8, label="training")
-    points = [(s, v) for s, v in zip(curve["step"], curve.get("val_loss", ()), strict=False) if math.isfinite(v)]
+    _paint_points(axes, curve, "val_loss")
+
+
+def _paint_points(axes: Any, curve: Curve, column: str) -> None:
+    """The values of a column that has one now and then."""
+    points = [(s, v) for s, v in zip(curve["step"], curve.get(column, ()), strict=False) if math.isfinite(v)]
     if points:
         axes.plot(
             *zip(*points, strict=True), color=CLAY[0], linewidth=1.4, marker="o", markersize=3.5, label="validation"
         )
-        axes.legend(loc="best", fontsize=9, labelcolor=INK)
 
 
 def _steps(axes: Any) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
 def finetuning(curves: Mapping[str, Curve]) -> str:
-    """Training and validation loss of every task, one small picture each."""
-    columns = min(3, max(2, len(curves)))
-    rows = math.ceil(len(curves) / columns)
-    return draw("finetuning", 9.6, 0.2 + 2.3 * rows, _paint_finetuning, curves, rows, columns)
+    """Training and validation loss of every task, one small picture each; of a single task its scores too."""
+    panels = [(task, curve, "loss") for task, curve in curves.items()]
+    if len(panels) == 1:
+        ((task, curve, _),) = panels
+        scores = [name for name in curve if name.startswith("val_") and name != "val_loss"]
+        panels = [(f"{task} loss", curve, "loss"), *((f"{task} {name[4:]}", curve, name) for name in scores[:2])]
+    columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    return draw("finetuning", 9.6, 0.2 + 2.5 * rows, _paint_finetuning, panels, rows, columns)
 
 
-def _paint_finetuning(figure: Any, curves: Mapping[str, Curve], rows: int, columns: int) -> None:
-    for number, (task, curve) in enumerate(curves.items(), start=1):
+def _paint_finetuning(figure: Any, panels: Sequence[tuple[str, Curve, str]], rows: int, columns: int) -> None:
+    for number, (title, curve, column) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        _paint_loss(axes, curve)
-        axes.set_title(task)
+        if column == "loss":
+            _paint_loss(axes, curve)
+        else:
+            _paint_points(axes, curve, column)
+            last = max(curve["step"], default=1)
+            axes.set_xlim(-0.04 * last, 1.04 * last)
+        axes.set_title(title)
         _steps(axes)
+        if number == 1:
+            axes.legend(loc="best", fontsize=9, labelcolor=INK)
 
 
 def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -219,12 +236,10 @@ def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[floa
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """The mean of each value and its neighbours, a fortieth of the curve to either side at most."""
-    reach = max(1, len(values) // 40)
-    result: list[float] = []
-    for i in range(len(values)):
-        # The same reach on both sides, so that the ends are not pulled towards the middle.
-        near = min(reach, i, len(values) - 1 - i)
-        window = values[i - near : i + near + 1]
-        result.append(sum(window) / len(window))
-    return result
+    """The mean of each value and its neighbours, a thirtieth of the curve to either side.
+
+    At the start, where a loss falls fast, the same few on both sides: or the line would begin too low.
+    """
+    most = max(1, len(values) // 30)
+    windows = [values[max(0, i - most) : i + min(i, most) + 1] for i in range(len(values))]
+    return [sum(window) / len(window) for window in windows]

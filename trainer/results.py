@@ -78,10 +78,10 @@ class Results:
         """The stage called `name`, of the corpus or of the run."""
         return next((stage for stage in (*self.corpus_stages, *self.run_stages) if stage.name == name), None)
 
-    def fact(self, stage: str, *names: str) -> Any:
-        """The first of `names` that the facts of `stage` have; None without stage or fact."""
+    def fact(self, stage: str, name: str) -> Any:
+        """What `stage` says of `name`; None where it says nothing, or is not there."""
         found = self.stage(stage)
-        return next((found.facts[name] for name in names if name in found.facts), None) if found else None
+        return found.facts.get(name) if found else None
 
 
 def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
@@ -89,34 +89,38 @@ def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
     results = Results(stats.name, run_stats.name)
     results.corpus_stages = read_stages(stats)
     results.run_stages = read_stages(run_stats)
-    _say_missing_stages(results, stats, FLOW[:-1])
-    _say_missing_stages(results, run_stats, ("pretrain", "evaluate"))
-    if file := _present(results, runs / "pretrain" / "curve.csv"):
+    _say_missing_stages(results, results.corpus, FLOW[:-1])
+    _say_missing_stages(results, results.run, ("pretrain", "evaluate"))
+    if file := _present(results, runs, "pretrain/curve.csv"):
         results.pretrain = read_curve(file)
-    if file := _present(results, runs / "evaluate" / "scores.json"):
+    if file := _present(results, runs, "evaluate/scores.json"):
         results.scores = flatten(_mapping(file))
-    if file := _present(results, runs / "evaluate" / "texts.json"):
+    if file := _present(results, runs, "evaluate/texts.json"):
         results.texts = read_texts(file)
-    folders = sorted(path for path in (runs / "finetune").glob("*") if path.is_dir() and not path.name.startswith("."))
-    for folder in folders:
-        if file := _present(results, folder / "scores.json"):
-            results.tasks += read_task_scores(folder.name, _mapping(file))
-        if file := _present(results, folder / "curve.csv"):
-            results.finetune[folder.name] = read_curve(file)
-    if not folders:
-        results.missing.append(f"{runs / 'finetune'}: no fine-tuned task")
+    for task in _tasks(runs / "finetune"):
+        if file := _present(results, runs, f"finetune/{task}/scores.json"):
+            results.tasks += read_task_scores(task, _mapping(file))
+        if file := _present(results, runs, f"finetune/{task}/curve.csv"):
+            results.finetune[task] = read_curve(file)
+    if not results.tasks:
+        results.missing.append(f"runs/{results.run}/finetune")
     return results
 
 
-def _present(results: Results, file: Path) -> Path | None:
-    if file.is_file():
-        return file
-    results.missing.append(f"{file}: not there")
+def _tasks(folder: Path) -> list[str]:
+    # Names with a dot are the runner's scratch.
+    return sorted(path.name for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+
+
+def _present(results: Results, runs: Path, name: str) -> Path | None:
+    if (runs / name).is_file():
+        return runs / name
+    results.missing.append(f"runs/{results.run}/{name}")
     return None
 
 
-def _say_missing_stages(results: Results, folder: Path, names: tuple[str, ...]) -> None:
-    results.missing += [f"{folder / name}.json: not there" for name in names if results.stage(name) is None]
+def _say_missing_stages(results: Results, folder: str, names: tuple[str, ...]) -> None:
+    results.missing += [f"stats/{folder}/{name}.json" for name in names if results.stage(name) is None]
 
 
 def _mapping(file: Path) -> dict[str, Any]:
@@ -166,10 +170,12 @@ def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def read_curve(file: Path) -> Curve:
-    """The columns of a curve; UserError for a cell that is neither a number nor empty."""
+    """The columns of a curve; UserError without step or loss, or for a cell that is neither a number nor empty."""
     with file.open(newline="", encoding="utf-8") as lines:
         reader = csv.DictReader(lines)
         columns: Curve = {name: [] for name in reader.fieldnames or ()}
+        if not {"step", "loss"} <= set(columns):
+            raise UserError(f"{file}: expected columns step and loss, found {', '.join(columns) or 'none'}")
         for row in reader:
             for name, cells in columns.items():
                 try:

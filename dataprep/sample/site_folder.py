@@ -1,0 +1,71 @@
+"""A site folder in the making: pages, the index of the little server, the URL list and its answers."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dataprep.local_site import INDEX
+
+KEPT = "kept"
+"""The stage of a URL whose text goes all the way."""
+
+
+@dataclass(slots=True)
+class SiteFolder:
+    """What is being made."""
+
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    index: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    answers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+    def serve(self, url: str, **how: Any) -> str:
+        """Put an entry into the index (see `dataprep.local_site`); returns the URL."""
+        self.index.append({"url": url, **how})
+        return url
+
+    def add_file(self, name: str, content: bytes) -> str:
+        """Put a file into the folder; returns its name."""
+        self.files[name] = content
+        return name
+
+    def add_page(self, url: str, name: str, page: str, encoding: str = "utf-8", **how: Any) -> str:
+        """A page file and its index entry; returns the URL."""
+        host = url.split("/")[2]
+        return self.serve(url, file=self.add_file(f"pages/{host}/{name}.html", page.encode(encoding)), **how)
+
+    def expect(self, url: str, stage: str, rule: str = "", *, kind: str) -> None:
+        """List a URL: the stage where it ends, the rule, and what it is an example of."""
+        self.answers.append({"url": url, "stage": stage, "rule": rule, "kind": kind})
+
+    def write(self, folder: Path) -> None:
+        """Write the folder; whatever else is in it is removed."""
+        for old in sorted(folder.rglob("*"), reverse=True):
+            old.unlink() if old.is_file() else old.rmdir()
+        lists = {
+            INDEX: _json_lines(self.index),
+            "expected.jsonl": _json_lines(self.answers),
+            "urls.txt": url_list([answer["url"] for answer in self.answers]),
+        }
+        for name, content in {**self.files, **{name: text.encode() for name, text in lists.items()}}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+
+def _json_lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def url_list(urls: list[str]) -> str:
+    """The list as people write them: comments, blank lines, stray spaces."""
+    lines = ["# The pages of the sample, made by dataprep/sample/make_site.py", ""]
+    for number, url in enumerate(urls):
+        lines.append(f"{url}  " if number % 17 == 3 else url)
+        if number % 23 == 22:
+            lines += ["", f"# {number + 1} so far"]
+    return "\n".join(lines) + "\n"
+
+
+def with_parameter(url: str, parameter: str) -> str:
+    """The URL with one more query parameter."""
+    return f"{url}{'&' if '?' in url else '?'}{parameter}"

@@ -1,0 +1,114 @@
+"""What all tests share: a pool of worker processes that talk over gloo, started once and used again."""
+
+import contextlib
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# One thread per process, also in those that tests start: on few cores more only disturb each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+COLLECTIVE_SECONDS = 30
+
+
+class WorkerPool:
+    """Runs a module-level function in N processes that form one process group; one group per N, kept alive.
+
+    Workers are forked from the test process (torch imported, nothing run on a GPU), so a start takes 0.1 s. A
+    failure ends the group's workers about a second later; the next call starts new ones.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[int, list[tuple[Any, Any]]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="millrace-tests-")
+        self._started = 0
+
+    def run(self, size: int, function: Callable[..., Any], *arguments: Any, timeout: float = 60) -> list[Any]:
+        """`function(*arguments)` in each of `size` processes; their results in order of rank."""
+        group = self._groups.get(size) or self._start(size)
+        for _, connection in group:
+            connection.send((function, arguments))
+        answers: list[Any] = [None] * size
+        deadline = time.monotonic() + timeout
+        while None in answers and time.monotonic() < deadline:
+            for rank, (process, connection) in enumerate(group):
+                if answers[rank] is None and connection.poll(0.002):
+                    with contextlib.suppress(EOFError):
+                        answers[rank] = connection.recv()
+                failed = not process.is_alive() or (answers[rank] is not None and not answers[rank][0])
+                if failed:
+                    deadline = min(deadline, time.monotonic() + 1)
+        if any(answer is None or not answer[0] for answer in answers):
+            self._end(size)
+            texts = [f"rank {rank}: {answer[1] if answer else 'no answer'}" for rank, answer in enumerate(answers)]
+            raise AssertionError("\n".join(texts))
+        return [value for _, value in answers]
+
+    def _start(self, size: int) -> list[tuple[Any, Any]]:
+        import torch.multiprocessing as mp
+
+        context = mp.get_context("fork")
+        self._started += 1
+        store = f"{self._folder.name}/store-{self._started}"
+        group: list[tuple[Any, Any]] = []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, rank, size, store), daemon=True)
+            process.start()
+            group.append((process, ours))
+        self._groups[size] = group
+        return group
+
+    def _end(self, size: int) -> None:
+        for process, connection in self._groups.pop(size, []):
+            process.kill()
+            process.join()
+            connection.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        for size in list(self._groups):
+            self._end(size)
+        self._folder.cleanup()
+
+
+def _work(connection: Any, rank: int, size: int, store: str) -> None:
+    """A worker: join the group, then answer calls until the connection closes."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    seconds = timedelta(seconds=COLLECTIVE_SECONDS)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=seconds)
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            os._exit(0)
+        try:
+            answer = (True, function(*arguments))
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        connection.send(answer)
+
+
+@pytest.fixture(scope="session")
+def workers() -> Iterator[WorkerPool]:
+    """The pool: `workers.run(2, function, *arguments)`."""
+    pool = WorkerPool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data beside the repository; tests that need a missing part of it skip, and say so."""
+    return Path(__file__).parents[2] / "shared" / "data"

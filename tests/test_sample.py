@@ -1,0 +1,202 @@
+"""The sample profile from `dvc repro` to the report: the funnel page by page, losses, determinism across clones."""
+
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines import store
+from pipelines.explain import explain
+from pipelines.graph import GraphStage, load_stages
+from pipelines.manifest import MANIFEST
+
+ROOT = Path(__file__).parents[1]
+PARAMS: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
+STAGES = load_stages(PARAMS, ROOT / "dvc.yaml")
+RUN = PARAMS["run"]
+DATA_STAGES = [
+    stage for stage in STAGES if stage.module.startswith("dataprep.") and stage.name not in ("urls", "download")
+]
+"""From `extract` on: the part that promises equal bytes."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def clone(target: Path) -> Path:
+    """The project as git has it, with what is not committed yet."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).exists() and not name.startswith(("tests/", "stats/")) and name != "dvc.lock":
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    subprocess.run(["git", "init", "-q"], cwd=target, check=True)
+    return target
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This interpreter first in PATH, as in an activated virtual environment."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", **changes}
+
+
+def repro(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dvc", "repro", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone in which the whole road ran once."""
+    folder = clone(tmp_path_factory.mktemp("sample"))
+    started = time.monotonic()
+    result = repro(folder)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    print(f"dvc repro: {time.monotonic() - started:.0f} s")
+    return folder
+
+
+def manifests(folder: Path, stages: list[GraphStage]) -> dict[str, str]:
+    return {str(out): store.sha256(folder / out / MANIFEST) for stage in stages for out in stage.outs}
+
+
+def stats(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / "stats" / name).read_text())
+
+
+def test_every_stage_of_the_graph_published_its_outputs(sample: Path) -> None:
+    for stage in STAGES:
+        for out in stage.outs:
+            assert (sample / out / MANIFEST).exists(), out
+        for file in stage.metrics:
+            assert (sample / file).exists(), file
+
+
+def test_a_second_repro_says_up_to_date(sample: Path) -> None:
+    result = repro(sample)
+    assert result.returncode == 0
+    assert "Data and pipelines are up to date." in result.stdout
+
+
+def expected_pages() -> list[dict[str, Any]]:
+    lines = (ROOT / "dataprep" / "sample" / "site" / "expected.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_the_funnel_is_the_computed_answer_page_by_page(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every URL of the list ends at the stage and by the rule that the site's maker computed."""
+    monkeypatch.chdir(sample)
+    wrong: list[str] = []
+    for page in expected_pages():
+        found = verdicts(page["url"])
+        expected = (page["stage"], page["rule"])
+        if page["stage"] == "kept":
+            if not any(stage == "tokenize" for stage, _ in found) or any(rule for _, rule in found):
+                wrong.append(f"{page['url']}: expected kept, got {found}")
+        elif expected not in found:
+            wrong.append(f"{page['url']}: expected {expected}, got {found}")
+    assert wrong == []
+
+
+def verdicts(url: str) -> list[tuple[str, str]]:
+    """(stage, rule) of each verdict; rule is empty where the stage let the page pass."""
+    result: list[tuple[str, str]] = []
+    for stage, verdict in explain(url, STAGES):
+        rejected = verdict.startswith("rejected by ")
+        result.append((stage, verdict.removeprefix("rejected by ").partition(":")[0] if rejected else ""))
+    return result
+
+
+def test_each_kind_of_rejection_is_in_the_sample_at_least_twice() -> None:
+    kinds: dict[tuple[str, str], int] = {}
+    for page in expected_pages():
+        kinds[page["stage"], page["rule"]] = kinds.get((page["stage"], page["rule"]), 0) + 1
+    assert {kind: count for kind, count in kinds.items() if count < 2} == {}
+    assert {stage for stage, _ in kinds} >= {
+        "urls",
+        "download",
+        "extract",
+        "clean",
+        "remove_duplicates",
+        "decontaminate",
+        "kept",
+    }
+    assert kinds["kept", ""] >= 60
+
+
+def test_training_falls_and_perplexity_is_well_below_the_untrained_one(sample: Path) -> None:
+    with (sample / "runs" / RUN / "pretrain" / "curve.csv").open() as file:
+        header, *rows = [line.rstrip("\n").split(",") for line in file]
+    losses = [float(row[header.index("loss")]) for row in rows]
+    assert losses[-1] < losses[0] - 1.0
+    evaluated = stats(sample, f"{RUN}/evaluate.json")
+    pretrained = stats(sample, f"{RUN}/pretrain.json")
+    assert evaluated["perplexity"] < 0.5 * math.exp(pretrained["untrained_val_loss"])
+    assert len(evaluated["texts"]) >= 3 if "texts" in evaluated else True
+
+
+def test_fine_tuning_falls_and_its_scores_are_reported(sample: Path) -> None:
+    for task in PARAMS["glue"]["tasks"]:
+        scores = stats(sample, f"{RUN}/finetune_{task}.json")
+        assert scores["train_loss_last"] < scores["train_loss_first"]
+        assert 0 <= scores["accuracy"] <= 1
+        assert 0 <= scores["f1"] <= 1
+
+
+def test_the_report_is_one_self_contained_page(sample: Path) -> None:
+    page = (sample / "reports" / RUN / "index.html").read_text()
+    assert "<svg" in page
+    assert "http-equiv" not in page
+    assert 'src="http' not in page
+    assert "<link" not in page
+    for stage in ("extract", "clean", "remove_duplicates"):
+        assert stage in page
+
+
+def run_stage_commands(
+    folder: Path, stages: list[GraphStage], kill: random.Random | None = None, **changes: str
+) -> None:
+    for stage in stages:
+        for command in stage.commands:
+            words = [sys.executable, *command.split()[1:]]
+            if kill:
+                process = subprocess.Popen(words, cwd=folder, env=environment(**changes), stderr=subprocess.DEVNULL)
+                time.sleep(kill.uniform(0.2, 2.5))
+                process.kill()
+                process.wait()
+                words.append("--overwrite")
+            done = subprocess.run(
+                words, cwd=folder, env=environment(**changes), capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"
+
+
+def test_one_archive_gives_the_same_manifests_in_another_clone_with_other_workers_and_hash_seed(
+    sample: Path, tmp_path: Path
+) -> None:
+    other = clone(tmp_path / "other")
+    shutil.copytree(sample / "data" / "sample" / "download", other / "data" / "sample" / "download")
+    run_stage_commands(other, DATA_STAGES, MILLRACE_WORKERS="1", PYTHONHASHSEED="12345", MILLRACE_MEMORY_BUDGET="64MB")
+    assert manifests(other, DATA_STAGES) == manifests(sample, DATA_STAGES)
+
+
+def test_one_archive_gives_the_same_manifests_after_a_kill_9_in_every_stage(sample: Path, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"random seed: {seed}")
+    other = clone(tmp_path / "killed")
+    shutil.copytree(sample / "data" / "sample" / "download", other / "data" / "sample" / "download")
+    run_stage_commands(other, DATA_STAGES, random.Random(seed), MILLRACE_WORKERS="2", PYTHONHASHSEED="1")
+    assert manifests(other, DATA_STAGES) == manifests(sample, DATA_STAGES), f"random seed: {seed}"

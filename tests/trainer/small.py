@@ -1,0 +1,128 @@
+"""Small models, tokens, tokenizers and GLUE rows for the trainer's tests: all made by seed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines import store
+from pipelines.manifest import Counts, FileEntry, Manifest
+from pipelines.tokens import TokenMeta, write_tokens
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+
+MODEL = ModelConfig(n_layer=2, n_head=2, n_embd=32, n_positions=32, pad_vocab_to=8)
+PRETRAIN = PretrainConfig(
+    steps=8,
+    sequence_length=16,
+    global_batch_size=8,
+    lr=2e-3,
+    warmup_steps=2,
+    epsilon=1e-6,  # gradients of k.bias are 0 but for rounding, which a tiny epsilon would blow up
+    validate_every=4,
+    checkpoint_every=4,
+)
+ONE = ParallelConfig(dp_replicate=1, device="cpu")
+TWO = ParallelConfig(dp_replicate=2, device="cpu")
+WORDS = "the mill race carries water to wheel and stone grinds grain while river runs on past old town".split()
+
+
+def publish(folder: Path) -> Path:
+    """Give a folder the manifest of a finished stage."""
+    files = {
+        file.relative_to(folder).as_posix(): FileEntry(None, file.stat().st_size, store.sha256(file))
+        for file in store.list_files(folder)
+    }
+    Manifest(files, Counts()).save(folder / "manifest.json")
+    return folder
+
+
+def documents(number: int, seed: int) -> list[str]:
+    """Sentences with a pattern that even a small model learns: each word decides on the next."""
+    rng = np.random.default_rng(seed)
+    texts: list[str] = []
+    for _ in range(number):
+        word = int(rng.integers(len(WORDS)))
+        chosen = [WORDS[word]]
+        for _ in range(int(rng.integers(8, 40))):
+            word = (3 * word + int(rng.integers(2)) + 1) % len(WORDS)
+            chosen.append(WORDS[word])
+        texts.append(" ".join(chosen))
+    return texts
+
+
+def write_stream(folder: Path, vocab_size: int = 61, shards: int = 3, seed: int = 0, sha256: str = "0" * 64) -> Path:
+    """Token shards of random lengths, some shorter than a sample."""
+    rng = np.random.default_rng(seed)
+    meta = TokenMeta(sha256, vocab_size, vocab_size - 1)
+    for number in range(shards):
+        lengths = rng.integers(1, 60, size=10)
+        rows = [np.append(rng.integers(0, vocab_size - 1, n), vocab_size - 1).astype(meta.dtype) for n in lengths]
+        write_tokens(folder / f"part-{number:05d}.arrow", rows, [bytes(16)] * len(rows), meta)
+    return publish(folder)
+
+
+def write_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
+    """A byte-level BPE like the stage `tokenizer` makes."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(documents(200, seed=0), trainer)
+    made.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text(made.to_str(pretty=True))
+    return publish(folder)
+
+
+def token_meta(tokenizer: Path) -> TokenMeta:
+    """What shards made by the tokenizer in this folder say of it."""
+    size = open_tokenizer(tokenizer).get_vocab_size()
+    return TokenMeta(store.sha256(tokenizer / "tokenizer.json"), size, size - 1)
+
+
+def open_tokenizer(folder: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def write_corpus(folder: Path, tokenizer: Path, number: int, seed: int) -> Path:
+    """Token shards of `documents`, like the stage `tokenize` makes."""
+    meta, encoder = token_meta(tokenizer), open_tokenizer(tokenizer)
+    texts = documents(number, seed)
+    rows = [np.array([*encoder.encode(text).ids, meta.end_of_text], meta.dtype) for text in texts]
+    write_tokens(folder / "part-00000.arrow", rows, [bytes([i]) * 16 for i in range(len(rows))], meta)
+    return publish(folder)
+
+
+def write_glue(folder: Path, tokenizer: Path, sizes: Mapping[str, int], num_labels: int = 2) -> Path:
+    """Splits of a task whose label follows from the first word, like the stage `glue_tokenize` makes."""
+    meta, encoder = token_meta(tokenizer), open_tokenizer(tokenizer)
+    folder.mkdir(parents=True)
+    for seed, (split, size) in enumerate(sizes.items()):
+        texts = documents(size, seed=100 + seed)
+        ids = [encoder.encode(text).ids[:30] for text in texts]
+        first = [WORDS.index(text.split()[0]) for text in texts]
+        labels = [word / len(WORDS) if num_labels == 1 else word % num_labels for word in first]
+        columns = {
+            "input_ids": pa.array(ids, pa.list_(pa.int32())),
+            "label": pa.array(labels, pa.float64() if num_labels == 1 else pa.int64()),
+            "index": pa.array([7 * i for i in range(size)], pa.int64()),
+            "sentence": pa.array(texts),
+        }
+        table = pa.table(columns).replace_schema_metadata(
+            {**meta.to_schema(), "task": "toy", "num_labels": str(num_labels)}
+        )
+        with pa.ipc.new_file(str(folder / f"{split}.arrow"), table.schema) as writer:
+            writer.write_table(table, max_chunksize=50)
+    return publish(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in store.list_files(folder)}

@@ -1,0 +1,134 @@
+"""The model is GPT-2: the same numbers as transformers, whatever the padding."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.trainer.small import MODEL
+from trainer.huggingface import fill, from_huggingface
+from trainer.model import TIED, Architecture, Classifier, LanguageModel, initial_weight, initialise
+
+SHAPE = Architecture.of(MODEL, vocab_size=61)
+
+
+def made(model: torch.nn.Module, seed: int = 3) -> torch.nn.Module:
+    """Initialised with larger weights than usual, so that differences show."""
+    initialise(model, seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())) * 0.2)
+        model.transformer.wte.weight[model.shape.vocab_size :] = 0
+    return model.eval()
+
+
+def huggingface_config(**extra: object):
+    from transformers import GPT2Config
+
+    return GPT2Config(
+        n_layer=2, n_head=2, n_embd=32, n_positions=32, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **extra
+    )
+
+
+def test_logits_equal_those_of_transformers() -> None:
+    from transformers import GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    theirs = GPT2LMHeadModel(huggingface_config(vocab_size=61)).eval()
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    ours = LanguageModel(SHAPE).eval()
+    fill(ours, from_huggingface(theirs.state_dict()), source=None)
+    ids = torch.randint(0, 61, (3, 32))
+    with torch.no_grad():
+        assert ours(ids).shape == (3, 32, 61)
+        torch.testing.assert_close(ours(ids), theirs(ids).logits, atol=1e-5, rtol=0)
+
+
+def test_classification_logits_equal_those_of_transformers_for_padded_rows() -> None:
+    from transformers import GPT2ForSequenceClassification
+
+    torch.manual_seed(0)
+    theirs = GPT2ForSequenceClassification(huggingface_config(vocab_size=62, pad_token_id=61, num_labels=3)).eval()
+    shape = Architecture(n_layer=2, n_head=2, n_embd=32, n_positions=32, vocab_size=62, num_labels=3)
+    ours = Classifier(shape).eval()
+    fill(ours, from_huggingface(theirs.state_dict()), source=None)
+    ids = torch.randint(0, 61, (4, 20))
+    lengths = torch.tensor([20, 7, 1, 13])
+    ids[torch.arange(20) >= lengths[:, None]] = 61
+    with torch.no_grad():
+        expected = theirs(ids, attention_mask=(ids != 61).long()).logits
+        torch.testing.assert_close(ours(ids, lengths - 1), expected, atol=1e-5, rtol=0)
+        # The same row alone, without padding.
+        torch.testing.assert_close(ours(ids[1:2, :7], torch.tensor([6])), expected[1:2], atol=1e-5, rtol=0)
+
+
+def test_the_loss_and_its_gradients_equal_plain_cross_entropy() -> None:
+    model = made(LanguageModel(SHAPE))
+    ids, targets = torch.randint(0, 61, (2, 5, 32))
+    model(ids, targets).backward()
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    model.zero_grad()
+    expected = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), reduction="sum")
+    expected.backward()
+    torch.testing.assert_close(model(ids, targets), expected, atol=0, rtol=1e-6)
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(gradients[name], weight.grad, atol=2e-3, rtol=1e-4, msg=name)
+
+
+def test_padding_rows_of_the_embedding_stay_zero_and_are_never_predicted() -> None:
+    model = made(LanguageModel(SHAPE))
+    ids, targets = torch.randint(0, 61, (2, 5, 32))
+    assert model.transformer.wte.weight.shape[0] == 64
+    model(ids, targets).backward()
+    assert not model.transformer.wte.weight.grad[61:].any()
+    wide = Architecture(**{**SHAPE.record(), "pad_vocab_to": 1})
+    other = LanguageModel(wide).eval()
+    fill(other, {name: w.detach()[:61] if name == TIED else w.detach() for name, w in model.named_parameters()}, None)
+    torch.testing.assert_close(other(ids), model(ids))
+    torch.testing.assert_close(other(ids, targets), model(ids, targets))
+
+
+def test_head_and_embedding_are_one_parameter_with_one_canonical_name() -> None:
+    model = LanguageModel(SHAPE)
+    names = [name for name, _ in model.named_parameters()]
+    assert TIED in names
+    assert "lm_head.weight" not in names
+    assert {f"transformer.h.1.attn.{part}.weight" for part in "qkv"} <= set(names)
+
+
+def test_initial_weights_depend_on_name_and_seed_alone() -> None:
+    first, second = LanguageModel(SHAPE), LanguageModel(SHAPE)
+    torch.manual_seed(1)
+    initialise(first, 7)
+    torch.manual_seed(2)
+    initialise(second, 7)
+    for (name, weight), other in zip(first.named_parameters(), second.parameters(), strict=True):
+        assert torch.equal(weight, other), name
+    initialise(second, 8)
+    assert not torch.equal(first.transformer.wpe.weight, second.transformer.wpe.weight)
+    assert not torch.equal(first.transformer.h["0"].attn.q.weight, first.transformer.h["1"].attn.q.weight)
+
+
+def test_initial_weights_have_gpt2s_spread() -> None:
+    shape = Architecture(n_layer=8, n_head=2, n_embd=256, n_positions=64, vocab_size=1000)
+    size = torch.Size((256, 256))
+    assert initial_weight("transformer.h.3.attn.q.weight", shape, size, 0).std() == pytest.approx(0.02, rel=0.02)
+    assert initial_weight("transformer.h.3.mlp.c_proj.weight", shape, size, 0).std() == pytest.approx(0.005, rel=0.02)
+    assert initial_weight("transformer.h.3.ln_1.weight", shape, torch.Size((256,)), 0).eq(1).all()
+    assert initial_weight("transformer.h.3.mlp.c_fc.bias", shape, torch.Size((1024,)), 0).eq(0).all()
+
+
+def test_bf16_computes_close_to_fp32_and_leaves_gradients_in_fp32() -> None:
+    from trainer.precision import set_precision
+
+    model = made(LanguageModel(SHAPE))
+    ids, targets = torch.randint(0, 61, (2, 5, 32))
+    exact = model(ids, targets)
+    set_precision(model, "bf16", torch.device("cpu"))
+    rounded = model(ids, targets)
+    assert model.transformer(ids).dtype == torch.bfloat16
+    assert rounded.dtype == torch.float32
+    assert 0 < abs(rounded.item() / exact.item() - 1) < 0.02
+    rounded.backward()
+    assert {weight.grad.dtype for weight in model.parameters()} == {torch.float32}

@@ -1,0 +1,293 @@
+"""The report: everything of a run on one page, the same bytes each time, and nothing that data could inject."""
+
+import html.parser
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.command import StageSpec
+from pipelines.stage import run_command
+from trainer.page import number, short
+from trainer.pictures import MAX_POINTS, funnel, smooth, thin
+from trainer.report import escape_markdown
+from trainer.results import StageCounts, read_results
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = '<script>alert("$1$")</script>'
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+
+
+def stats(rows_in: int, rows_out: int, rejected: dict[str, int] | None = None, **extra: Any) -> dict[str, Any]:
+    """A stats file as the stage runner writes it."""
+    totals = extra.pop("totals", {})
+    counts = {"in": rows_in, "out": rows_out, "rejected": rejected or {}, "totals": totals}
+    return {**counts, "outputs": {"output": {"rows": rows_out, "bytes": 9}}, **extra}
+
+
+def curve(steps: int, every: int) -> str:
+    """A curve as the trainer writes it: the row of step 0 has only the untrained model's validation loss."""
+    lines = ["step,loss,lr,grad_norm,tokens,val_loss", "0,,,,0,7.6"]
+    for step in range(1, steps + 1):
+        loss = 4 + 3 * math.exp(-step / 20)
+        validation = f"{loss + 0.1:.4f}" if step % every == 0 else ""
+        lines.append(f"{step},{loss:.4f},{1e-3 / step:.3e},{1 + 1 / step:.3f},{step * 512},{validation}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A folder with the results of a whole run: corpus `web`, run `web-tiny`."""
+    corpus, run = tmp_path / "stats/web", tmp_path / "stats/web-tiny"
+    write(corpus / "urls.json", stats(120, 100, {"duplicate": 15, "blacklisted_domain": 5}))
+    write(corpus / "download.json", stats(100, 90, {"http_404": 4, "robots_txt": 6}))
+    write(corpus / "extract.json", stats(90, 88, {"no_text": 2}))
+    write(corpus / "clean.json", stats(88, 60, {"too_short": 20, "not_english": 8}, totals={"repaired": 3}))
+    write(corpus / "remove_duplicates.json", stats(60, 50, {"near_duplicate": 10}))
+    write(corpus / "decontaminate.json", stats(50, 49, {"contaminated": 1}))
+    write(corpus / "tokenizer.json", stats(49, 0, vocab_size=2048))
+    write(corpus / "tokenize_train.json", stats(45, 45, totals={"tokens": 12345}, bytes_per_token=3.9))
+    write(corpus / "glue_tokenize_mrpc.json", stats(10, 10, task="mrpc"))
+    write(run / "pretrain.json", stats(45, 1, parameters=1_234_567, steps=60))
+    write(run / "evaluate.json", stats(4, 4))
+    runs = tmp_path / "runs/web-tiny"
+    write(runs / "pretrain/curve.csv", curve(60, 20))
+    write(runs / "evaluate/scores.json", {"loss": 4.25, "perplexity": 70.105, "untrained": {"loss": 7.625}})
+    write(runs / "evaluate/texts.json", [{"prompt": "The mill", "text": "The mill turns\nand turns."}])
+    mrpc = {"accuracy": 0.7426, "f1": 0.8125, "majority": 0.6838, "rows": 408}
+    write(runs / "finetune/mrpc/scores.json", {"validation": mrpc, "validation_clean": {**mrpc, "rows": 400}})
+    write(runs / "finetune/mrpc/curve.csv", curve(30, 10))
+    scores = {"accuracy": 0.5125, "rows": 40}
+    scores = {"validation_matched": scores, "validation_mismatched": {**scores, "accuracy": 0.5375}}
+    write(runs / "finetune/mnli/scores.json", scores)
+    write(runs / "finetune/mnli/curve.csv", "step,loss\n1,1.1\n2,\n3,nan\n")
+    return tmp_path
+
+
+def report(folder: Path, *options: object) -> int:
+    paths = [folder / "stats/web", folder / "stats/web-tiny", folder / "runs/web-tiny", folder / "report"]
+    return run_command(StageSpec.load("trainer.report"), [str(item) for item in (*paths, *options)])
+
+
+def page(folder: Path) -> str:
+    return (folder / "report/index.html").read_text()
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects the tags, ids, addresses and visible text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.open += [tag] if tag not in ("meta", "br") else []
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def test_the_page_shows_the_funnel_the_scores_the_texts_and_glue(results: Path) -> None:
+    assert report(results) == 0
+    text = Reader(page(results)).text
+    for reason in ("blacklisted_domain 5", "robots_txt 6", "too_short 20", "near_duplicate 10", "contaminated 1"):
+        assert text.count(reason) >= 2, f"{reason} belongs in the picture and in the table"
+    assert "60 of 88 kept" in text
+    for value in ("12,345", "1.23 M", "70.11", "untrained.loss 7.625", "The mill turns and turns."):
+        assert value in text
+    assert "mnli matched 0.5125" in text
+    assert "mnli mismatched 0.5375" in text
+    assert "mrpc 0.7426 0.8125 0.6838 408" in text
+    assert "mrpc clean 0.7426 0.8125 0.6838 400" in text
+    assert "parameters 1.23 M 60 steps" in text
+    assert "validation loss 7.6 4.249 4.249" in text  # first, last, lowest
+    assert "a uniform guess: 7.62" in text  # ln(2048)
+
+
+def test_markdown_says_the_same_and_shows_the_pictures(results: Path) -> None:
+    assert report(results) == 0
+    text = (results / "report/report.md").read_text()
+    assert "| mrpc | 0.7426 | 0.8125 | 0.6838 | 408 |" in text
+    assert "| clean | 88 | 60 | too\\_short 20, not\\_english 8 |" in text
+    assert "> **The mill** turns and turns." in text
+    pictures = re.findall(r"\]\((pictures/\w+\.svg)\)", text)
+    assert pictures == ["pictures/funnel.svg", "pictures/pretraining.svg", "pictures/finetuning.svg"]
+    for picture in pictures:
+        assert ET.parse(results / "report" / picture).getroot().tag.endswith("svg")
+
+
+def test_the_page_is_whole_in_itself_and_well_formed(results: Path) -> None:
+    assert report(results) == 0
+    reader = Reader(page(results))
+    assert reader.open == []
+    assert not reader.tags & {"script", "link", "img", "iframe"}
+    assert [address for address in reader.addresses if not address.startswith("#")] == []
+    assert len(reader.ids) == len(set(reader.ids))
+    assert {address[1:] for address in reader.addresses} <= set(reader.ids)
+    assert set(re.findall(r"url\(#([^)]+)\)", page(results))) <= set(reader.ids)
+
+
+def test_nothing_from_the_data_becomes_markup(results: Path) -> None:
+    write(results / "stats/web/clean.json", stats(88, 60, {HOSTILE: 28}, note=HOSTILE))
+    write(results / "runs/web-tiny/evaluate/texts.json", [{"prompt": HOSTILE, "text": "a | b `c` *d* <img>"}])
+    write(results / "runs/web-tiny/finetune/<b>task/scores.json", {HOSTILE: 1.5})
+    assert report(results) == 0
+    reader = Reader(page(results))
+    assert not reader.tags & {"script", "img"}
+    assert reader.text.count(HOSTILE) >= 5
+    assert 'alert("$1$")' in (results / "report/pictures/funnel.svg").read_text()  # no formula, quotes as they are
+    markdown = (results / "report/report.md").read_text()
+    assert "<" not in markdown
+    assert "a \\| b \\`c\\` \\*d\\* &lt;img&gt;" in markdown
+
+
+@pytest.mark.parametrize("text", ["a|b", "*x* _y_ `z`", "[a](b) # h ~~s~~", "\\", "<b>&amp;"])
+def test_escaped_markdown_keeps_every_character(text: str) -> None:
+    escaped = escape_markdown(text)
+    plain = re.sub(r"\\(.)", r"\1", escaped).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    assert plain == text
+    assert not re.search(r"(?<!\\)[*_`|\[\]#~<>]", escaped.replace("\\\\", ""))
+
+
+def test_equal_results_give_equal_bytes_in_another_process(results: Path) -> None:
+    assert report(results) == 0
+    first = (results / "report/manifest.json").read_bytes()
+    command = [sys.executable, "-m", "trainer.report", "stats/web", "stats/web-tiny", "runs/web-tiny", "report"]
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT), "TZ": "Asia/Tokyo"}
+    done = subprocess.run(
+        [*command, "--overwrite"], cwd=results, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (results / "report/manifest.json").read_bytes() == first
+    assert done.stderr.strip().splitlines()[-1].endswith("-> report")
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    for folder in ("stats/web", "stats/web-tiny", "runs/web-tiny"):
+        (tmp_path / folder).mkdir(parents=True)
+    write(tmp_path / "stats/web/clean.json", stats(10, 9, {"too_short": 1}))
+    output = tmp_path / "stats.json"
+    assert report(tmp_path, "--stats", output) == 0
+    text = Reader(page(tmp_path)).text
+    for stage in ("pretrain", "evaluate", "finetune"):
+        assert f"dvc repro {stage}" in text
+    assert "9 of 10 kept" in text
+    missing = json.loads(output.read_text())["missing"]
+    assert "stats/web/extract.json" in missing
+    assert "runs/web-tiny/pretrain/curve.csv" in missing
+    assert all(line in text for line in missing)
+    assert "`dvc repro pretrain`" in (tmp_path / "report/report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("runs/web-tiny/pretrain/curve.csv", "step,loss\n1,abc\n", "curve.csv:2: loss is 'abc', expected a number"),
+        ("runs/web-tiny/pretrain/curve.csv", "a,b\n1,2\n", "expected columns step and loss, found a, b"),
+        ("stats/web/clean.json", "{", "clean.json: not valid JSON"),
+        ("stats/web/clean.json", '{"in": 3}', "clean.json: not the stats of a stage"),
+        ("runs/web-tiny/evaluate/texts.json", '["x"]', "texts.json: expected a list of prompts and texts"),
+        ("runs/web-tiny/finetune/mrpc/scores.json", "[]", "scores.json: expected names with values, found list"),
+    ],
+)
+def test_a_broken_file_is_one_clear_line(
+    results: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, message: str
+) -> None:
+    write(results / file, content)
+    assert report(results) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert message in error
+    assert not (results / "report").exists()
+
+
+def test_curves_without_a_row_are_no_reason_to_fail(tmp_path: Path) -> None:
+    for folder in ("stats/web", "stats/web-tiny", "runs/web-tiny"):
+        (tmp_path / folder).mkdir(parents=True)
+    for place in ("pretrain", "finetune/mrpc"):
+        write(tmp_path / "runs/web-tiny" / place / "curve.csv", "step,loss,lr,val_loss,val_accuracy\n")
+    assert report(tmp_path) == 0
+    assert "mrpc accuracy" in Reader(page(tmp_path)).text
+
+
+def test_stages_stand_in_the_order_of_the_graph(results: Path) -> None:
+    write(results / "stats/web/zebra.json", stats(1, 1))
+    found = read_results(results / "stats/web", results / "stats/web-tiny", results / "runs/web-tiny")
+    assert [stage.name for stage in found.corpus_stages] == [
+        *("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate", "tokenizer"),
+        *("tokenize_train", "glue_tokenize_mrpc", "zebra"),
+    ]
+    assert [stage.name for stage in found.flow][-1] == "decontaminate"
+    assert found.corpus_stages[3].rejected == (("too_short", 20), ("not_english", 8))
+
+
+def test_rows_that_vanish_without_a_reason_are_shown() -> None:
+    svg = funnel([StageCounts("clean", 100, 70, (("too_short", 20),), {})])
+    assert "no reason given 10" in svg
+    assert "no reason given" not in funnel([StageCounts("clean", 100, 80, (("too_short", 20),), {})])
+
+
+def test_many_reasons_all_stand_under_their_bar() -> None:
+    reasons = tuple((f"reason_number_{i}", 40 - i) for i in range(30))
+    svg = funnel([StageCounts("download", 2000, 2000 - sum(n for _, n in reasons), reasons, {})])
+    assert all(f"{rule} {rows}" in svg for rule, rows in reasons)
+
+
+def test_a_long_curve_is_thinned_to_means() -> None:
+    x, y = thin(list(range(100_000)), [float(i % 2) for i in range(100_000)])
+    assert len(x) == len(y) <= MAX_POINTS
+    assert all(value == pytest.approx(0.5, abs=0.01) for value in y)
+    assert thin([1, 2, 3], [1.0, math.nan, 3.0]) == ([1, 3], [1.0, 3.0])
+
+
+def test_smoothing_keeps_a_constant_and_the_length() -> None:
+    assert smooth([2.0] * 50) == [2.0] * 50
+    assert smooth([]) == []
+    noisy = [float(i % 2) for i in range(90)]
+    assert max(abs(value - 0.5) for value in smooth(noisy)[5:-5]) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((1234567, "1,234,567"), (0.74264, "0.7426"), (2.4e-5, "2.4e-05"), (408.0, "408"), (1999.6, "2,000")),
+        *((None, "–"), (True, "yes"), ("abc", "abc"), (math.nan, "nan"), (math.inf, "inf")),
+    ],
+)
+def test_numbers_read_as_a_person_writes_them(value: Any, text: str) -> None:
+    assert number(value) == text
+
+
+def test_large_numbers_are_short_in_the_key_figures() -> None:
+    assert [short(n) for n in (124_439_808, 1_557_611_200, 9_035, 1e13)] == ["124 M", "1.56 B", "9,035", "10 T"]

@@ -1,0 +1,77 @@
+"""Stage `evaluate`: how well the exported model predicts the validation tokens, and what it writes.
+
+Hugging Face folder + token shards -> scores.json (loss, perplexity, tokens), texts.json (prompt, text)
+Run: python -m trainer.evaluate export/ tokenize/val evaluate/
+The texts start from the beginnings of validation documents; everything follows from the seed.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pipelines import store
+from pipelines.command import Output, Source
+from pipelines.errors import ConfigError
+from pipelines.manifest import Counts
+from pipelines.stage import StageRun, stage_main
+from trainer.config import EvaluateConfig
+
+if TYPE_CHECKING:
+    from trainer.batches import TokenStream
+    from trainer.model import LanguageModel
+
+VERSION = 1
+SHAPED_BY = ("torch", "tokenizers")
+
+
+def evaluate(config: EvaluateConfig, run: StageRun, export: Source, val: Source, output: Output) -> dict[str, Any]:
+    """Score and write."""
+    from trainer.batches import TokenStream
+    from trainer.generate import open_model
+    from trainer.huggingface import require_same_tokenizer
+    from trainer.process import set_arithmetic
+    from trainer.validation import language_score
+
+    stream = TokenStream(val.path)
+    require_same_tokenizer(export.path, stream.meta.tokenizer_sha256, val.path)
+    set_arithmetic(exact=True, threads=1)
+    model, tokenizer = open_model(export.path)
+    length = config.sequence_length or model.shape.n_positions
+    if length > model.shape.n_positions:
+        raise ConfigError(
+            f"evaluate.sequence_length {length} is longer than the model's {model.shape.n_positions} positions: "
+            "shorten it, or set 0"
+        )
+    score = language_score(model, stream, length, config.batch_size)
+    scores = {
+        "loss": round(score.loss, 6),
+        "perplexity": round(score.perplexity, 4),
+        "tokens": score.tokens,
+        "sequence_length": length,
+    }
+    texts = write_texts(model, tokenizer, stream, config)
+    store.write_json(output.folder / "scores.json", scores)
+    store.write_json(output.folder / "texts.json", texts)
+    run.adopt(output, Counts(1, 1, totals={"tokens": score.tokens, "texts": len(texts)}))
+    return scores
+
+
+def write_texts(
+    model: "LanguageModel", tokenizer: Any, stream: "TokenStream", config: EvaluateConfig
+) -> list[dict[str, str]]:
+    """One text for each of the first documents that hold more than the prompt."""
+    from trainer.generate import continue_text
+
+    texts: list[dict[str, str]] = []
+    for shard in stream.shards:
+        for start, end in zip(shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True):
+            if len(texts) == config.texts:
+                return texts
+            if end - start <= config.prompt_tokens:
+                continue
+            ids = shard.tokens[start : start + config.prompt_tokens].tolist()
+            added = continue_text(model, ids, stream.meta.end_of_text, config.sampling, number=len(texts))
+            texts.append({"prompt": tokenizer.decode(ids), "text": tokenizer.decode(ids + added)})
+    return texts
+
+
+if __name__ == "__main__":
+    stage_main("trainer.evaluate")

@@ -1,0 +1,55 @@
+"""Stage `export`: the trained model as a Hugging Face folder.
+
+pretrain's checkpoints + tokenizer -> config.json, model.safetensors, generation_config.json, tokenizer.json,
+tokenizer_config.json: what `GPT2LMHeadModel.from_pretrained` and `AutoTokenizer.from_pretrained` open
+Run: python -m trainer.export pretrain/ tokenizer/ export/
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines import store
+from pipelines.command import Output, Source
+from pipelines.manifest import Counts
+from pipelines.stage import StageRun, stage_main
+from trainer.records import newest_checkpoint, read_record
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.model import Architecture
+
+VERSION = 1
+SHAPED_BY = ("safetensors", "tokenizers")
+
+
+def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -> dict[str, Any]:
+    """Convert the newest checkpoint; the tokenizer has to be the one that made the training tokens."""
+    from trainer import huggingface
+
+    folder = newest_checkpoint(pretrain.path)
+    record = read_record(folder)
+    huggingface.require_same_tokenizer(tokenizer.path, record["tokenizer"]["tokenizer_sha256"], pretrain.path)
+    shape, weights = read_checkpoint(folder, record)
+    end = record["tokenizer"]["end_of_text"]
+    ends = {"bos_token_id": end, "eos_token_id": end}
+    huggingface.save_folder(output.folder, shape, weights, ends)
+    store.write_json(output.folder / "generation_config.json", ends)
+    huggingface.save_tokenizer(tokenizer.path, output.folder, shape.n_positions)
+    run.adopt(output, Counts(1, 1))
+    return {"step": record["step"], "parameters": sum(weight.numel() for weight in weights.values())}
+
+
+def read_checkpoint(folder: Path, record: dict[str, Any]) -> "tuple[Architecture, dict[str, Tensor]]":
+    """The language model in a checkpoint, read by this process alone."""
+    from trainer.checkpoint import load, model_tensors
+    from trainer.model import Architecture, LanguageModel
+
+    shape = Architecture(**record["model"])
+    model = LanguageModel(shape)
+    load(folder, model_tensors(model), alone=True)
+    return shape, {name: weight.detach() for name, weight in model.named_parameters()}
+
+
+if __name__ == "__main__":
+    stage_main("trainer.export")

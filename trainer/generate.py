@@ -1,0 +1,105 @@
+"""Text from an exported model: a library for `evaluate`, and a small command.
+
+Run: python -m trainer.generate export/ "The mill stands" --new-tokens 100 --temperature 0.7 --seed 3
+
+Every draw follows from the seed and the number of the text, so texts do not depend on each other.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pipelines.errors import ConfigError, UserError
+from trainer.config import SamplingConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainer.model import LanguageModel
+
+
+def open_model(folder: Path) -> "tuple[LanguageModel, Any]":
+    """The language model and the tokenizer of a Hugging Face folder, on a GPU if there is one."""
+    import torch
+    from tokenizers import Tokenizer
+
+    from trainer import huggingface
+    from trainer.model import LanguageModel
+
+    shape = huggingface.read_architecture(folder)
+    if not (folder / huggingface.TOKENIZER).exists():
+        raise UserError(f"{folder}: has no {huggingface.TOKENIZER}; export the model with its tokenizer")
+    model = LanguageModel(shape)
+    huggingface.fill(model, huggingface.read_weights(folder), folder)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return model.eval().to(device), Tokenizer.from_file(str(folder / huggingface.TOKENIZER))
+
+
+def continue_text(
+    model: "LanguageModel", ids: Sequence[int], end_of_text: int, config: SamplingConfig, number: int = 0
+) -> list[int]:
+    """The tokens that `model` adds to `ids` (at least one), up to end-of-text, which is left out."""
+    import torch
+
+    device = next(model.parameters()).device
+    # Seeded apart by a fixed odd stride, so that neighbouring seeds do not share draws.
+    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
+    tokens = list(ids)
+    with torch.no_grad():
+        for _ in range(config.new_tokens):
+            window = torch.tensor([tokens[-model.shape.n_positions :]], device=device)
+            token = draw(model(window)[0, -1].cpu(), config, generator)
+            if token == end_of_text:
+                break
+            tokens.append(token)
+    return tokens[len(ids) :]
+
+
+def draw(logits_V: "torch.Tensor", config: SamplingConfig, generator: "torch.Generator") -> int:
+    """One token from the `top_k` likeliest, at a temperature."""
+    import torch
+
+    if config.temperature == 0:
+        return int(logits_V.argmax())
+    kept = min(config.top_k or len(logits_V), len(logits_V))
+    values, tokens = logits_V.double().topk(kept)
+    probabilities = torch.softmax(values / config.temperature, 0)
+    return int(tokens[torch.multinomial(probabilities, 1, generator=generator)])
+
+
+def write_text(folder: Path, prompt: str, config: SamplingConfig) -> str:
+    """The prompt and what the model in `folder` adds to it."""
+    from trainer.huggingface import end_of_text_id
+
+    model, tokenizer = open_model(folder)
+    end = end_of_text_id(folder)
+    ids = tokenizer.encode(prompt).ids or [end]
+    return prompt + tokenizer.decode(continue_text(model, ids, end, config))
+
+
+def main() -> int:
+    """The command; returns its exit status."""
+    import tyro
+    from tyro.conf import OmitArgPrefixes, Positional, arg
+
+    from pipelines import config as configs
+
+    def generate(
+        export: Positional[Annotated[Path, arg(help="a Hugging Face folder, such as export's")]],
+        prompt: Positional[Annotated[str, arg(help="how the text begins")]] = "",
+        sampling: OmitArgPrefixes[SamplingConfig] = SamplingConfig(),  # noqa: B008 (frozen)
+    ) -> None:
+        checked = configs.check(SamplingConfig, sampling, "generate", "command line")
+        print(write_text(export, prompt, checked))
+
+    try:
+        tyro.cli(generate, prog="python -m trainer.generate", description=__doc__)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""Weights from and to transformers' GPT-2, and the Hugging Face folders that hold them.
+
+transformers keeps matrices as (in, out) where ours are (out, in), and query, key and value side by side in
+`c_attn`; its head is the embedding, like ours. Both ways only move numbers: a round trip is equal to the bit. The
+folders are written and read without importing transformers, from safetensors only (never a pickle).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from pipelines import store
+from pipelines.errors import UserError
+from trainer.model import GPT2, TIED, Architecture
+
+WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+END_OF_TEXT = "<|endoftext|>"
+PAD = "<|pad|>"
+
+_MATRICES = ("attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+_PARTS = ("q", "k", "v")
+
+
+def to_huggingface(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Our weights under transformers' names and in its shapes."""
+    converted: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        base, _, last = name.rpartition(".attn.q.")
+        if base:
+            parts = [weights[f"{base}.attn.{part}.{last}"] for part in _PARTS]
+            converted[f"{base}.attn.c_attn.{last}"] = _turned(torch.cat(parts))
+        elif name.endswith(_MATRICES):
+            converted[name] = _turned(weight)
+        elif ".attn.k." not in name and ".attn.v." not in name:
+            converted[name] = weight.contiguous()
+    return converted
+
+
+def from_huggingface(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of transformers, with or without its `transformer.` prefix, under our names and in our shapes."""
+    converted: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        name = key if key.startswith(("transformer.", "score.", "lm_head.")) else f"transformer.{key}"
+        if name.endswith((".attn.bias", ".attn.masked_bias", "lm_head.weight")):
+            continue  # causal masks of old versions, and the tied head
+        if ".attn.c_attn." in name:
+            for part, piece in zip(_PARTS, _turned(tensor).chunk(3), strict=True):
+                converted[name.replace("c_attn", part)] = piece.contiguous()
+        else:
+            converted[name] = _turned(tensor) if name.endswith(_MATRICES) else tensor.contiguous()
+    return converted
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    """A matrix (in, out) as (out, in) or back; a bias as it is."""
+    return tensor.transpose(0, -1).contiguous()
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """The model that `config.json` describes; UserError when it is none that we can compute."""
+    config = store.read_json(folder / "config.json")
+    sizes = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
+    if missing := [name for name in sizes if not isinstance(config.get(name), int)]:
+        raise UserError(f"{folder / 'config.json'}: lacks {', '.join(missing)}; not a GPT-2 of transformers")
+    fixed = {
+        "model_type": ("gpt2",),
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "n_inner": (None, 4 * config["n_embd"]),
+        "layer_norm_epsilon": (1e-5,),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+        "tie_word_embeddings": (True,),
+    }
+    for name, allowed in fixed.items():
+        if config.get(name, allowed[0]) not in allowed:
+            raise UserError(f"{folder / 'config.json'}: {name} is {config[name]}, this GPT-2 has {allowed[0]}")
+    return Architecture(**{name: config[name] for name in sizes})
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights in a folder under our names, in fp32; UserError when they are missing or damaged."""
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except FileNotFoundError:
+        raise UserError(f"{folder}: has no {WEIGHTS}; save the model with safe_serialization=True") from None
+    except SafetensorError as error:
+        raise UserError(f"{folder / WEIGHTS}: not readable ({error}); get or export the model again") from None
+    return {name: weight.float() for name, weight in from_huggingface(tensors).items()}
+
+
+@torch.no_grad()
+def fill(model: GPT2, weights: dict[str, Tensor], source: Path) -> None:
+    """Copy `weights` into `model`; the embedding's first rows where the model has more of them.
+
+    Raises UserError, naming the first weight that is missing or has another shape.
+    """
+    for name, target in model.named_parameters():
+        weight = weights.get(name)
+        if weight is None:
+            raise UserError(f"{source}: has no weight {name}; it is another model")
+        rows = target[: len(weight)] if name == TIED else target
+        if rows.shape != weight.shape:
+            raise UserError(f"{source}: {name} is {tuple(weight.shape)}, expected {tuple(rows.shape)}; another model")
+        rows.copy_(weight)
+
+
+def save_folder(folder: Path, shape: Architecture, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
+    """Write config.json and model.safetensors; `settings` are added to the config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "gpt2",
+        "architectures": ["GPT2ForSequenceClassification" if shape.num_labels else "GPT2LMHeadModel"],
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        "resid_pdrop": shape.dropout,
+        "embd_pdrop": shape.dropout,
+        "attn_pdrop": shape.attention_dropout,
+        **{name: getattr(shape, name) for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")},
+        **settings,
+    }
+    store.write_json(folder / "config.json", config)
+    save_file(to_huggingface(weights), folder / WEIGHTS, metadata={"format": "pt"})
+    # safetensors makes files that only their owner can read.
+    (folder / WEIGHTS).chmod(0o644)
+    store.sync_file(folder / WEIGHTS)
+
+
+def save_tokenizer(source: Path, folder: Path, n_positions: int, *, pad: bool = False) -> None:
+    """Copy the tokenizer beside a model so that AutoTokenizer opens it, with a padding token if asked."""
+    from tokenizers import AddedToken, Tokenizer
+
+    if pad:
+        tokenizer = Tokenizer.from_file(str(source / TOKENIZER))
+        tokenizer.add_special_tokens([AddedToken(PAD, special=True, normalized=False)])
+        text = tokenizer.to_str()
+    else:
+        text = (source / TOKENIZER).read_text()
+    with store.create(folder / TOKENIZER) as file:
+        file.write(text.encode())
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "unk_token": END_OF_TEXT,
+        "model_max_length": n_positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    store.write_json(folder / "tokenizer_config.json", config | ({"pad_token": PAD} if pad else {}))
+
+
+def require_same_tokenizer(folder: Path, sha256: str, other: Path) -> None:
+    """Raise UserError unless the tokenizer in `folder` is the one that made `other`."""
+    path = folder / TOKENIZER
+    if not path.exists():
+        raise UserError(f"{folder}: has no {TOKENIZER}; export the model with its tokenizer")
+    if store.sha256(path) != sha256:
+        raise UserError(
+            f"{path}: not the tokenizer that made {other}; use one tokenizer for both, and tokenize or export again"
+        )
+
+
+def end_of_text_id(folder: Path) -> int:
+    """The end-of-text token's id, from the exported config."""
+    return int(json.loads((folder / "config.json").read_text())["eos_token_id"])
