@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 ACCEPTED = "gzip, deflate"
+_GZIP = b"\x1f\x8b"
 
 
 class BodyTooLargeError(ValueError):
@@ -23,15 +24,20 @@ class BodyDecoder:
         self._limit = limit
         self._received = 0
         self._encoding = encoding.strip().lower()
-        self._inflater: Any = _inflater(self._encoding)
-        self._member_open = False
+        self._plain = self._encoding in ("", "identity")
+        # None: between two members of a gzip file, or before the first byte.
+        self._inflater: Any = None
+        self._start = b""
+        self._ended = False
+        if not self._plain:
+            _new_inflater(self._encoding, b"")
 
     def feed(self, chunk: bytes) -> None:
         """Take in a chunk as it was sent; raises BodyTooLargeError or BodyEncodingError."""
         self._received += len(chunk)
         if self._received > self._limit:
             raise BodyTooLargeError(f"more than {self._limit} bytes sent")
-        if self._inflater is None:
+        if self._plain:
             self.body += chunk
             return
         try:
@@ -41,42 +47,44 @@ class BodyDecoder:
 
     def finish(self) -> bytes:
         """The whole body; raises BodyEncodingError when compressed data stop short."""
-        if self._member_open:
+        if self._inflater is not None:
             raise BodyEncodingError(f"{self._encoding}: the compressed data are cut off")
         return bytes(self.body)
 
     def _inflate(self, chunk: bytes) -> None:
-        while chunk and self._inflater is not None:
-            if self._encoding == "deflate" and not self._received - len(chunk):
-                self._inflater = _deflate_inflater(chunk)
-            self._member_open = True
+        while chunk and not self._ended:
+            if self._inflater is None:
+                chunk = self._open_member(chunk)
+                continue
             self.body += self._inflater.decompress(chunk, self._limit + 1 - len(self.body))
             if len(self.body) > self._limit:
                 raise BodyTooLargeError(f"more than {self._limit} bytes decoded, from {self._received} sent")
             chunk = self._inflater.unconsumed_tail
             if self._inflater.eof:
-                # gzip files may have several members; what else follows the end is not part of the body.
                 chunk = self._inflater.unused_data
-                self._member_open = False
-                self._inflater = _inflater(self._encoding)
-                if not chunk.startswith(b"\x1f\x8b"):
-                    return
+                self._inflater = None
+
+    def _open_member(self, chunk: bytes) -> bytes:
+        """Start to decompress once two bytes say what follows; whatever else follows a member is no body."""
+        self._start += chunk
+        if len(self._start) < 2:
+            return b""
+        start, self._start = self._start, b""
+        if self.body and not start.startswith(_GZIP):
+            self._ended = True
+            return b""
+        self._inflater = _new_inflater(self._encoding, start)
+        return start
 
 
-def _inflater(encoding: str) -> Any:
-    if encoding in ("", "identity"):
-        return None
+def _new_inflater(encoding: str, start: bytes) -> Any:
     if encoding in ("gzip", "x-gzip"):
         return zlib.decompressobj(zlib.MAX_WBITS | 16)
     if encoding == "deflate":
-        return zlib.decompressobj()
+        # It should be zlib's format (RFC 9110 section 8.4.1.2), but some servers send it bare.
+        is_zlib = start[:1] and start[0] & 0x0F == 8 and int.from_bytes(start[:2], "big") % 31 == 0
+        return zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
     raise BodyEncodingError(f"{encoding} was not asked for")
-
-
-def _deflate_inflater(start: bytes) -> Any:
-    # "deflate" should be zlib's format (RFC 9110 section 8.4.1.2), but some servers send it bare.
-    is_zlib = start[0] & 0x0F == 8 and (len(start) < 2 or int.from_bytes(start[:2], "big") % 31 == 0)
-    return zlib.decompressobj() if is_zlib else zlib.decompressobj(-zlib.MAX_WBITS)
 
 
 async def read_body(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from dataprep import bodies
 from dataprep.addresses import RefusedAddressError, is_public, parse_address, refuse_private
 from dataprep.local_site import LOOPBACK
 
@@ -107,6 +108,6 @@ def open_session(
         headers={
             "User-Agent": user_agent,
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
-            "Accept-Encoding": "gzip, deflate",
+            "Accept-Encoding": bodies.ACCEPTED,
         },
     )

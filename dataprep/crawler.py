@@ -153,7 +153,7 @@ class Crawler:
         return Fetched(
             url=job.url,
             rule=error.rule if error else PAGE,
-            value=error.value if error else "",
+            value=_valid(error.value) if error else "",
             transient=bool(error and error.transient),
             attempts=job.attempts,
             started=SITE_TIME if local else started,
@@ -164,9 +164,14 @@ class Crawler:
             status=trail.status,
             address=trail.address,
             request_head=trail.request_head,
-            response_head=trail.response_head,
+            response_head=_valid(trail.response_head),
             body=body,
         )
+
+
+def _valid(text: str) -> str:
+    """Text without halves of surrogate pairs, which stand for the invalid bytes of a server."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def utc_now() -> str:

@@ -72,7 +72,7 @@ class FetchStore:
         """Keep one outcome; it survives a kill of this process as soon as this returns."""
         values = dataclasses.asdict(fetched)
         page = zstandard.compress(values.pop("body"), 3)
-        metadata = json.dumps(values, ensure_ascii=False).encode()
+        metadata = json.dumps(values).encode()
         flags = _TRANSIENT * fetched.transient | _NO_PAGE * (fetched.rule != PAGE)
         checksum = xxhash.xxh3_128_digest(metadata + page)
         key = self._key(fetched.url)

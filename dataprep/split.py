@@ -53,13 +53,14 @@ class Targets:
     val: int
 
 
-def split(config: SplitConfig, run: StageRun, documents: Documents, train: Output, val: Output) -> None:
+def split(config: SplitConfig, run: StageRun, documents: Documents, train: Output, val: Output) -> dict[str, int]:
     """Count the sides, scatter every input shard, gather every output shard."""
     sides = run.map(count_sides, documents.parts, config, into="sides").totals
     for side, hint in ((TRAIN, "lower"), (VAL, "raise")):
         if not sides.get(side):
             raise UserError(
-                f"split: no document of {sum(sides.values())} falls to {side}; {hint} split.val_share ({config.val_share}), "
+                f"split: no document of {sum(sides.values())} falls to {side}; {hint} split.val_share "
+                f"({config.val_share}), "
                 "or give more documents"
             )
     targets = Targets(*(-(-sides[side] // config.documents_per_shard) for side in (TRAIN, VAL)))
@@ -69,6 +70,8 @@ def split(config: SplitConfig, run: StageRun, documents: Documents, train: Outpu
     for output, first, count in ((train, 0, targets.train), (val, targets.train, targets.val)):
         parts = [Part(f"part-{i:05d}", scattered) for i in range(count)]
         run.map(gather_part, parts, first, into=output)
+    total = sum(sides.values())
+    return {"in": total, "out": total, **sides}
 
 
 def count_sides(part: Part, folder: Path, config: SplitConfig) -> Counts:  # noqa: ARG001 - writes no file

@@ -29,7 +29,7 @@ def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
             for path in sorted(_paths_in(sections))
             if given(path) and Path(path).exists()
         },
-        "words": call.words,
+        "words": {name: list(word) if isinstance(word, tuple) else word for name, word in call.words.items()},
         "outputs": {name: "".join(path.suffixes) for name, path in call.outputs.items()},
     }
 

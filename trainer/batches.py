@@ -129,7 +129,7 @@ class TokenStream:
         return int(self._ends[-1])
 
     def read(self, start: int, length: int) -> Ids:
-        """Tokens start..start+length, across shards."""
+        """Tokens start..start+length (at least one), across shards."""
         pieces: list[Ids] = []
         index = int(np.searchsorted(self._ends, start, side="right"))
         while length:
@@ -137,7 +137,7 @@ class TokenStream:
             begin = start - (int(self._ends[index]) - len(shard))
             pieces.append(shard[begin : begin + length].astype(np.int64))
             start, length, index = start + len(pieces[-1]), length - len(pieces[-1]), index + 1
-        return pieces[0] if len(pieces) == 1 else np.concatenate([*pieces, np.empty(0, np.int64)])
+        return np.concatenate(pieces)
 
     def samples(self, sequence_length: int) -> int:
         """Whole samples in the stream: sample i predicts tokens i*length+1 .. (i+1)*length."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.clusters import (
@@ -62,6 +62,7 @@ def true_pairs(sets: list[set[int]]) -> dict[Edge, float]:
     return {pair: value for pair, value in zip(pairs, values, strict=True) if value >= THRESHOLD}
 
 
+@settings(deadline=None)
 @given(edges_strategy(20))
 def test_union_find_gives_the_connected_components(edges: list[Edge]) -> None:
     forest = UnionFind(20)
@@ -128,6 +129,7 @@ def regroup(ranks: list[int], pairs: dict[Edge, float]) -> dict[int, tuple[int, 
     return result
 
 
+@settings(deadline=None)
 @given(edges_strategy(12), st.permutations(range(12)))
 def test_survivors_in_order_of_rank_are_those_of_regrouping(edges: list[Edge], ranks: list[int]) -> None:
     pairs = {(min(a, b), max(a, b)): 0.7 + (a * 7 + b) % 30 / 100 for a, b in edges if a != b}

@@ -4,7 +4,7 @@ import unicodedata
 
 import pyarrow as pa
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.characters import ALONE, MARK, SPACE, UNSTABLE, WORD, character_flags
@@ -15,12 +15,14 @@ TRICKY = f"{SPACES}AZaz09_.é\u0301e\u00df\u0130\u1e9e\u01c5“—日本ไท�
 TEXTS = st.lists(st.text() | st.text(alphabet=TRICKY), max_size=8)
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_folding_many_texts_equals_folding_each_with_unicodedata(texts: list[str]) -> None:
     folded = fold_texts(raw_texts(texts))
     assert [folded.encoded(number).decode() for number in range(len(texts))] == [fold_text(text) for text in texts]
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_equal_texts_up_to_case_form_and_white_space_have_equal_hashes(texts: list[str]) -> None:
     twins = [" " + unicodedata.normalize("NFD", text).replace(" ", "\n\t") + "\u00a0" for text in texts]
@@ -39,7 +41,7 @@ def test_pieces_cover_every_text_once_even_one_larger_than_a_piece() -> None:
     texts = pa.array(["a", "b" * 3_000_000, "", "c"] + ["d" * 400_000] * 4)
     pieces = list(text_pieces(texts))
     assert [text for _, piece in pieces for text in piece.to_pylist()] == texts.to_pylist()
-    assert [start for start, _ in pieces] == [0, 1, 2, 4, 6]
+    assert [start for start, _ in pieces] == [0, 1, 2, 6]
 
 
 def test_characters_above_ascii_are_classed_as_unicode_says() -> None:

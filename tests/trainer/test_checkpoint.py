@@ -1,0 +1,169 @@
+"""Checkpoints: any layout loads them, equal runs write equal bytes, and a hostile one executes nothing."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipelines.errors import UserError
+from tests.trainer import small
+from trainer import checkpoint
+from trainer.config import ParallelConfig
+from trainer.model import Architecture, LanguageModel, initialise
+from trainer.optimizer import Recipe, build_optimizer
+
+SHAPE = Architecture.of(small.MODEL, vocab_size=61)
+RECORD = {"model": SHAPE.record(), "tokenizer": {}, "step": 3, "position": 0, "tokens": 0, "optimizer_steps": 3}
+
+
+def state(seed: int) -> dict[str, torch.Tensor]:
+    """A model's and its optimizer's tensors, all different from 0."""
+    model = LanguageModel(SHAPE)
+    initialise(model, seed)
+    optimizer = build_optimizer(model, Recipe.of(small.PRETRAIN, 10, 0))
+    generator = torch.Generator().manual_seed(seed)
+    for moments in optimizer.state.values():
+        moments["exp_avg"].normal_(generator=generator)
+        moments["exp_avg_sq"].uniform_(generator=generator)
+    return checkpoint.model_tensors(model) | checkpoint.optimizer_tensors(model, optimizer)
+
+
+def save(root: Path, step: int) -> None:
+    from trainer.parallel.mesh import Mesh
+
+    checkpoint.save(root, step, state(step), RECORD, Mesh(ParallelConfig(), torch.device("cpu")))
+
+
+def load(folder: Path, seed: int) -> bool:
+    """Whether a checkpoint fills other tensors with those of `seed`."""
+    tensors = state(seed + 1)
+    checkpoint.load(folder, tensors)
+    return all(torch.equal(tensors[name], tensor) for name, tensor in state(seed).items())
+
+
+@pytest.fixture(scope="module")
+def saved(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of step 3, written by two processes."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    workers.run(2, save, root, 3)
+    return root / "step-00000003"
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_any_number_of_processes_loads_a_checkpoint_to_the_bit(workers: Any, saved: Path, size: int) -> None:
+    assert workers.run(size, load, saved, 3) == [True] * size
+
+
+def test_a_process_alone_loads_the_model_only(saved: Path) -> None:
+    model = LanguageModel(SHAPE)
+    tensors = checkpoint.model_tensors(model)
+    checkpoint.load(saved, tensors, alone=True)
+    assert all(torch.equal(tensor, state(3)[name]) for name, tensor in tensors.items())
+
+
+def test_names_are_canonical_and_the_vocabulary_has_its_true_size(saved: Path) -> None:
+    entries = checkpoint.read_index(saved).state_dict_metadata
+    assert entries["model.transformer.wte.weight"].size == torch.Size((61, 32))
+    assert entries["optimizer.exp_avg.transformer.h.1.mlp.c_fc.weight"].size == torch.Size((128, 32))
+    assert not [name for name in entries if "lm_head" in name]
+
+
+def test_equal_states_are_written_as_equal_bytes(workers: Any, saved: Path, tmp_path: Path) -> None:
+    workers.run(2, save, tmp_path, 3)
+    assert small.contents(tmp_path / "step-00000003") == small.contents(saved)
+    assert not list(tmp_path.glob(".*"))
+    assert str(tmp_path).encode() not in (saved / ".metadata").read_bytes()
+
+
+def test_the_librarys_own_tools_read_a_checkpoint(saved: Path, tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    dcp_to_torch_save(saved, tmp_path / "all.pt")
+    assert torch.equal(torch.load(tmp_path / "all.pt")["model"]["transformer"]["wpe"]["weight"], state(3)["model.transformer.wpe.weight"])
+
+
+class Exploit:
+    """What a hostile pickle looks like: a call of any function when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return os.mkdir, (str(self.path),)
+
+
+def copy(folder: Path, target: Path) -> Path:
+    target.mkdir()
+    for name, data in small.contents(folder).items():
+        (target / name).write_bytes(data)
+    return target
+
+
+def test_a_malicious_index_does_not_execute(saved: Path, tmp_path: Path) -> None:
+    folder = copy(saved, tmp_path / "step-00000003")
+    victim = tmp_path / "executed"
+    (folder / ".metadata").write_bytes(pickle.dumps(Exploit(victim)))
+    with pytest.raises(UserError, match=r"it asks for posix.mkdir\); it was not executed"):
+        checkpoint.load(folder, state(0), alone=True)
+    assert not victim.exists()
+    pickle.loads((folder / ".metadata").read_bytes())
+    assert victim.exists(), "the exploit itself must work, or this test shows nothing"
+
+
+def test_a_malicious_index_inside_a_right_one_does_not_execute(saved: Path, tmp_path: Path) -> None:
+    folder = copy(saved, tmp_path / "step-00000003")
+    index = checkpoint.read_index(folder)
+    index.planner_data = Exploit(tmp_path / "executed")
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    with pytest.raises(UserError, match="it was not executed"):
+        checkpoint.load(folder, state(0), alone=True)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_index_that_wants_unlimited_unpickling_or_other_files_is_refused(saved: Path, tmp_path: Path) -> None:
+    """The library itself would unpickle whatever is not a tensor."""
+    from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+    folder = copy(saved, tmp_path / "step-00000003")
+    index = checkpoint.read_index(folder)
+    name = next(iter(index.state_dict_metadata))
+    index.state_dict_metadata[name] = BytesStorageMetadata()
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    with pytest.raises(UserError, match="BytesStorageMetadata"):
+        checkpoint.load(folder, state(0), alone=True)
+
+    index = checkpoint.read_index(saved)
+    assert index.storage_data
+    next(iter(index.storage_data.values())).relative_path = "../../secret"
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    with pytest.raises(UserError, match=r"its index names the file '../../secret'"):
+        checkpoint.load(folder, state(0), alone=True)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\x80\x04N."])
+def test_a_damaged_index_is_one_clear_line(saved: Path, tmp_path: Path, data: bytes) -> None:
+    folder = copy(saved, tmp_path / "step-00000003")
+    (folder / ".metadata").write_bytes(data)
+    with pytest.raises(UserError, match="not an index of ours"):
+        checkpoint.load(folder, state(0), alone=True)
+
+
+def test_a_missing_tensor_and_another_shape_are_refused(saved: Path) -> None:
+    with pytest.raises(UserError, match="has no tensor model.more"):
+        checkpoint.load(saved, {"model.more": torch.zeros(1)}, alone=True)
+    with pytest.raises(UserError, match=r"model.transformer.wpe.weight is \(32, 32\) .* expected \(8, 32\)"):
+        checkpoint.load(saved, {"model.transformer.wpe.weight": torch.zeros(8, 32)}, alone=True)
+
+
+def save_into_a_file(root: Path) -> str:
+    with pytest.raises((UserError, OSError)) as error:
+        save(root, 3)
+    return f"{error.type.__name__}: {error.value}"
+
+
+def test_the_record_is_plain_json(saved: Path) -> None:
+    assert json.loads((saved / "run.json").read_text()) == RECORD

@@ -1,0 +1,189 @@
+"""Processes, micro batches and interruptions do not change what is trained."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.errors import UserError
+from tests.trainer import small
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.pretrain import Job
+from trainer.process import Place, Process, StopFlag, set_arithmetic
+
+Trained = dict[str, Any]
+
+
+def process() -> Process:
+    """This worker as a training process."""
+    import torch
+    import torch.distributed as dist
+
+    set_arithmetic(exact=True, threads=1)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return Process(Place(rank, size, rank, size), torch.device("cpu"), True, StopFlag())
+
+
+def pretrained(job: Job, steps: int) -> Trained:
+    """Losses, gradient norms and final weights of so many steps, as one worker sees them."""
+    from trainer.checkpoint import model_tensors
+    from trainer.loop import train_step
+    from trainer.pretrain import prepare
+
+    training = prepare(process(), job)
+    reports = [train_step(training) for _ in range(steps)]
+    weights = {name: tensor.numpy().copy() for name, tensor in model_tensors(training.model).items()}
+    counters = (training.step, training.position, training.tokens)
+    losses, norms = [report.loss for report in reports], [report.grad_norm for report in reports]
+    return {"losses": losses, "norms": norms, "weights": weights, "counters": counters}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("loop")
+    return Job(
+        config=dataclasses.replace(small.PRETRAIN, clip_norm=0.5),
+        model=small.MODEL,
+        parallel=ParallelConfig(device="cpu"),
+        train=small.write_stream(folder / "train"),
+        val=small.write_stream(folder / "val", seed=1),
+        data={"train": "a", "val": "b"},
+        scratch=folder / "scratch",
+    )
+
+
+def with_config(job: Job, model: ModelConfig | None = None, **changes: Any) -> Job:
+    config: PretrainConfig = dataclasses.replace(job.config, **changes)
+    return dataclasses.replace(job, config=config, model=model or job.model)
+
+
+@pytest.fixture(scope="module")
+def reference(workers: Any, job: Job) -> Trained:
+    """One process, the whole batch at once."""
+    return workers.run(1, pretrained, job, 8)[0]
+
+
+def assert_equal(found: Trained, expected: Trained, *, losses: float = 1e-6, weights: float = 6e-6) -> None:
+    np.testing.assert_allclose(found["losses"], expected["losses"], atol=losses, rtol=0)
+    np.testing.assert_allclose(found["norms"], expected["norms"], atol=1e-6, rtol=0)
+    for name, weight in expected["weights"].items():
+        np.testing.assert_allclose(found["weights"][name], weight, atol=weights, rtol=0, err_msg=name)
+    assert found["counters"] == expected["counters"]
+
+
+def test_training_learns_and_its_norms_are_clipped_ones(reference: Trained) -> None:
+    assert reference["losses"][0] == pytest.approx(np.log(61), abs=0.1)
+    assert reference["losses"][-1] < reference["losses"][0] - 0.05
+    assert min(reference["norms"]) > 0.5, "clipping to 0.5 must act, or these tests do not test it"
+    assert reference["counters"] == (8, 64, 1024)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_several_processes_train_the_same_model(workers: Any, job: Job, reference: Trained, size: int) -> None:
+    ranks = workers.run(size, pretrained, job, 8)
+    assert_equal(ranks[0], reference)
+    for rank in ranks[1:]:
+        assert rank["losses"] == ranks[0]["losses"]
+        assert rank["norms"] == ranks[0]["norms"]
+        assert all(np.array_equal(weight, ranks[0]["weights"][name]) for name, weight in rank["weights"].items())
+
+
+@pytest.mark.parametrize(("size", "micro"), [(1, 2), (2, 1)])
+def test_accumulated_micro_batches_train_the_same_model(
+    workers: Any, job: Job, reference: Trained, size: int, micro: int
+) -> None:
+    assert_equal(workers.run(size, pretrained, with_config(job, micro_batch_size=micro), 8)[0], reference)
+
+
+def test_dropout_is_the_same_in_any_layout(workers: Any, job: Job, reference: Trained) -> None:
+    dropping = with_config(job, dataclasses.replace(job.model, dropout=0.2))
+    whole = workers.run(1, pretrained, dropping, 8)[0]
+    assert abs(whole["losses"][-1] - reference["losses"][-1]) > 1e-3
+    assert_equal(workers.run(2, pretrained, with_config(dropping, micro_batch_size=2), 8)[0], whole)
+
+
+def test_the_same_layout_is_equal_to_the_last_bit(workers: Any, job: Job) -> None:
+    first, second = (workers.run(2, pretrained, job, 4)[0] for _ in range(2))
+    assert first["losses"] == second["losses"]
+    assert all(np.array_equal(first["weights"][name], second["weights"][name]) for name in first["weights"])
+
+
+def trained_with_hooks(job: Job, stop_after: int | None, micro: int = 0) -> Trained:
+    """All steps with hooks, as the stage does it; asked to stop in the last of the processes."""
+    from trainer import hooks
+    from trainer.checkpoint import model_tensors
+    from trainer.loop import train
+    from trainer.pretrain import prepare, validation
+    from trainer.process import Stopped
+
+    class Stop(hooks.Hook):
+        def after_step(self, training: Any, report: Any) -> None:
+            if report.step == stop_after and training.mesh.rank == training.mesh.data_ranks - 1:
+                training.stop.requested = True
+
+    training = prepare(process(), with_config(job, micro_batch_size=micro))
+    measure = validation(training, job)
+    around = [
+        hooks.Validation(measure, 4),
+        hooks.Curve(job.curve, untrained=measure),
+        hooks.Speeds(job.segments, {}),
+        hooks.Checkpoints(job.checkpoints, 2),
+        Stop(),
+    ]
+    stopped = ""
+    try:
+        train(training, around)
+    except Stopped as reason:
+        stopped = str(reason)
+    weights = {name: tensor.numpy().copy() for name, tensor in model_tensors(training.model).items()}
+    return {"weights": weights, "stopped": stopped, "step": training.step}
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(workers: Any, job: Job, tmp_path: Path) -> None:
+    """Every process stops after the same step, one after the request, although only one was asked."""
+    model = dataclasses.replace(job.model, dropout=0.1)
+    whole = dataclasses.replace(job, scratch=tmp_path / "whole", model=model)
+    broken = dataclasses.replace(job, scratch=tmp_path / "broken", model=model)
+    expected = workers.run(2, trained_with_hooks, whole, None)
+    stopped = workers.run(2, trained_with_hooks, broken, 5)
+    assert [rank["stopped"] for rank in stopped] == ["after step 6 of 8"] * 2
+    resumed = workers.run(2, trained_with_hooks, broken, None)
+    for rank in range(2):
+        assert resumed[rank]["step"] == 8
+        for name, weight in expected[rank]["weights"].items():
+            assert np.array_equal(resumed[rank]["weights"][name], weight), name
+    assert broken.curve.read_bytes() == whole.curve.read_bytes()
+    assert len(whole.curve.read_text().splitlines()) == 10
+    # The checkpoint of the stop is off the cadence: it is gone, and what stays is the same.
+    assert small.contents(broken.checkpoints) == small.contents(whole.checkpoints)
+
+
+def test_an_unfinished_run_goes_on_in_another_layout(workers: Any, job: Job, tmp_path: Path) -> None:
+    broken = dataclasses.replace(job, scratch=tmp_path / "broken")
+    whole = dataclasses.replace(job, scratch=tmp_path / "whole")
+    expected = workers.run(1, trained_with_hooks, whole, None)[0]
+    assert workers.run(2, trained_with_hooks, broken, 3)[0]["stopped"]
+    resumed = workers.run(1, trained_with_hooks, broken, None, 2)[0]
+    for name, weight in expected["weights"].items():
+        np.testing.assert_allclose(resumed["weights"][name], weight, atol=6e-6, rtol=0, err_msg=name)
+
+
+def diverged(job: Job) -> str:
+    import torch
+
+    from trainer.loop import train_step
+    from trainer.pretrain import prepare
+
+    training = prepare(process(), job)
+    with torch.no_grad():
+        training.model.transformer.ln_f.weight.fill_(torch.inf)
+    with pytest.raises(UserError) as error:
+        train_step(training)
+    return str(error.value)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_in_every_process(workers: Any, job: Job) -> None:
+    for message in workers.run(2, diverged, job):
+        assert "the loss of step 1 is nan: lower the learning rate" in message

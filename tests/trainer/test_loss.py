@@ -1,0 +1,59 @@
+"""The chunked loss equals the plain one, for any chunk and precision."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from trainer import loss
+from trainer.loss import class_loss, linear_cross_entropy
+
+N, D, V, REAL = 300, 16, 40, 37
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(N, D, generator=generator)
+    weight = torch.randn(V, D, generator=generator)
+    weight[REAL:] = 0
+    return hidden.requires_grad_(), weight.requires_grad_(), torch.randint(0, REAL, (N,), generator=generator)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 299, 300, 1000])
+def test_any_chunk_gives_the_plain_loss_and_gradients(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "CHUNK_TOKENS", tokens)
+    monkeypatch.setattr(loss, "CHUNK_VALUES", {"cpu": 1})
+    hidden, weight, targets = inputs()
+    expected = F.cross_entropy(hidden @ weight[:REAL].T, targets, reduction="sum")
+    found = linear_cross_entropy(hidden, weight, targets, REAL)
+    torch.testing.assert_close(found, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(found * 0.25, (hidden, weight)),
+        torch.autograd.grad(expected * 0.25, (hidden, weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_half_precision_hidden_states_add_up_in_fp32() -> None:
+    hidden, weight, targets = inputs()
+    half = hidden.detach().bfloat16().requires_grad_()
+    found = linear_cross_entropy(half, weight, targets, REAL)
+    found.backward()
+    expected = F.cross_entropy(half.float() @ weight[:REAL].T, targets, reduction="sum")
+    assert found.dtype == torch.float32
+    assert half.grad is not None
+    assert half.grad.dtype == torch.bfloat16
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
+
+
+def test_large_logits_do_not_overflow() -> None:
+    hidden, weight, targets = inputs()
+    assert torch.isfinite(linear_cross_entropy(hidden * 1e4, weight, targets, REAL))
+
+
+def test_class_losses_are_sums_and_one_output_is_a_regression() -> None:
+    logits, labels = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
+    assert class_loss(logits, labels).item() == pytest.approx(0.126928 + 0.693147, rel=1e-4)
+    assert class_loss(logits[:, :1], torch.tensor([1.0, 3.0])).item() == pytest.approx(1 + 9)
