@@ -80,16 +80,17 @@ class Crawler:
     async def next_outcomes(self) -> list[Fetched]:
         """At least one outcome; none when all URLs are done."""
         while not self._outcomes:
+            for task in [task for task in self._tasks if task.done()]:
+                self._tasks.discard(task)
+                task.result()
             wait = self._start_tasks()
             if not self._tasks and wait is None:
                 return []
+            # Nothing is awaited since the tasks were looked at, so no end of a task is missed.
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._wake.wait()
-            for task in [task for task in self._tasks if task.done()]:
-                self._tasks.discard(task)
-                task.result()
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 

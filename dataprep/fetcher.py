@@ -27,6 +27,7 @@ RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PAGES = (200, 203)
 _ROBOTS_REDIRECTS = 5
+_LONGEST_VALUE = 300
 
 
 class FetchError(Exception):
@@ -39,9 +40,9 @@ class FetchError(Exception):
     def __init__(
         self, rule: str, value: object, *, transient: bool = False, again: bool = False, retry_after: float = 0.0
     ) -> None:
-        super().__init__(f"{rule}: {value}")
         self.rule = rule
-        self.value = str(value)
+        self.value = " ".join(str(value).split())[:_LONGEST_VALUE]
+        super().__init__(f"{rule}: {self.value}")
         self.transient = transient or again
         self.again = again
         self.retry_after = retry_after
@@ -91,7 +92,7 @@ class Fetcher:
             trail.redirects.append(f"{response.status} {target.url}")
             if len(trail.redirects) > self._config.max_redirects:
                 raise FetchError("too_many_redirects", len(trail.redirects))
-            target = self.vet(urllib.parse.urljoin(target.url, location), trail)
+            target = self.vet(_joined(target.url, location), trail)
             if target.url in seen:
                 raise FetchError("redirect_loop", target.url)
 
@@ -183,8 +184,16 @@ class Fetcher:
                     if response.status not in _REDIRECTS or not location:
                         body = await _read_at_most(response, ROBOTS_BYTES) if response.status == 200 else b""
                         return RobotsReply(response.status, body)
-            url = urllib.parse.urljoin(target.url, location)
+            url = _joined(target.url, location)
         return RobotsReply(404)  # RFC 9309 section 2.3.1.2: after five redirects, as if there were none
+
+
+def _joined(url: str, location: str) -> str:
+    """Where a redirect leads; a Location that cannot be read stays as it is, and is refused as malformed."""
+    try:
+        return urllib.parse.urljoin(url, location)
+    except ValueError:
+        return location
 
 
 async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -74,7 +74,7 @@ def find_duplicates(
     corpus = count_documents(signatures)
     measure = Measure(meta, config.jaccard, config.threshold)
     search = Search(run, documents.parts, signatures, corpus, measure, banding)
-    found = search.run() if corpus.num_documents else []
+    found = search.run()
     run.map(write_pairs, output_parts(documents, found, signatures), corpus, measure, into=output)
     return {
         "bands": banding.bands,

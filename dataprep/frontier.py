@@ -31,16 +31,19 @@ class Host:
     later: list[tuple[float, int, Job]] = field(default_factory=list[tuple[float, int, Job]])
     """Heap of (due, order, job)."""
     active: int = 0
-    ready: float = 0.0
-    """The next start is not before this time."""
+    started: float = -math.inf
+    """Time of its last start."""
+    hold: float = 0.0
+    """No start before this time, whatever the delay."""
     turn: float = math.inf
     """Time of its entry in the frontier's heap; infinite when it has none."""
 
     def due(self) -> float:
         """When its next job may start, its limit aside; infinite without jobs."""
+        ready = max(self.hold, self.started + self.delay)
         if self.waiting:
-            return self.ready
-        return max(self.ready, self.later[0][0]) if self.later else math.inf
+            return ready
+        return max(ready, self.later[0][0]) if self.later else math.inf
 
     def pop(self, now: float) -> Job:
         """Its next job: a retry that is due goes first."""
@@ -79,7 +82,7 @@ class Frontier:
     def hold(self, name: str, until: float) -> None:
         """No start at a host before `until`."""
         if host := self._hosts.get(name):
-            host.ready = max(host.ready, until)
+            host.hold = max(host.hold, until)
 
     def take(self, now: float) -> Job | None:
         """The next job that may start, or None; each must be given back with `done`."""
@@ -92,7 +95,7 @@ class Frontier:
             if host.active < host.limit and host.due() <= now:
                 job = host.pop(now)
                 host.active += 1
-                host.ready = max(host.ready, now + host.delay)
+                host.started = now
                 self._give_turn(name, host, now)
                 return job
             self._give_turn(name, host, now)

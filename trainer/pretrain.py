@@ -98,6 +98,7 @@ def check_tokens(train: Path, val: Path) -> None:
 def train_in_process(process: Process, job: Job) -> dict[str, Any]:
     """One process's part of the training; returns the run's figures."""
     from trainer import hooks
+    from trainer.checkpoint import model_tensors
     from trainer.loop import train
 
     config = job.config
@@ -112,7 +113,7 @@ def train_in_process(process: Process, job: Job) -> dict[str, Any]:
     ]
     train(training, around)
     return {
-        "parameters": sum(weight.numel() for weight in training.model.parameters()),
+        "parameters": sum(weight.numel() for weight in model_tensors(training.model).values()),
         "steps": training.step,
         "samples": training.position,
         "tokens": training.tokens,

@@ -12,7 +12,9 @@ from pipelines.errors import UserError
 
 def page(number: int, **changes: object) -> Fetched:
     url = f"http://garden.test/{number}"
-    base = Fetched(url=url, final_url=url, redirects=("301 http://garden.test/x",), status=200, body=b"page %d" % number)
+    base = Fetched(
+        url=url, final_url=url, redirects=("301 http://garden.test/x",), status=200, body=b"page %d" % number
+    )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 

@@ -81,8 +81,8 @@ def corpus(seed: int, originals: int, copies: int, words: int = 120) -> list[str
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    """40 families of 5 texts, a family of 60 (a large bucket and a large cluster), and odd ones."""
-    big = corpus(2, originals=1, copies=60)
+    """40 families of 5 texts, a family of 121 (a large bucket and a large cluster), and odd ones."""
+    big = corpus(2, originals=1, copies=120)
     odd = ["", "", "...", "One word", "one  WORD", "日本語の文章はここにあります", "日本語の文章はここにあります。"]
     return [*corpus(1, originals=40, copies=4), *big, *odd]
 
@@ -168,7 +168,7 @@ def test_stats_report_the_banding_its_recall_and_what_was_compared(found: Path) 
     assert (stats["bands"], stats["rows"]) == (20, 5)
     assert stats["expected_recall"] >= 0.97
     assert stats["s_curve"]["0.5"] == 0.470051
-    assert stats["in"] == 268
+    assert stats["in"] == 328
     assert stats["large_buckets"] > 0
     assert stats["large_clusters"] == 1
     assert stats["candidate_pairs"] >= stats["verified_candidates"] > 0
@@ -250,6 +250,22 @@ def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monke
     expected = digests(find(shards, tmp_path / "expected", *bands))
     monkeypatch.setattr("dataprep.buckets._LEAST_RECORDS", 100)
     assert digests(find(shards, tmp_path / "sliced", "--memory-budget", "1KB", *bands)) == expected
+
+
+def test_a_run_cut_short_is_taken_up_with_another_budget_to_the_same_bytes(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    expected = digests(find(shards, tmp_path / "expected"))
+    arguments = [str(shards), str(tmp_path / "got"), "--workers", "1", "--log-level", "error"]
+    with monkeypatch.context() as patched:
+        patched.setattr("dataprep.verification.complete_clusters", full_disk)
+        assert run_command(StageSpec.load("dataprep.find_duplicates"), arguments) == 1
+    assert not (tmp_path / "got").exists()
+    monkeypatch.setattr("dataprep.find_duplicates.write_signatures", full_disk)  # done, so not called again
+    assert digests(find(shards, tmp_path / "got", "--memory-budget", "1MB")) == expected
 
 
 def test_references_are_shard_and_row_in_input_order_even_where_ids_repeat(tmp_path: Path) -> None:

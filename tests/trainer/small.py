@@ -58,7 +58,9 @@ def write_stream(folder: Path, vocab_size: int = 61, shards: int = 3, seed: int 
     meta = TokenMeta(sha256, vocab_size, vocab_size - 1)
     for number in range(shards):
         lengths = rng.integers(1, 60, size=10)
-        rows = [np.append(rng.integers(0, vocab_size - 1, n), vocab_size - 1).astype(meta.dtype) for n in lengths]
+        # Small numbers are frequent, so that there is something to learn.
+        documents = [(rng.random(n) ** 3 * (vocab_size - 1)).astype(int) for n in lengths]
+        rows = [np.append(document, vocab_size - 1).astype(meta.dtype) for document in documents]
         write_tokens(folder / f"part-{number:05d}.arrow", rows, [bytes(16)] * len(rows), meta)
     return publish(folder)
 

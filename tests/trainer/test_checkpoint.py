@@ -83,7 +83,8 @@ def test_the_librarys_own_tools_read_a_checkpoint(saved: Path, tmp_path: Path) -
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     dcp_to_torch_save(saved, tmp_path / "all.pt")
-    assert torch.equal(torch.load(tmp_path / "all.pt")["model"]["transformer"]["wpe"]["weight"], state(3)["model.transformer.wpe.weight"])
+    found = torch.load(tmp_path / "all.pt")
+    assert torch.equal(found["model.transformer.wpe.weight"], state(3)["model.transformer.wpe.weight"])
 
 
 class Exploit:
@@ -159,10 +160,28 @@ def test_a_missing_tensor_and_another_shape_are_refused(saved: Path) -> None:
         checkpoint.load(saved, {"model.transformer.wpe.weight": torch.zeros(8, 32)}, alone=True)
 
 
-def save_into_a_file(root: Path) -> str:
-    with pytest.raises((UserError, OSError)) as error:
-        save(root, 3)
-    return f"{error.type.__name__}: {error.value}"
+def save_without_room(root: Path) -> str:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(UserError) as error:
+            save(root, 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return str(error.value)
+
+
+def test_a_full_disk_is_one_clear_line_in_every_process_and_costs_no_older_checkpoint(
+    workers: Any, saved: Path
+) -> None:
+    for message in workers.run(2, save_without_room, saved.parent):
+        assert "step-00000004: could not be written" in message
+        assert "File too large" in message
+        assert "\n" not in message
+    assert [path.name for path in saved.parent.glob("step-*")] == ["step-00000003"]
+    assert workers.run(1, load, saved, 3) == [True]
 
 
 def test_the_record_is_plain_json(saved: Path) -> None:

@@ -31,7 +31,13 @@ def test_a_mask_does_not_depend_on_the_batch_or_on_padding() -> None:
 
 def test_masks_of_seeds_sites_samples_positions_and_channels_are_unlike() -> None:
     whole = masks(5, ROWS, 64)
-    others = [masks(6, ROWS, 64), masks(5, ROWS, 64, site=2), masks(5, ROWS + 1, 64), whole.roll(1, 1), whole.roll(1, 2)]
+    others = [
+        masks(6, ROWS, 64),
+        masks(5, ROWS, 64, site=2),
+        masks(5, ROWS + 1, 64),
+        whole.roll(1, 1),
+        whole.roll(1, 2),
+    ]
     for other in others:
         # Independent masks of share 0.3 agree in 0.58 of all places.
         assert (whole == other).float().mean() == pytest.approx(0.58, abs=0.01)

@@ -53,7 +53,11 @@ def test_a_record_that_is_not_ours_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_curve_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
-    lines = ["step,loss,lr,grad_norm,tokens,val_loss", "0,,,,0,4.5", *(f"{i},{5 - i / 10},1,1,{i}," for i in range(1, 20))]
+    lines = [
+        "step,loss,lr,grad_norm,tokens,val_loss",
+        "0,,,,0,4.5",
+        *(f"{i},{5 - i / 10},1,1,{i}," for i in range(1, 20)),
+    ]
     (tmp_path / "curve.csv").write_text("\n".join([*lines, "20,3.0,1,1,20,2.5"]) + "\n21,2.")
     rows = records.read_curve(tmp_path / "curve.csv")
     assert len(rows) == 21

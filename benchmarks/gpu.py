@@ -1,0 +1,187 @@
+"""The training stages on real GPUs: parity with the CPU, exact resume after a kill, export, fine-tuning, speed, memory.
+
+    python benchmarks/gpu.py WORKDIR [--long]
+
+Needs nothing but the packages of `trainer/` (no DVC, no network): it makes random token shards with structure, runs the
+stage commands as a user would, and prints one table. Every row is checked against a stated limit.
+"""
+
+import csv
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pipelines import store
+from pipelines.manifest import Counts, FileEntry, Manifest
+from pipelines.tokens import TokenMeta, write_tokens
+
+ROOT = Path(__file__).parents[1]
+ROWS: list[tuple[str, str, str]] = []
+
+
+def shards(folder: Path, vocab_size: int, documents: int, length: int, seed: int) -> Path:
+    """Token shards in which every token mostly follows from the one before, so that a loss can fall."""
+    if folder.exists():
+        return folder
+    random = np.random.default_rng(seed)
+    successor = np.random.default_rng(0).permutation(vocab_size - 1)
+    rows: list[np.ndarray[Any, Any]] = []
+    for _ in range(documents):
+        row = np.empty(length, np.int64)
+        row[0] = random.integers(vocab_size - 1)
+        jumps = random.random(length) < 0.3
+        fresh = random.integers(vocab_size - 1, size=length)
+        for i in range(1, length):
+            row[i] = fresh[i] if jumps[i] else successor[row[i - 1]]
+        row[-1] = vocab_size - 1
+        rows.append(row)
+    file = folder / "part-00000.arrow"
+    ids = [i.to_bytes(16, "big") for i in range(documents)]
+    write_tokens(file, rows, ids, TokenMeta("0" * 64, vocab_size, vocab_size - 1))
+    entry = FileEntry(documents, file.stat().st_size, store.sha256(file))
+    Manifest({file.name: entry}, Counts()).save(folder / "manifest.json")
+    return folder
+
+
+def pretrain(train: Path, val: Path, out: Path, *flags: object, kill_after_step: int = 0) -> dict[str, Any]:
+    """Run the stage; returns its stats, its last segment of provenance and the losses of its curve."""
+    stats = out.parent / f"{out.name}.stats.json"
+    words = [sys.executable, "-m", "trainer.pretrain", train, val, out, "--stats", stats, "--overwrite", *flags]
+    command = [str(word) for word in words]
+    if kill_after_step:
+        _kill_in_mid_run(command, out, kill_after_step)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-5000:]}")
+    provenance = json.loads(stats.with_suffix(".provenance.json").read_text())
+    with (out / "curve.csv").open() as file:
+        losses = [float(row["loss"]) for row in csv.DictReader(file) if row["loss"]]
+    return {"stats": json.loads(stats.read_text()), "segments": provenance["segments"], "losses": losses, "out": out}
+
+
+def _kill_in_mid_run(command: list[str], out: Path, step: int) -> None:
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    pattern = f".work/{out.name}-*/checkpoints/step-*{step}"
+    while not list(out.parent.glob(pattern)) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(3)
+
+
+def row(name: str, figure: str, verdict: bool | None = None) -> None:
+    """Add a row to the table."""
+    ROWS.append((name, figure, "" if verdict is None else "ok" if verdict else "FAILED"))
+    print(*ROWS[-1], sep=" | ", flush=True)
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Largest difference of two curves of losses."""
+    return max(abs(a - b) for a, b in zip(one["losses"], other["losses"], strict=True))
+
+
+SMALL = """
+    --model.n-layer 4 --model.n-head 4 --model.n-embd 128 --model.n-positions 128 --sequence-length 128
+    --global-batch-size 16 --steps 40 --lr 1e-3 --warmup-steps 5 --checkpoint-every 10 --validate-every 0
+""".split()
+EXACT = ["--parallel.determinism", "exact"]
+
+
+def check_parity(work: Path, gpus: int) -> dict[str, Any]:
+    """The same small run on the CPU and on each number of GPUs, in fp32 with exact arithmetic."""
+    train, val = shards(work / "small/train", 512, 200, 600, 1), shards(work / "small/val", 512, 20, 600, 2)
+    cpu = pretrain(train, val, work / "cpu", *SMALL, *EXACT, "--parallel.device", "cpu", "--parallel.dp-replicate", 1)
+    one = pretrain(train, val, work / "gpu1", *SMALL, *EXACT, "--parallel.dp-replicate", 1)
+    limit = 2e-4
+    row("loss, CPU against 1 GPU, fp32, 40 steps", f"max |dL| {difference(cpu, one):.2e}", difference(cpu, one) < limit)
+    for number in range(2, gpus + 1, 2):
+        more = pretrain(train, val, work / f"gpu{number}", *SMALL, *EXACT, "--parallel.dp-replicate", number)
+        gap = difference(one, more)
+        row(f"loss, 1 GPU against {number} GPUs over NCCL, fp32", f"max |dL| {gap:.2e}", gap < limit)
+    flags = [*SMALL, *EXACT, "--parallel.dp-replicate", gpus]
+    killed = pretrain(train, val, work / "killed", *flags, kill_after_step=20)
+    same = (work / f"gpu{gpus}" / "manifest.json").read_bytes() == (work / "killed" / "manifest.json").read_bytes()
+    row(f"kill -9 at step 20 on {gpus} GPU(s), then the same command", f"{len(killed['segments'])} segments, "
+        f"{'the same bytes' if same else 'other bytes'}", same)  # fmt: skip
+    half = pretrain(train, val, work / "bf16", *SMALL, "--parallel.dp-replicate", gpus, "--precision", "bf16")
+    gap = abs(half["losses"][-1] - one["losses"][-1])
+    row(
+        "loss after 40 steps, bf16 against fp32",
+        f"{half['losses'][-1]:.4f} against {one['losses'][-1]:.4f}",
+        gap < 0.05,
+    )
+    fell = one["losses"][-1] < one["losses"][0] - 1
+    row("the loss falls", f"{one['losses'][0]:.3f} -> {one['losses'][-1]:.3f}", fell)
+    return one
+
+
+def check_torchrun(work: Path, gpus: int, reference: dict[str, Any]) -> None:
+    """The same command under torchrun."""
+    out = work / "torchrun"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus), "-m", "trainer.pretrain"]
+    command += [str(work / "small/train"), str(work / "small/val"), str(out), "--overwrite", *SMALL, *EXACT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        row(f"torchrun, {gpus} processes", done.stderr.strip()[-300:], False)
+        return
+    with (out / "curve.csv").open() as file:
+        losses = [float(line["loss"]) for line in csv.DictReader(file) if line["loss"]]
+    gap = max(abs(a - b) for a, b in zip(losses, reference["losses"], strict=True))
+    row(f"loss under torchrun, {gpus} processes", f"max |dL| {gap:.2e}", gap < 2e-4)
+
+
+def measure_speed(
+    work: Path, gpus: int, name: str, layers: int, heads: int, width: int, micro: int, steps: int
+) -> None:
+    """Tokens per second and model FLOP utilisation of a GPT-2 in bf16 with compiled blocks."""
+    train, val = shards(work / "gpt2/train", 50_257, 200, 11_000, 1), shards(work / "gpt2/val", 50_257, 2, 2_100, 2)
+    shape = ["--model.n-layer", layers, "--model.n-head", heads, "--model.n-embd", width, "--model.n-positions", 1024]
+    flags = ["--sequence-length", 1024, "--micro-batch-size", micro, "--global-batch-size", micro * 4 * gpus]
+    flags += ["--steps", steps, "--warmup-steps", 5, "--validate-every", 0, "--validation-samples", 1]
+    flags += ["--checkpoint-every", 10_000, "--precision", "bf16", "--parallel.dp-replicate", gpus]
+    for compiled in (False, True):
+        out = work / f"{name}-{gpus}-{compiled}"
+        run = pretrain(train, val, out, *shape, *flags, "--compile" if compiled else "--no-compile")
+        segment, parameters = run["segments"][-1], run["stats"]["parameters"]
+        rate = segment["tokens_per_second"] / gpus
+        flops = 6 * parameters + 12 * layers * width * 1024
+        memory = segment.get("peak_memory_gb")
+        row(
+            f"{name}, {gpus} GPU(s), bf16, {'compiled' if compiled else 'eager'}, micro batch {micro}",
+            f"{rate:,.0f} tokens/s/GPU, {rate * flops / 989e12:.1%} MFU" + (f", {memory} GB" if memory else ""),
+            math.isfinite(run["losses"][-1]) and run["losses"][-1] < run["losses"][0],
+        )
+
+
+def main() -> None:
+    """Run everything that the machine's GPUs allow."""
+    work = Path(sys.argv[1])
+    work.mkdir(parents=True, exist_ok=True)
+    gpus = torch.cuda.device_count()
+    print(f"{gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}")
+    reference = check_parity(work, gpus)
+    if gpus > 1:
+        check_torchrun(work, gpus, reference)
+    for number in sorted({1, gpus}):
+        measure_speed(work, number, "GPT-2 124M", 12, 12, 768, 32, 30)
+    if "--long" in sys.argv:
+        measure_speed(work, gpus, "GPT-2 774M", 36, 20, 1280, 8, 20)
+    print("\n| what | figure | |\n| --- | --- | --- |")
+    for entry in ROWS:
+        print("| " + " | ".join(entry) + " |")
+    if any(verdict == "FAILED" for _, _, verdict in ROWS):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

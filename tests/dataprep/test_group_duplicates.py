@@ -1,0 +1,145 @@
+"""group_duplicates: survivors, chains, thresholds."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.pairs import PAIR_METADATA, PAIR_SCHEMA, write_table
+from pipelines.command import StageSpec
+from pipelines.stage import run_command
+
+
+def stage(name: str, *arguments: object) -> int:
+    words = [*map(str, arguments), "--workers", "1", "--log-level", "error"]
+    return run_command(StageSpec.load(f"dataprep.{name}"), words)
+
+
+def document(row: int, suffix: str, *, url: str | None = None, length: int = 100) -> dict[str, Any]:
+    names = {"shard": 0, "row": row, "doc_id": bytes([row]) * 16, "length": length}
+    names["url"] = f"http://mill.test/{row}" if url is None else url
+    return {f"{name}{suffix}": value for name, value in names.items()}
+
+
+def pair(a: int, b: int, jaccard: float, kind: str = "near", /, **changes: dict[str, Any]) -> dict[str, Any]:
+    sides = {**document(a, "_a", **changes.get("a", {})), **document(b, "_b", **changes.get("b", {}))}
+    return {**sides, "jaccard": jaccard, "kind": kind}
+
+
+def group(tmp_path: Path, pairs: Sequence[dict[str, Any]], *options: object) -> dict[int, dict[str, Any]]:
+    """Group these pairs; the rows by document."""
+    table = pa.Table.from_pylist(list(pairs), PAIR_SCHEMA)
+    write_table(tmp_path / "pairs" / "part-00000.parquet", table)
+    (tmp_path / "pairs" / "manifest.json").unlink(missing_ok=True)
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups", "--overwrite", *options) == 0
+    rows = [row for file in sorted((tmp_path / "groups").glob("part-*")) for row in pq.read_table(file).to_pylist()]
+    assert rows == sorted(rows, key=lambda row: (row["shard"], row["row"]))
+    return {row["row"]: row for row in rows}
+
+
+def test_a_chain_does_not_delete_a_document_unlike_the_survivor(tmp_path: Path) -> None:
+    # A ~ B ~ C, but A and C are unlike: the seeds delete B and C for A.
+    found = group(tmp_path, [pair(0, 1, 0.8), pair(1, 2, 0.8)], "--survivor", "first")
+    assert {row: found[row]["survivor_row"] for row in found} == {0: 0, 1: 0}
+
+
+def test_what_a_chain_leaves_over_is_grouped_again(tmp_path: Path) -> None:
+    chain = [pair(0, 1, 0.8), pair(1, 2, 0.8), pair(2, 3, 0.9), pair(3, 4, 0.75)]
+    found = group(tmp_path, chain, "--survivor", "first")
+    assert {row: found[row]["survivor_row"] for row in found} == {0: 0, 1: 0, 2: 2, 3: 2}
+    assert found[3]["jaccard"] == 0.9
+
+
+def test_each_survivor_rule_chooses_as_it_says(tmp_path: Path) -> None:
+    sides = {"a": {"length": 50, "url": "http://b"}, "b": {"length": 90, "url": "http://c"}}
+    pairs = [pair(0, 1, 0.9, **sides), pair(0, 2, 0.9, a=sides["a"], b={"length": 70, "url": "http://a"})]
+    pairs.append(pair(1, 2, 0.9, a=sides["b"], b={"length": 70, "url": "http://a"}))
+    survivors = {
+        rule: {row["survivor_row"] for row in group(tmp_path, pairs, "--survivor", rule).values()}
+        for rule in ("longest", "first", "earliest_url")
+    }
+    assert survivors == {"longest": {1}, "first": {0}, "earliest_url": {2}}
+
+
+def test_ties_go_to_the_lowest_doc_id(tmp_path: Path) -> None:
+    high, low = pair(0, 1, 0.9), pair(0, 1, 0.9)
+    high["doc_id_a"] = b"\xff" * 16
+    assert {row["survivor_row"] for row in group(tmp_path, [low]).values()} == {0}
+    assert {row["survivor_row"] for row in group(tmp_path, [high]).values()} == {1}
+
+
+def test_exact_copies_share_the_near_duplicates_of_the_first(tmp_path: Path) -> None:
+    # 1 copies 0, and only 0 was compared with 2; the longest, 1, survives for all.
+    pairs = [pair(0, 1, 1.0, "exact", b={"length": 101}), pair(0, 2, 0.8)]
+    found = group(tmp_path, pairs)
+    assert {row: (found[row]["survivor_row"], found[row]["kind"], found[row]["jaccard"]) for row in found} == {
+        0: (1, "exact", 1.0),
+        1: (1, "survivor", 1.0),
+        2: (1, "near", 0.8),
+    }
+    assert [found[row]["reason"] for row in (0, 1, 2)] == ["same text", "longest of 3", "jaccard 0.8000 >= 0.7"]
+
+
+def test_pairs_below_the_threshold_do_not_count(tmp_path: Path) -> None:
+    found = group(tmp_path, [pair(0, 1, 0.79), pair(2, 3, 0.8), pair(4, 5, 1.0, "exact")], "--threshold", 0.8)
+    assert set(found) == {2, 3, 4, 5}
+
+
+def test_a_document_beats_another_group_only_where_it_has_a_pair_with_it(tmp_path: Path) -> None:
+    found = group(tmp_path, [pair(0, 2, 0.8), pair(1, 2, 0.95), pair(1, 3, 0.9)], "--survivor", "first")
+    assert {row: found[row]["survivor_row"] for row in found} == {0: 0, 2: 0, 1: 1, 3: 1}
+    assert [found[row]["group"] for row in (0, 1, 2, 3)] == [0, 1, 0, 1]
+
+
+def test_stats_tell_the_sizes_and_the_largest_groups(tmp_path: Path) -> None:
+    pairs = [pair(0, row, 0.9) for row in range(1, 6)] + [pair(10, 11, 0.9), pair(20, 21, 0.8), pair(21, 22, 0.8)]
+    group(tmp_path, pairs, "--survivor", "first", "--stats", tmp_path / "stats.json")
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert stats["group_sizes"] == {"2": 2, "3-4": 0, "5-8": 1}
+    assert stats["largest_groups"][0] == {"size": 6, "url": "http://mill.test/0", "doc_id": "00" * 16}
+    totals = {"groups": 3, "clusters": 3, "kept_unlike_survivor": 1, "duplicates_exact": 0, "duplicates_near": 7}
+    assert stats["totals"] == totals
+
+
+def test_no_pairs_are_no_groups(tmp_path: Path) -> None:
+    assert group(tmp_path, []) == {}
+
+
+def test_a_threshold_below_that_of_the_pairs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.Table.from_pylist([pair(0, 1, 0.9)], PAIR_SCHEMA)
+    table = table.replace_schema_metadata({PAIR_METADATA: json.dumps({"threshold": 0.8})})
+    write_table(tmp_path / "pairs" / "part-00000.parquet", table)
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups", "--threshold", 0.75) == 2
+    assert "0.75 is below the 0.8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"shard_a": 0}', "pairs.jsonl:1: has no key row_a"),
+        ("[1]", "pairs.jsonl:1: has no key shard_a"),
+        ("{", "pairs.jsonl:1: not valid JSON"),
+        ("", ""),
+    ],
+)
+def test_a_file_of_something_else_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, message: str
+) -> None:
+    (tmp_path / "pairs.jsonl").write_text(line + "\n")
+    status = stage("group_duplicates", tmp_path / "pairs.jsonl", tmp_path / "groups.jsonl")
+    assert status == (1 if message else 0)
+    assert message in capsys.readouterr().err
+
+
+def test_wrong_values_in_jsonl_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {**pair(0, 1, 0.9), "doc_id_a": "00" * 16, "doc_id_b": "xyz"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
+    assert stage("group_duplicates", tmp_path / "pairs.jsonl", tmp_path / "groups.jsonl") == 1
+    assert "doc_id_b: expected hexadecimal, got 'xyz'" in capsys.readouterr().err
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({**row, "doc_id_b": "00" * 16, "row_a": "seven"}) + "\n")
+    assert stage("group_duplicates", tmp_path / "pairs.jsonl", tmp_path / "groups.jsonl") == 1
+    assert "a value has the wrong type" in capsys.readouterr().err

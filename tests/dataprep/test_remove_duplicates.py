@@ -1,0 +1,123 @@
+"""find, group and remove in a row, on JSONL and on folders; groups of other documents are refused."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.pairs import write_table
+from pipelines import store
+from pipelines.command import StageSpec
+from pipelines.documents import DOCUMENT_SCHEMA
+from pipelines.manifest import Counts, FileEntry, Manifest
+from pipelines.stage import run_command
+
+WORDS = [f"word{number}" for number in range(400)]
+
+
+def stage(name: str, *arguments: object) -> int:
+    words = [*map(str, arguments), "--workers", "1", "--log-level", "error"]
+    return run_command(StageSpec.load(f"dataprep.{name}"), words)
+
+
+def words(start: int, stop: int) -> str:
+    return " ".join(WORDS[start:stop])
+
+
+TEXTS = [
+    words(0, 100),  # survives: the longest of its group
+    words(0, 95),
+    words(0, 100).upper(),  # an exact copy but for case
+    words(200, 300),
+    words(205, 305),  # a near copy of 3, as long
+]
+
+
+def write_documents(path: Path, texts: Sequence[str]) -> Path:
+    rows = ({"text": text, "url": f"http://mill.test/{number}"} for number, text in enumerate(texts))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in store.read_lines(path)]
+
+
+def test_the_three_commands_in_a_row_on_jsonl_keep_one_of_each_group(tmp_path: Path) -> None:
+    documents = write_documents(tmp_path / "raw.jsonl", TEXTS)
+    pairs, groups, unique = (tmp_path / name for name in ("pairs.jsonl", "groups.jsonl.gz", "unique.jsonl"))
+    assert stage("find_duplicates", documents, pairs) == 0
+    assert {row["kind"] for row in read_jsonl(pairs)} == {"exact", "near"}
+    assert stage("group_duplicates", pairs, groups, "--survivor", "first") == 0
+    assert stage("remove_duplicates", documents, groups, unique) == 0
+    assert [row["url"] for row in read_jsonl(unique)] == ["http://mill.test/0", "http://mill.test/3"]
+    rejected = {row["url"][-1]: (row["rule"], row["value"]) for row in read_jsonl(tmp_path / "unique.rejected.jsonl")}
+    assert rejected == {
+        "1": ("near_duplicate", "survivor=http://mill.test/0 jaccard=0.9479"),
+        "2": ("exact_duplicate", "survivor=http://mill.test/0 jaccard=1"),
+        "4": ("near_duplicate", "survivor=http://mill.test/3 jaccard=0.901"),
+    }
+
+
+def test_folders_and_jsonl_give_the_same_survivors_and_carry_extra_columns(tmp_path: Path) -> None:
+    fields = [*DOCUMENT_SCHEMA, pa.field("repaired", pa.bool_())]
+    folder = tmp_path / "clean"
+    for shard, places in enumerate(([0, 1], [2, 3, 4])):
+        rows = [
+            {"doc_id": bytes([n]) * 16, "url": "", "text": TEXTS[n], "source": "x", "repaired": n % 2 == 0}
+            for n in places
+        ]
+        write_table(folder / f"part-{shard:05d}.parquet", pa.Table.from_pylist(rows, pa.schema(fields)))
+    write_manifest(folder)
+    assert stage("find_duplicates", folder, tmp_path / "pairs") == 0
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups") == 0
+    assert stage("remove_duplicates", folder, tmp_path / "groups", tmp_path / "unique") == 0
+    kept = [pq.read_table(file).to_pylist() for file in sorted((tmp_path / "unique").glob("part-*"))]
+    assert [[row["doc_id"][0] for row in rows] for rows in kept] == [[0], [3]]
+    assert [row["repaired"] for rows in kept for row in rows] == [True, False]
+    rejected = pq.read_table(tmp_path / "unique" / "rejected" / "part-00001.parquet").to_pylist()
+    assert [row["value"].split()[0] for row in rejected] == [f"survivor={'00' * 16}", f"survivor={'03' * 16}"]
+
+
+def write_manifest(folder: Path) -> None:
+    files = {
+        file.name: FileEntry(pq.read_metadata(file).num_rows, file.stat().st_size, store.sha256(file))
+        for file in sorted(folder.glob("part-*"))
+    }
+    Manifest(files, Counts()).save(folder / "manifest.json")
+
+
+@pytest.mark.parametrize("change", ["text", "order", "fewer"])
+def test_groups_of_other_documents_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str) -> None:
+    documents = write_documents(tmp_path / "raw.jsonl", TEXTS)
+    assert stage("find_duplicates", documents, tmp_path / "pairs") == 0
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups") == 0
+    others = {"text": [*TEXTS[:4], "something else"], "order": TEXTS[::-1], "fewer": TEXTS[:2]}[change]
+    other = write_documents(tmp_path / "other.jsonl", others)
+    assert stage("remove_duplicates", other, tmp_path / "groups", tmp_path / "unique") == 1
+    error = capsys.readouterr().err
+    assert "the groups were made from other documents" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "unique").exists()
+
+
+def test_groups_that_name_a_shard_too_many_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for name in ("a", "b"):
+        write_documents(folder / f"{name}.jsonl", TEXTS)
+    assert stage("find_duplicates", folder, tmp_path / "pairs") == 0
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups") == 0
+    assert stage("remove_duplicates", folder / "a.jsonl", tmp_path / "groups", tmp_path / "unique") == 1
+    assert "they name shard 1, the documents have 1" in capsys.readouterr().err
+
+
+def test_another_stages_output_is_no_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = write_documents(tmp_path / "raw.jsonl", TEXTS)
+    assert stage("find_duplicates", documents, tmp_path / "pairs") == 0
+    assert stage("remove_duplicates", documents, tmp_path / "pairs", tmp_path / "unique") == 1
+    assert "has no column group" in capsys.readouterr().err

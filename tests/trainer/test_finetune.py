@@ -1,0 +1,214 @@
+"""The stage `finetune`: equal to a plain transformers loop, scored on every validation row once."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.command import StageSpec
+from pipelines.stage import run_command
+from tests.trainer import small
+from tests.trainer.conftest import Road
+from tests.trainer.test_loop import process
+from trainer.config import FinetuneConfig
+from trainer.finetune import Job
+from trainer.records import read_curve
+
+STEPS = 100
+RECIPE = FinetuneConfig(dropout=0.0, attention_dropout=0.0, epochs=30, lr=1e-3, global_batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def glue(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("glue") / "toy"
+    return small.write_glue(folder, road.tokenizer, {"train": 101, "validation": 43})
+
+
+def job(road: Road, glue: Path, folder: Path, **changes: Any) -> Job:
+    config = dataclasses.replace(RECIPE, **changes)
+    return Job(
+        config=config,
+        parallel=small.ONE,
+        task="toy",
+        export=road.export,
+        glue=glue,
+        scratch=folder / "scratch",
+        output=folder / "output",
+    )
+
+
+def ours(job: Job, steps: int) -> dict[str, Any]:
+    from trainer.batches import GlueRows
+    from trainer.config import ParallelConfig
+    from trainer.finetune import prepare
+    from trainer.loop import train_step
+
+    job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
+    training = prepare(process(), job, GlueRows(job.glue / "train.arrow"))
+    head = training.model.score.weight.detach().numpy().copy()
+    reports = [train_step(training) for _ in range(steps)]
+    weights = {name: weight.detach().numpy().copy() for name, weight in training.model.named_parameters()}
+    losses, rates = [report.loss for report in reports], [report.lr for report in reports]
+    return {"losses": losses, "rates": rates, "head": head, "weights": weights}
+
+
+def plain_transformers(job: Job, head: Any, steps: int) -> list[float]:
+    """What the seeds' example does, without a framework: same order, dropout 0, decay by ndim."""
+    from transformers import GPT2ForSequenceClassification, get_linear_schedule_with_warmup
+
+    from trainer.batches import GlueBatches, GlueRows
+
+    model = GPT2ForSequenceClassification.from_pretrained(job.export, num_labels=2)
+    model.resize_token_embeddings(model.config.vocab_size + 1, mean_resizing=False)
+    model.config.pad_token_id = model.config.vocab_size - 1
+    with torch.no_grad():
+        model.score.weight.copy_(torch.from_numpy(head))
+    rows = GlueRows(job.glue / "train.arrow")
+    batches = GlueBatches(rows, job.config.global_batch_size, model.config.pad_token_id, job.config.seed)
+    groups = [
+        {"params": [w for w in model.parameters() if w.ndim >= 2], "weight_decay": job.config.weight_decay},
+        {"params": [w for w in model.parameters() if w.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=job.config.lr)
+    total = job.config.epochs * batches.steps_per_epoch
+    schedule = get_linear_schedule_with_warmup(optimizer, int(0.1 * total), total)
+    losses, position = [], 0
+    for _ in range(steps):
+        places = batches.places(position)
+        position += len(places)
+        batch = batches.collate(places)
+        mask = (batch.ids != model.config.pad_token_id).long()
+        loss = model(input_ids=batch.ids, attention_mask=mask, labels=batch.targets).loss
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def test_the_first_100_steps_equal_a_plain_transformers_loop(
+    workers: Any, road: Road, glue: Path, tmp_path: Path
+) -> None:
+    work = job(road, glue, tmp_path)
+    found = workers.run(1, ours, work, STEPS)[0]
+    expected = plain_transformers(work, found["head"], STEPS)
+    np.testing.assert_allclose(found["losses"], expected, atol=1e-5, rtol=0)
+    assert expected[-1] < 0.8 * expected[0], "nothing was learned, so nothing was compared"
+    assert found["rates"][0] == 0
+
+
+def test_processes_share_uneven_last_batches_and_train_the_same_classifier(
+    workers: Any, road: Road, glue: Path, tmp_path: Path
+) -> None:
+    """101 rows in batches of 16 leave a last batch of 5, which two processes share as 2 and 3."""
+    work = job(road, glue, tmp_path, dropout=0.1, attention_dropout=0.1, epsilon=1e-6)
+    one = workers.run(1, ours, work, 14)[0]
+    two = workers.run(2, ours, work, 14)[0]
+    np.testing.assert_allclose(two["losses"], one["losses"], atol=1e-6, rtol=0)
+    for name, weight in one["weights"].items():
+        np.testing.assert_allclose(two["weights"][name], weight, atol=6e-6, rtol=0, err_msg=name)
+
+
+def finetune(road: Road, glue: Path, output: Path, *extra: str) -> int:
+    arguments = ["toy", str(road.export), str(glue), str(output), "--parallel.device", "cpu", "--epochs", "10"]
+    recipe = ["--lr", "3e-3", "--global-batch-size", "16", "--parallel.dp-replicate", "2", "--checkpoint-every", "9"]
+    return run_command(StageSpec.load("trainer.finetune"), [*arguments, *recipe, *extra])
+
+
+@pytest.fixture(scope="module")
+def tuned(road: Road, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "contamination/clean").mkdir(parents=True)
+    clean = {"validation": [7 * i for i in range(0, 43, 2)]}
+    (folder / "contamination/clean/toy.json").write_text(json.dumps(clean))
+    extra = ("--contamination", str(folder / "contamination"), "--stats", str(folder / "stats.json"))
+    assert finetune(road, glue, folder / "finetune", *extra) == 0
+    return folder / "finetune"
+
+
+def predictions(tuned: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tuned / "predictions.jsonl").read_text().splitlines()]
+
+
+def test_every_validation_row_is_scored_once(road: Road, glue: Path, tuned: Path) -> None:
+    from sklearn.metrics import accuracy_score, f1_score
+
+    rows = predictions(tuned)
+    assert [row["index"] for row in rows] == [7 * i for i in range(43)]
+    labels, answers = [row["label"] for row in rows], [row["prediction"] for row in rows]
+    scores = json.loads((tuned / "scores.json").read_text())
+    assert scores["validation"]["accuracy"] == pytest.approx(accuracy_score(labels, answers), abs=1e-6)
+    assert scores["validation"]["f1"] == pytest.approx(f1_score(labels, answers), abs=1e-6)
+    assert scores["validation"]["rows"] == 43
+    assert scores["validation"]["accuracy"] > scores["validation"]["majority"] + 0.1
+    clean = accuracy_score(labels[::2], answers[::2])
+    assert scores["validation_clean"]["accuracy"] == pytest.approx(clean, abs=1e-6)
+    assert scores["validation_clean"]["rows"] == 22
+
+
+def test_the_loss_falls_and_the_stats_have_the_scores(tuned: Path) -> None:
+    rows = read_curve(tuned / "curve.csv")
+    assert len(rows) == 10 * 7
+    losses = [float(row["loss"]) for row in rows]
+    assert np.mean(losses[-7:]) < 0.7 * np.mean(losses[:7])
+    stats = json.loads((tuned.parent / "stats.json").read_text())
+    assert stats["validation"] == json.loads((tuned / "scores.json").read_text())["validation"]
+    assert stats["steps"] == 70
+
+
+def test_transformers_opens_the_tuned_model_with_equal_logits(glue: Path, tuned: Path) -> None:
+    from transformers import AutoTokenizer, GPT2ForSequenceClassification
+
+    from trainer.batches import GlueRows
+
+    model, loading = GPT2ForSequenceClassification.from_pretrained(tuned / "model", output_loading_info=True)
+    assert not any(loading.values())
+    tokenizer = AutoTokenizer.from_pretrained(tuned / "model")
+    assert tokenizer.pad_token_id == model.config.pad_token_id == 300
+    assert model.config.num_labels == 2
+    rows = GlueRows(glue / "validation.arrow")
+    ids = [rows.tokens[start:end].tolist() for start, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True)]
+    batch = tokenizer.pad({"input_ids": ids}, return_tensors="pt")
+    with torch.no_grad():
+        logits = model.eval()(**batch).logits
+    expected = torch.tensor([row["logits"] for row in predictions(tuned)])
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+
+
+def test_equal_runs_publish_equal_bytes(road: Road, glue: Path, tuned: Path, tmp_path: Path) -> None:
+    assert finetune(road, glue, tmp_path / "again") == 0
+    again, before = small.contents(tmp_path / "again"), small.contents(tuned)
+    for name in ("model/model.safetensors", "predictions.jsonl", "curve.csv", "model/config.json"):
+        assert again[name] == before[name], name
+
+
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_regressions_and_several_validation_splits_are_scored(road: Road, tmp_path: Path, num_labels: int) -> None:
+    sizes = {"train": 40, "validation_matched": 20, "validation_mismatched": 12}
+    task = small.write_glue(tmp_path / "glue", road.tokenizer, sizes, num_labels)
+    assert finetune(road, task, tmp_path / "finetune", "--parallel.dp-replicate", "1") == 0
+    scores = json.loads((tmp_path / "finetune/scores.json").read_text())
+    assert scores.keys() == {"validation_matched", "validation_mismatched"}
+    assert scores["validation_mismatched"]["rows"] == 12
+    assert {"pearson", "spearman"} <= scores["validation_matched"].keys() or num_labels == 3
+    config = json.loads((tmp_path / "finetune/model/config.json").read_text())
+    assert len(config["id2label"]) == num_labels
+
+
+def test_rows_of_another_tokenizer_and_missing_splits_are_refused(
+    road: Road, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    other = small.write_glue(
+        tmp_path / "glue", small.write_tokenizer(tmp_path / "t", 290), {"train": 5, "validation": 5}
+    )
+    assert finetune(road, other, tmp_path / "finetune") == 1
+    assert f"not the tokenizer that made {other}" in capsys.readouterr().err
+    only = small.write_glue(tmp_path / "only", road.tokenizer, {"train": 5})
+    assert finetune(road, only, tmp_path / "finetune") == 1
+    assert r"has no validation*.arrow" in capsys.readouterr().err
+    assert not (tmp_path / "finetune").exists()

@@ -1,0 +1,59 @@
+"""Generated text: seeded, within the model's positions, ended by end-of-text."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.conftest import Road
+from trainer.config import SamplingConfig
+from trainer.generate import continue_text, draw, open_model
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_likeliest_token_is_drawn_at_temperature_0_or_from_the_top_1() -> None:
+    logits = torch.tensor([0.0, 3.0, 1.0])
+    generator = torch.Generator().manual_seed(0)
+    assert draw(logits, SamplingConfig(temperature=0.0), generator) == 1
+    assert {draw(logits, SamplingConfig(top_k=1), generator) for _ in range(20)} == {1}
+
+
+def test_draws_follow_the_models_probabilities() -> None:
+    logits = torch.tensor([0.0, 1.0, 2.0])
+    generator = torch.Generator().manual_seed(0)
+    config = SamplingConfig(temperature=1.0, top_k=0)
+    drawn = torch.tensor([draw(logits, config, generator) for _ in range(4000)])
+    torch.testing.assert_close(torch.bincount(drawn) / 4000, torch.softmax(logits, 0), atol=0.02, rtol=0)
+
+
+def test_texts_may_grow_beyond_the_models_positions_and_do_not_depend_on_each_other(road: Road) -> None:
+    model, tokenizer = open_model(road.export)
+    ids = tokenizer.encode("the mill race").ids
+    config = SamplingConfig(new_tokens=50, seed=3)
+    first = continue_text(model, ids, -1, config, number=1)
+    assert len(first) == 50
+    assert continue_text(model, ids, -1, config, number=1) == first
+    assert continue_text(model, ids, -1, config, number=2) != first
+    ended = continue_text(model, ids, first[5], config, number=1)
+    assert ended == first[: first.index(first[5])]
+
+
+def test_the_command_prints_a_text_and_refuses_a_folder_without_model(road: Road, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trainer.generate"]
+    options = ["the mill", "--new-tokens", "5", "--temperature", "0"]
+    good = subprocess.run([*command, str(road.export), *options], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert good.stdout.startswith("the mill")
+    assert len(good.stdout.strip()) > len("the mill")
+    bad = subprocess.run([*command, str(tmp_path), "x"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert bad.returncode == 1
+    assert bad.stderr.startswith("error: ")
+    assert "config.json: no such file" in bad.stderr
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5"])
+def test_wrong_options_are_refused(road: Road, value: str) -> None:
+    command = [sys.executable, "-m", "trainer.generate", str(road.export), "x", "--top-k", value]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 2

@@ -1,0 +1,181 @@
+"""The stage `pretrain`: what it publishes, and that no kill changes a byte of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.command import StageSpec
+from pipelines.stage import run_command
+from tests.trainer import small
+from tests.trainer.conftest import Road, pretrain_arguments
+from trainer.records import checkpoints, read_curve
+
+ROOT = Path(__file__).parents[2]
+LONG = ("--steps", "240", "--checkpoint-every", "20", "--validate-every", "120", "--parallel.dp-replicate", "2")
+
+
+def pretrain(road: Road, output: Path, *extra: str) -> int:
+    return run_command(StageSpec.load("trainer.pretrain"), pretrain_arguments(road.train, road.val, output, *extra))
+
+
+def refused(road: Road, output: Path, capsys: pytest.CaptureFixture, *extra: str) -> str:
+    """The one line that a refused run says."""
+    assert pretrain(road, output, *extra) in (1, 2)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert not output.exists()
+    return lines[0]
+
+
+def test_it_publishes_the_last_checkpoints_a_record_and_the_curve(road: Road) -> None:
+    names = {path.relative_to(road.pretrain).as_posix() for path in road.pretrain.rglob("*") if path.is_file()}
+    each = {".metadata", "run.json", "__0_0.distcp", "__1_0.distcp"}
+    expected = {f"step-{step:08d}/{name}" for step in (56, 60) for name in each}
+    assert names == expected | {"manifest.json", "run.json", "curve.csv"}
+    record = json.loads((road.pretrain / "run.json").read_text())
+    assert (record["step"], record["position"], record["tokens"]) == (60, 480, 7680)
+    assert record["tokenizer"] == {
+        "tokenizer_sha256": small.token_meta(road.tokenizer).tokenizer_sha256,
+        "vocab_size": 300,
+        "end_of_text": 299,
+    }
+
+
+def test_the_curve_falls_and_has_deterministic_columns_only(road: Road) -> None:
+    rows = read_curve(road.pretrain / "curve.csv")
+    assert [int(row["step"]) for row in rows] == list(range(61))
+    assert list(rows[0]) == ["step", "loss", "lr", "grad_norm", "tokens", "val_loss"]
+    validated = [int(row["step"]) for row in rows if row["val_loss"]]
+    assert validated == list(range(0, 61, 4))
+    assert float(rows[-1]["loss"]) < float(rows[1]["loss"]) - 1
+    assert float(rows[-1]["val_loss"]) < float(rows[0]["val_loss"]) - 1
+
+
+@pytest.fixture(scope="module")
+def undisturbed(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("undisturbed") / "pretrain"
+    assert pretrain(road, output, *LONG) == 0
+    return output
+
+
+def start(road: Road, output: Path) -> "subprocess.Popen[bytes]":
+    """The whole command, as a user runs it, until it has two checkpoints."""
+    arguments = pretrain_arguments(road.train, road.val, output, *LONG)
+    command = [sys.executable, "-m", "trainer.pretrain", *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(saved(output)) < 2:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+    return process
+
+
+def saved(output: Path) -> list[int]:
+    return [step for folder in (output.parent / ".work").glob("*/checkpoints") for step in checkpoints(folder)]
+
+
+def test_a_run_killed_with_9_goes_on_to_the_same_bytes(road: Road, undisturbed: Path, tmp_path: Path) -> None:
+    """All its processes at once; `test_launch.py` kills the parent alone."""
+    output = tmp_path / "pretrain"
+    process = start(road, output)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not output.exists()
+    assert 240 not in saved(output), "it was killed too late to show anything"
+    assert pretrain(road, output, *LONG) == 0
+    assert small.contents(output) == small.contents(undisturbed)
+
+
+def test_a_run_stopped_by_sigterm_saves_ends_with_75_and_goes_on_to_the_same_bytes(
+    road: Road, undisturbed: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "pretrain"
+    process = start(road, output)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 75
+    last = max(saved(output))
+    assert 40 <= last < 240
+    assert pretrain(road, output, *LONG) == 0
+    assert small.contents(output) == small.contents(undisturbed)
+
+
+@pytest.mark.slow
+def test_it_runs_under_torchrun_as_one_stage(road: Road, tmp_path: Path) -> None:
+    """Rank 0 is the stage, the other takes the work from it; the result is that of two local processes."""
+    arguments = pretrain_arguments(road.train, road.val, tmp_path / "pretrain", "--steps", "60")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    subprocess.run(
+        [*launcher, "-m", "trainer.pretrain", *arguments], cwd=ROOT, env=environment, check=True, capture_output=True
+    )
+    assert small.contents(tmp_path / "pretrain") == small.contents(road.pretrain)
+
+
+def test_stats_have_the_scores_and_provenance_the_layout_and_speeds(road: Road, tmp_path: Path) -> None:
+    extra = ("--parallel.dp-replicate", "1", "--stats", str(tmp_path / "stats/pretrain.json"))
+    assert pretrain(road, tmp_path / "pretrain", *extra) == 0
+    stats = json.loads((tmp_path / "stats/pretrain.json").read_text())
+    assert stats["parameters"] == 300 * 32 + 32 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32
+    assert {"train_loss", "val_loss", "val_perplexity", "untrained_val_loss", "steps", "tokens"} <= stats.keys()
+    assert stats["val_loss"] < stats["untrained_val_loss"]
+    (segment,) = json.loads((tmp_path / "provenance/pretrain.json").read_text())["segments"]
+    assert (segment["from_step"], segment["to_step"], segment["layout"]["processes"]) == (0, 8, 1)
+    assert segment["tokens_per_second"] > 0
+
+
+def test_a_finished_run_is_extended_from_its_checkpoint(road: Road, tmp_path: Path) -> None:
+    """Step, optimizer and data position go on; the curve begins where the other ended."""
+    extra = ("--init", "checkpoint", "--init-path", str(road.pretrain), "--steps", "64", "--warmup-steps", "0")
+    assert pretrain(road, tmp_path / "pretrain", *extra, "--parallel.dp-replicate", "1") == 0
+    record = json.loads((tmp_path / "pretrain/run.json").read_text())
+    assert (record["step"], record["position"], record["optimizer_steps"]) == (64, 64 * 8, 64)
+    rows = read_curve(tmp_path / "pretrain/curve.csv")
+    assert [int(row["step"]) for row in rows] == [60, 61, 62, 63, 64]
+    last = float(read_curve(road.pretrain / "curve.csv")[-1]["val_loss"])
+    assert float(rows[0]["val_loss"]) == pytest.approx(last, abs=1e-6)
+
+
+def test_a_run_begins_from_a_hugging_face_folder(road: Road, tmp_path: Path) -> None:
+    extra = ("--init", "huggingface", "--init-path", str(road.export), "--parallel.dp-replicate", "1")
+    assert pretrain(road, tmp_path / "pretrain", *extra) == 0
+    first = read_curve(tmp_path / "pretrain/curve.csv")[0]
+    assert first["step"] == "0"
+    last = float(read_curve(road.pretrain / "curve.csv")[-1]["val_loss"])
+    assert float(first["val_loss"]) == pytest.approx(last, abs=1e-6)
+
+
+@pytest.mark.parametrize("init", ["checkpoint", "huggingface"])
+def test_a_checkpoint_of_another_model_is_refused_by_the_field(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture, init: str
+) -> None:
+    path = road.pretrain if init == "checkpoint" else road.export
+    extra = ("--init", init, "--init-path", str(path), "--model.n-layer", "3", "--steps", "99")
+    assert "another model: its n_layer is 2, here it is 3" in refused(road, tmp_path / "pretrain", capsys, *extra)
+
+
+def test_what_does_not_fit_is_refused(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    cases: dict[tuple[str, ...], str] = {
+        ("--parallel.dp-replicate", "3"): "global_batch_size 8 does not divide by 3",
+        ("--model.n-head", "5"): "n_head 5 does not divide",
+        ("--parallel.tp", "2"): "tensor parallelism is not there yet: set parallel.tp to 1",
+        ("--init", "checkpoint", "--init-path", str(road.pretrain)): "is at step 60 already; ask for more steps",
+        ("--init", "checkpoint", "--init-path", str(road.tokenizer), "--steps", "99"): "holds no checkpoint",
+        ("--model.n-positions", "20000", "--sequence-length", "20000"): "fewer than one sample of 20001",
+    }
+    for extra, message in cases.items():
+        assert message in refused(road, tmp_path / "pretrain", capsys, *extra)
+
+
+def test_shards_of_two_tokenizers_are_refused(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    other = small.write_stream(tmp_path / "val", vocab_size=300)
+    arguments: list[Any] = pretrain_arguments(road.train, other, tmp_path / "pretrain")
+    assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 1
+    assert f"{other}: made by another tokenizer than {road.train}" in capsys.readouterr().err

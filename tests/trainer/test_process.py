@@ -1,0 +1,75 @@
+"""Finding one's place under torchrun and Slurm, and stopping on a signal."""
+
+import os
+import signal
+
+import pytest
+
+from pipelines.errors import ConfigError
+from trainer.process import Place, StopFlag, first_host, place_from_environment, rendezvous_environment
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "host",
+    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+    "SLURM_JOB_ID": "1234567",
+}
+
+
+def test_torchrun_and_srun_say_the_place() -> None:
+    assert place_from_environment(TORCHRUN) == Place(5, 8, 1, 4)
+    assert place_from_environment(SRUN) == Place(5, 8, 1, 4)
+
+
+def test_outside_of_them_there_is_no_place() -> None:
+    assert place_from_environment({}) is None
+    batch_script = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}
+    assert place_from_environment(batch_script) is None
+
+
+def test_processes_of_srun_meet_at_the_first_host() -> None:
+    place = Place(5, 8, 1, 4)
+    found = rendezvous_environment(place, SRUN)
+    assert found["MASTER_ADDR"] == "gpu07"
+    assert 20000 <= int(found["MASTER_PORT"]) < 40000
+    assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_RANK"]) == ("5", "8", "1")
+    assert rendezvous_environment(place, {**SRUN, "MASTER_ADDR": "x", "MASTER_PORT": "7"}).keys() == {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+    }
+    assert rendezvous_environment(place, TORCHRUN) == {}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"), [("gpu[07-09,12],login1", "gpu07"), ("a1,a2", "a1"), ("node-3", "node-3"), ("r[5]", "r5")]
+)
+def test_the_first_host_of_a_list(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host
+
+
+def test_an_empty_list_of_hosts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="set MASTER_ADDR"):
+        first_host("")
+
+
+def test_a_signal_sets_the_flag_and_nothing_else() -> None:
+    flag, before = StopFlag(), signal.getsignal(signal.SIGTERM)
+    with flag.listening(interrupts=True):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert flag.requested
+    assert signal.getsignal(signal.SIGTERM) == before
+    other = StopFlag()
+    with other.listening(interrupts=False):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not other.requested
