@@ -64,14 +64,16 @@ def declared_in(body: bytes) -> list[str | None]:
 
 def codec_name(label: str | None) -> str | None:
     """Python's codec for an encoding label, as browsers read it; None for an unknown label."""
-    if not label:
-        return None
-    try:
-        name = codecs.lookup(label.strip(" \t\"';")).name
-    except (LookupError, ValueError):
-        return None
-    name = _BROWSER.get(name, name)
-    return name if _ALLOWED.fullmatch(name) else None
+    plain = (label or "").strip(" \t\"';").lower()
+    # Browsers also know x-sjis, windows-874, iso-8859-8-i and the like.
+    for spelling in (plain, plain.removeprefix("x-"), plain.replace("windows-", "cp"), plain.removesuffix("-i")):
+        try:
+            name = codecs.lookup(spelling).name
+        except (LookupError, ValueError):
+            continue
+        name = _BROWSER.get(name, name)
+        return name if _ALLOWED.fullmatch(name) else None
+    return None
 
 
 def _most_fitting(body: bytes, declared: list[str]) -> str:

@@ -53,6 +53,7 @@ class Crawler:
         self._hosts = site.hosts if site else frozenset[str]()
         self._frontier = Frontier(config.host_delay_seconds)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: list[asyncio.Task[None]] = []
         self._outcomes: list[Fetched] = []
         self._wake = asyncio.Event()
         self._resources = contextlib.AsyncExitStack()
@@ -72,22 +73,21 @@ class Crawler:
 
     async def close(self) -> None:
         """Cancel what is under way and release everything."""
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._resources.aclose()
 
     async def next_outcomes(self) -> list[Fetched]:
         """At least one outcome; none when all URLs are done."""
         while not self._outcomes:
-            for task in [task for task in self._tasks if task.done()]:
-                self._tasks.discard(task)
-                task.result()
+            self._wake.clear()
+            while self._ended:
+                self._ended.pop().result()  # raises what an attempt should not have raised
             wait = self._start_tasks()
             if not self._tasks and wait is None:
                 return []
-            # Nothing is awaited since the tasks were looked at, so no end of a task is missed.
-            self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._wake.wait()
@@ -99,12 +99,17 @@ class Crawler:
         loop = asyncio.get_running_loop()
         while len(self._tasks) < self._config.concurrency and (job := self._frontier.take(loop.time())):
             task = loop.create_task(self._attempt(job))
-            task.add_done_callback(lambda _: self._wake.set())
+            task.add_done_callback(self._end)
             self._tasks.add(task)
         turn = self._frontier.next_turn()
         if turn == float("inf") or len(self._tasks) >= self._config.concurrency:
             return None
         return max(turn - loop.time(), 0.0)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._ended.append(task)
+        self._wake.set()
 
     async def _attempt(self, job: Job) -> None:
         """One attempt at a URL: an outcome, or its return to the frontier."""

@@ -18,7 +18,7 @@ from dataprep.characters import SPACE, UNSTABLE, character_flags, wide_character
 
 Array = np.ndarray[Any, Any]
 
-_BATCH_BYTES = 1 << 20
+_BATCH_BYTES = 1 << 19
 """Text per array operation: small enough for the cache, large enough to hide Python's share."""
 
 
@@ -39,7 +39,7 @@ class Texts:
 
 
 def text_pieces(texts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
-    """A column of texts in pieces of about a megabyte, each with the number of its first row."""
+    """A column of texts in pieces of about half a megabyte, each with the number of its first row."""
     ends = raw_texts(texts).ends
     start = 0
     while start < len(texts):

@@ -268,6 +268,19 @@ def test_a_run_cut_short_is_taken_up_with_another_budget_to_the_same_bytes(
     assert digests(find(shards, tmp_path / "got", "--memory-budget", "1MB")) == expected
 
 
+def test_every_16_shards_share_one_file_of_pairs_by_the_first_document(tmp_path: Path) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    originals = corpus(8, originals=18, copies=0)
+    for number in range(18):
+        write_texts(folder / f"{number:02d}.jsonl", [originals[number], originals[(number + 1) % 18] + " end"])
+    output = find(folder, tmp_path / "o")
+    tables = [pq.read_table(file) for file in sorted(output.glob("part-*.parquet"))]
+    assert [sorted(set(table["shard_a"].to_pylist())) for table in tables] == [list(range(16)), [16]]
+    assert sum(table.num_rows for table in tables) == 18
+    assert len(list((output / "signatures").iterdir())) == 18
+
+
 def test_references_are_shard_and_row_in_input_order_even_where_ids_repeat(tmp_path: Path) -> None:
     text = corpus(7, originals=1, copies=0)[0]
     folder = tmp_path / "documents"

@@ -1,43 +1,11 @@
 """A tokenizer, a corpus and a trained, exported model, made once for all tests of the trainer."""
 
-import dataclasses
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
-
-
-@dataclasses.dataclass(frozen=True)
-class Road:
-    """Folders of a small run, from the tokenizer to the export."""
-
-    tokenizer: Path
-    train: Path
-    val: Path
-    pretrain: Path
-    export: Path
-
-
-def flags(section: Any, prefix: str = "") -> list[str]:
-    """A section as command line flags."""
-    found: list[str] = []
-    for name, value in dataclasses.asdict(section).items():
-        flag = f"{prefix}{name}".replace("_", "-")
-        if isinstance(value, bool):
-            found.append(f"--{flag}" if value else f"--{prefix}no-{name}".replace("_", "-"))
-        else:
-            found += [f"--{flag}", str(value)]
-    return found
-
-
-def pretrain_arguments(train: Path, val: Path, output: Path, *extra: str) -> list[str]:
-    """A small pretraining of two processes."""
-    model = flags(small.MODEL, "model.")
-    return [str(train), str(val), str(output), *flags(small.PRETRAIN), *model, "--parallel.device", "cpu", *extra]
+from tests.trainer.small import Road, pretrain_arguments
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Small models, tokens, tokenizers and GLUE rows for the trainer's tests: all made by seed."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,39 @@ PRETRAIN = PretrainConfig(
 )
 ONE = ParallelConfig(dp_replicate=1, device="cpu")
 TWO = ParallelConfig(dp_replicate=2, device="cpu")
-WORDS = "the mill race carries water to wheel and stone grinds grain while river runs on past old town".split()
+WORDS = [
+    *("the", "mill", "race", "carries", "water", "to", "wheel", "and", "stone"),
+    *("grinds", "grain", "while", "river", "runs", "on", "past", "old", "town"),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Road:
+    """Folders of a small run, from the tokenizer to the export."""
+
+    tokenizer: Path
+    train: Path
+    val: Path
+    pretrain: Path
+    export: Path
+
+
+def flags(section: Any, prefix: str = "") -> list[str]:
+    """A section as command line flags."""
+    found: list[str] = []
+    for name, value in dataclasses.asdict(section).items():
+        flag = f"{prefix}{name}".replace("_", "-")
+        if isinstance(value, bool):
+            found.append(f"--{flag}" if value else f"--{prefix}no-{name}".replace("_", "-"))
+        else:
+            found += [f"--{flag}", str(value)]
+    return found
+
+
+def pretrain_arguments(train: Path, val: Path, output: Path, *extra: str) -> list[str]:
+    """A small pretraining of two processes."""
+    model = flags(MODEL, "model.")
+    return [str(train), str(val), str(output), *flags(PRETRAIN), *model, "--parallel.device", "cpu", *extra]
 
 
 def publish(folder: Path) -> Path:

@@ -154,7 +154,7 @@ def test_a_damaged_index_is_one_clear_line(saved: Path, tmp_path: Path, data: by
 
 
 def test_a_missing_tensor_and_another_shape_are_refused(saved: Path) -> None:
-    with pytest.raises(UserError, match="has no tensor model.more"):
+    with pytest.raises(UserError, match=r"has no tensor model\.more"):
         checkpoint.load(saved, {"model.more": torch.zeros(1)}, alone=True)
     with pytest.raises(UserError, match=r"model.transformer.wpe.weight is \(32, 32\) .* expected \(8, 32\)"):
         checkpoint.load(saved, {"model.transformer.wpe.weight": torch.zeros(8, 32)}, alone=True)

@@ -11,7 +11,7 @@ from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from pipelines.tokens import open_tokens
 from tests.trainer import small
-from tests.trainer.conftest import Road
+from tests.trainer.small import Road
 
 
 def evaluate(road: Road, output: Path, *extra: str) -> int:

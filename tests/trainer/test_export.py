@@ -9,7 +9,7 @@ import torch
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
-from tests.trainer.conftest import Road
+from tests.trainer.small import Road
 from trainer.checkpoint import load, model_tensors
 from trainer.model import Architecture, LanguageModel
 from trainer.records import newest_checkpoint, read_record

@@ -12,7 +12,7 @@ import torch
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
-from tests.trainer.conftest import Road
+from tests.trainer.small import Road
 from tests.trainer.test_loop import process
 from trainer.config import FinetuneConfig
 from trainer.finetune import Job

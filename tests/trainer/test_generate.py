@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainer.conftest import Road
+from tests.trainer.small import Road
 from trainer.config import SamplingConfig
 from trainer.generate import continue_text, draw, open_model
 

@@ -95,7 +95,7 @@ def test_missing_damaged_and_ill_fitting_weights_are_refused(tmp_path: Path) -> 
     with pytest.raises(UserError, match="not readable"):
         read_weights(folder)
     file.unlink()
-    with pytest.raises(UserError, match="has no model.safetensors"):
+    with pytest.raises(UserError, match=r"has no model\.safetensors"):
         read_weights(folder)
 
 

@@ -14,7 +14,7 @@ import pytest
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
-from tests.trainer.conftest import Road, pretrain_arguments
+from tests.trainer.small import Road, pretrain_arguments
 from trainer.records import checkpoints, read_curve
 
 ROOT = Path(__file__).parents[2]
