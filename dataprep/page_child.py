@@ -57,6 +57,7 @@ class PageChild:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection
+        self._finalizer: weakref.finalize[..., PageChild]
 
     def extract(self, body: bytes, charset: str | None) -> Extracted:
         """The text of one page. A page that ends two children is rejected, with how the second ended."""
@@ -94,19 +95,23 @@ class PageChild:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
         )
         theirs.close()
-        weakref.finalize(self._process, self._connection.close)
+        # Also when this process ends in good order; when it is killed, the child sees its connection close.
+        self._finalizer = weakref.finalize(self, _end_child, self._process, self._connection)
 
     def _end(self) -> int:
-        assert self._process is not None
-        self._connection.close()
-        try:
-            # Without its connection a child ends by itself, unless it is deep in a page.
-            status = self._process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
+        status = self._finalizer()
         self._process = None
-        return status
+        return status or 0
+
+
+def _end_child(process: "subprocess.Popen[bytes]", connection: Connection) -> int:
+    """End a child and give its exit status; without its connection it ends by itself, unless it is deep in a page."""
+    connection.close()
+    try:
+        return process.wait(timeout=1.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 @functools.lru_cache(maxsize=1)

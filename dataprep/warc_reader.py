@@ -101,6 +101,8 @@ def read_pages(path: Path, max_bytes: int) -> Iterator[PageRecord]:
 def read_page(record: WarcRecord, max_bytes: int) -> PageRecord:
     """One record with its body, decoded from its HTTP encodings."""
     url = (record.headers.get("WARC-Target-URI") or "").strip("<> ")
+    if record.headers.get("Content-Length") is None:
+        return PageRecord(url, rule="truncated_record", value="the header ends without a Content-Length")
     if record.record_type == WarcRecordType.revisit:
         return PageRecord(url, rule="revisit", value=record.headers.get("WARC-Refers-To-Date") or "")
     if record.content_length > max_bytes + _HEAD_BYTES:
@@ -112,21 +114,25 @@ def read_page(record: WarcRecord, max_bytes: int) -> PageRecord:
         return PageRecord(url, rule="truncated_record", value=reason)
     if not record.is_http:
         return _checked(url, record.headers.get("Content-Type"), None, block, max_bytes)
-    return _read_http(url, record, block, max_bytes)
+    return _read_http(url, block, max_bytes)
 
 
-def _read_http(url: str, record: WarcRecord, block: bytes, max_bytes: int) -> PageRecord:
-    record.set_bytes_content(block)
+def _read_http(url: str, block: bytes, max_bytes: int) -> PageRecord:
+    # In a record of its own: an error while decoding would end the iteration over the file's.
+    message = WarcRecord()
+    message.is_http = True
+    message.set_bytes_content(block)
     try:
-        record.parse_http(auto_decode="all", quirks_mode=True)
-        status = record.http_headers.status_code if record.http_headers else None
+        message.parse_http(auto_decode="all", quirks_mode=True)
+        status = message.http_headers.status_code
+        if status is None:
+            return PageRecord(url, rule="invalid_http", value="no status line")
         if status not in PAGE_STATUSES:
             return PageRecord(url, rule="http_status", value=str(status))
-        content_type = record.http_headers.get("Content-Type") if record.http_headers else None
-        body = record.reader.read(max_bytes + 1)
+        body = message.reader.read(max_bytes + 1)
     except OSError as error:
         return PageRecord(url, rule="invalid_http", value=str(error))
-    return _checked(url, content_type, record.http_charset, body, max_bytes)
+    return _checked(url, message.http_headers.get("Content-Type"), message.http_charset, body, max_bytes)
 
 
 def _checked(url: str, content_type: str | None, charset: str | None, body: bytes, max_bytes: int) -> PageRecord:

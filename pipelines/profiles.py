@@ -6,7 +6,7 @@ profile and the overrides are recorded in `params.yaml` itself, so that it can b
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class LabelsConfig:
 GROUPS: dict[str, type] = {"corpus": CorpusConfig, "glue": GlueConfig, "labels": LabelsConfig}
 PLAIN = {"profile", "overrides", "run", "seed"}
 CONFIGS = Path("configs")
+REQUIRED = "REQUIRED"
+"""In a profile: a value that only the user can give. (Hydra's own `???` gives way to a default.)"""
 VERSIONS_YAML = Path("versions.yaml")
 _HEADER = "# Made by `python -m pipelines use`; `dvc exp run -S` may edit plain values. Do not edit by hand.\n"
 
@@ -92,10 +94,22 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
             config = hydra_compose("config", [f"profile={profile}", *overrides])
-        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # pyright: ignore
+        written: dict[str, Any] = OmegaConf.to_container(config)  # pyright: ignore
+        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # pyright: ignore
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"profile {profile} {' '.join(overrides)}: {' '.join(str(error).split())}") from None
+    if missing := sorted(_required(written)):
+        raise ConfigError(f"profile {profile} needs {' '.join(f'{key}=VALUE' for key in missing)}")
     return {"profile": profile, "overrides": list(overrides), **checked(values, types)}
+
+
+def _required(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted keys of the values that a profile leaves to the user."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _required(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        elif value == REQUIRED:
+            yield f"{prefix}{key}"
 
 
 def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: Path = PARAMS_YAML) -> dict[str, Any]:

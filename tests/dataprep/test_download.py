@@ -99,7 +99,9 @@ def test_every_url_has_a_page_or_a_reason_and_a_row_in_the_log(tmp_path: Path) -
     assert by_url[f"{G}/old"]["redirects"] == [f"301 {G}/old"]
     pages = responses(tmp_path / "out")
     assert [uri for uri, _ in pages] == [row["final_url"] for row in log if not row["rule"]], "so does the archive"
-    assert all(len(body) == row["bytes"] for (_, body), row in zip(pages, (r for r in log if not r["rule"]), strict=True))
+    assert all(
+        len(body) == row["bytes"] for (_, body), row in zip(pages, (r for r in log if not r["rule"]), strict=True)
+    )
     rejected = {row["url"]: (row["rule"], row["value"]) for row in rows(tmp_path / "out" / "rejected")}
     assert rejected == {
         f"{G}/down": ("http_status", "500"),

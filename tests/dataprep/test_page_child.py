@@ -32,7 +32,13 @@ def child() -> PageChild:
 def test_a_child_says_what_the_function_says(child: PageChild) -> None:
     article = next(iter(read_articles().values()))
     page = f"<html><body><article><h1>{article.title}</h1><p>{article.text}</p></article></body></html>"
-    for body, charset in ((ARTICLE, None), (page.encode(), "utf-8"), (b"", None), (b"no page", "x"), (b"<" * 1000, None)):
+    for body, charset in (
+        (ARTICLE, None),
+        (page.encode(), "utf-8"),
+        (b"", None),
+        (b"no page", "x"),
+        (b"<" * 1000, None),
+    ):
         found = child.extract(body, charset)
         assert (found.text, found.rule, found.value) == text_of(body, charset)
 

@@ -1,5 +1,6 @@
 """The stage `finetune`: equal to a plain transformers loop, scored on every validation row once."""
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.trainer.small import Road
 from tests.trainer.test_loop import process
 from trainer.config import FinetuneConfig
 from trainer.finetune import Job
-from trainer.records import read_curve
+from trainer.records import checkpoints, read_curve
 
 STEPS = 100
 RECIPE = FinetuneConfig(dropout=0.0, attention_dropout=0.0, epochs=30, lr=1e-3, global_batch_size=16)
@@ -112,6 +113,42 @@ def test_processes_share_uneven_last_batches_and_train_the_same_classifier(
     np.testing.assert_allclose(two["losses"], one["losses"], atol=1e-6, rtol=0)
     for name, weight in one["weights"].items():
         np.testing.assert_allclose(two["weights"][name], weight, atol=6e-6, rtol=0, err_msg=name)
+
+
+def trained(job: Job, stop_after: int | None) -> dict[str, Any]:
+    """All steps with checkpoints, or those before a requested stop."""
+    from trainer import hooks
+    from trainer.batches import GlueRows
+    from trainer.config import ParallelConfig
+    from trainer.finetune import prepare
+    from trainer.loop import train
+    from trainer.process import Stopped
+
+    class Stop(hooks.Hook):
+        def after_step(self, training: Any, report: Any) -> None:
+            training.stop.requested = training.stop.requested or report.step == stop_after
+
+    job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
+    training = prepare(process(), job, GlueRows(job.glue / "train.arrow"))
+    around = [hooks.Curve(job.scratch / "curve.csv"), hooks.Checkpoints(job.scratch / "checkpoints", 1), Stop()]
+    with contextlib.suppress(Stopped):
+        train(training, around)
+    return {name: weight.detach().numpy().copy() for name, weight in training.model.named_parameters()}
+
+
+def test_a_stopped_fine_tuning_goes_on_to_the_same_bits(workers: Any, road: Road, glue: Path, tmp_path: Path) -> None:
+    """Also with dropout, in the middle of an epoch, with its smaller last batches before and after."""
+    changes: dict[str, Any] = {"dropout": 0.1, "attention_dropout": 0.1, "epochs": 3, "checkpoint_every": 5}
+    whole = dataclasses.replace(job(road, glue, tmp_path, **changes), scratch=tmp_path / "whole")
+    broken = dataclasses.replace(whole, scratch=tmp_path / "broken")
+    expected = workers.run(2, trained, whole, None)[0]
+    stopped = workers.run(2, trained, broken, 10)[0]
+    assert list(checkpoints(broken.scratch / "checkpoints"))[-1] == 11
+    resumed = workers.run(2, trained, broken, None)[0]
+    assert not np.array_equal(stopped["score.weight"], expected["score.weight"])
+    for name, weight in expected.items():
+        assert np.array_equal(resumed[name], weight), name
+    assert (broken.scratch / "curve.csv").read_bytes() == (whole.scratch / "curve.csv").read_bytes()
 
 
 def finetune(road: Road, glue: Path, output: Path, *extra: str) -> int:

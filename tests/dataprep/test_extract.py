@@ -1,0 +1,285 @@
+"""Stage `extract`: archives of any origin in, documents out, and a reason for every record that gives none."""
+
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataprep.fetched import Fetched
+from dataprep.warc import write_page
+from dataprep.warc_reader import GzipStream, read_pages
+from pipelines import store
+from pipelines.command import StageSpec
+from pipelines.documents import part_files, read_rows
+from pipelines.errors import UserError
+from pipelines.identity import document_id
+from pipelines.manifest import MANIFEST, Manifest
+from pipelines.stage import run_command
+from tests.dataprep.sites import HTML, TEXT
+
+ROOT = Path(__file__).parents[2]
+SPEC = StageSpec.load("dataprep.extract")
+WARCS = Path(__file__).parents[3] / "shared" / "data" / "warc"
+needs_warcs = pytest.mark.skipif(not WARCS.exists(), reason="needs the real archives in ../shared/data/warc")
+
+
+def run(source: Path, output: Path, *options: object, status: int = 0) -> Manifest | None:
+    arguments = [source, output, "--log-level", "error", *options]
+    assert run_command(SPEC, list(map(str, arguments))) == status
+    return Manifest.load(output / MANIFEST) if status == 0 else None
+
+
+def documents(output: Path) -> list[dict[str, Any]]:
+    return [row for file in part_files(output) for row in read_rows(file)]
+
+
+def rejected(output: Path) -> list[tuple[str, str, str]]:
+    files = sorted((output / "rejected").glob("*.parquet"))
+    return [(row["url"], row["rule"], row["value"]) for file in files for row in read_rows(file)]
+
+
+def record(kind: str, url: str, block: bytes, content_type: str, **headers: str) -> bytes:
+    lines = {
+        "WARC-Type": kind,
+        "WARC-Target-URI": url,
+        "WARC-Record-ID": "<urn:uuid:00000000-0000-0000-0000-000000000000>",
+        "WARC-Date": "2026-01-31T12:00:00Z",
+        "Content-Type": content_type,
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+        "Content-Length": headers.get("Content_Length", str(len(block))),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"WARC/1.0\r\n{head}\r\n".encode() + block + b"\r\n\r\n"
+
+
+def http(body: bytes, *headers: str, status: str = "200 OK", type_: str = "text/html") -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {type_}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def response(url: str, block: bytes, **headers: str) -> bytes:
+    return record("response", url, block, "application/http; msgtype=response", **headers)
+
+
+def page(number: int) -> bytes:
+    return HTML.format(f"{number} {TEXT}").encode()
+
+
+def chunked(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+CASES: list[tuple[str, bytes, str, str]] = [
+    # what it is, the record, rule ("" for a document), value
+    ("a page", response("http://a.test/1", http(page(1))), "", ""),
+    ("gzip", response("http://a.test/2", http(gzip.compress(page(2)), "Content-Encoding: gzip")), "", ""),
+    ("chunks", response("http://a.test/3", http(chunked(page(3)), "Transfer-Encoding: chunked")), "", ""),
+    ("brackets", response("<http://a.test/4>", http(page(4))), "", ""),
+    ("line feeds", response("http://a.test/5", http(page(5)).replace(b"\r\n", b"\n", 4)), "", ""),
+    ("a resource", record("resource", "http://a.test/6", page(6), "text/html"), "", ""),
+    ("HTML without HTTP", record("response", "http://a.test/7", page(7), "text/html; charset=utf-8"), "", ""),
+    ("no type but tags", response("http://a.test/8", http(page(8), type_="application/octet-stream")), "", ""),
+    ("status 203", response("http://a.test/9", http(page(9), status="203 Other")), "", ""),
+    ("not found", response("http://a.test/404", http(page(1), status="404 Not Found")), "http_status", "404"),
+    ("a redirect", response("http://a.test/301", http(b"", "Location: /", status="301 Moved")), "http_status", "301"),
+    ("JSON", response("http://a.test/json", http(b"{}", type_="application/json")), "not_html", "application/json"),
+    ("a PDF", response("http://a.test/pdf", http(b"%PDF-1.7")), "not_html", "PDF declared as text/html"),
+    ("DNS", record("response", "dns:a.test", b"a.test 1.2.3.4", "text/dns"), "not_html", "text/dns"),
+    ("no text", response("http://a.test/none", http(b"<html><body></body></html>")), "empty_text", "page of 26 bytes"),
+    ("no page", response("http://a.test/words", http(b"words")), "not_html", "no tags that make a page"),
+    ("a revisit", record("revisit", "http://a.test/again", http(b""), "application/http"), "revisit", ""),
+    ("text", record("conversion", "http://a.test/wet", b"words", "text/plain"), "not_html", "text/plain"),
+    ("cut by the crawler", response("http://a.test/cut", http(page(1)), WARC_Truncated="length"), "truncated_record", "length"),
+    ("no HTTP at all", response("http://a.test/x", b"\x00\x01\x02"), "invalid_http", ""),
+    ("damaged gzip", response("http://a.test/g", http(b"no gzip", "Content-Encoding: gzip")), "invalid_http", ""),
+    ("too large", response("http://a.test/big", http(page(1) + b" " * 300_000)), "too_large", "more than 200000 bytes"),
+    (
+        "a bomb",
+        response("http://a.test/bomb", http(gzip.compress(b" " * 9_000_000), "Content-Encoding: gzip")),
+        "too_large",
+        "more than 200000 bytes",
+    ),
+]  # fmt: skip
+
+
+def test_every_record_is_a_document_or_has_its_reason(tmp_path: Path) -> None:
+    others = record("warcinfo", "", b"software: x\r\n", "application/warc-fields")
+    others += record("request", "http://a.test/1", b"GET / HTTP/1.1\r\n\r\n", "application/http; msgtype=request")
+    archive = others + b"".join(case[1] for case in CASES)
+    (tmp_path / "foreign.warc").write_bytes(archive)
+    manifest = run(tmp_path / "foreign.warc", tmp_path / "out", "--max-page-bytes", 200_000, "--workers", 1)
+    found = documents(tmp_path / "out")
+    assert [row["url"] for row in found] == [f"http://a.test/{i}" for i in range(1, 10)]
+    for row in found:
+        number = row["url"].rpartition("/")[2]
+        assert row["text"].startswith(f"{number} The miller opens"), row["url"]
+        assert row["source"] == "a.test"
+        assert row["doc_id"] == document_id(row["url"], row["text"])
+    wanted = {case[0]: (case[2], case[3]) for case in CASES if case[2]}
+    reasons = dict(zip(wanted, [(rule, value) for _, rule, value in rejected(tmp_path / "out")], strict=True))
+    for name, (rule, value) in wanted.items():
+        assert reasons[name][0] == rule, name
+        assert value in reasons[name][1], name
+    assert manifest is not None
+    assert (manifest.counts.rows_in, manifest.counts.rows_out) == (len(CASES), 9)
+
+
+def archive_of(path: Path, numbers: range) -> Path:
+    with path.open("wb") as file:
+        for i in numbers:
+            url = f"http://garden.test/{i}?utm_source=x"
+            head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+            write_page(
+                file, Fetched(url=url, final_url=url, started="2026-01-31T12:00:00Z", response_head=head, body=page(i))
+            )
+    return path
+
+
+def test_our_own_segments_and_documents_come_out_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "download"
+    folder.mkdir()
+    archive_of(folder / "segment-00000.warc.gz", range(3))
+    archive_of(folder / "segment-00001.warc.gz", range(3, 5))
+    (folder / "documents-00000.jsonl.gz").write_bytes(
+        gzip.compress(json.dumps({"text": "ready", "url": "http://x.test/"}).encode() + b"\nbroken\n")
+    )
+    (folder / "fetch_log").mkdir()
+    (folder / "notes.txt").write_text("not for us")
+    manifest = run(folder, tmp_path / "out", "--workers", 1)
+    assert manifest is not None
+    found = documents(tmp_path / "out")
+    assert [row["url"] for row in found] == [*(f"http://garden.test/{i}" for i in range(5)), "http://x.test/"]
+    assert found[-1]["text"] == "ready"
+    assert manifest.counts.rejected == {"invalid_json": 1}
+    assert [name for name in manifest.files if "/" not in name] == [
+        "part-00000.parquet",
+        "part-00001.parquet",
+        "part-00002-00000.parquet",
+    ]
+
+
+def test_workers_hash_seed_and_a_kill_change_no_byte(tmp_path: Path) -> None:
+    folder = tmp_path / "download"
+    folder.mkdir()
+    for k in range(4):
+        archive_of(folder / f"segment-{k:05}.warc.gz", range(k * 20, k * 20 + 20))
+    run(folder, tmp_path / "one", "--workers", 1)
+    command = [sys.executable, "-m", "dataprep.extract", str(folder), str(tmp_path / "two"), "--workers", "2"]
+    environment = {**os.environ, "PYTHONHASHSEED": "99", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".work/two-*/receipts/outputs/output/*.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False).returncode == 0
+    assert store.sha256(tmp_path / "one" / MANIFEST) == store.sha256(tmp_path / "two" / MANIFEST)
+
+
+def test_a_cut_archive_gives_what_is_whole_and_says_where_it_ends(tmp_path: Path) -> None:
+    data = archive_of(tmp_path / "whole.warc.gz", range(6)).read_bytes()
+    whole = list(read_pages(tmp_path / "whole.warc.gz", 10**6))
+    assert len(whole) == 6
+    for size in range(len(data) // 2, len(data), 211):
+        (tmp_path / "cut.warc.gz").write_bytes(data[:size])
+        found = list(read_pages(tmp_path / "cut.warc.gz", 10**6))
+        good = [each for each in found if not each.rule]
+        assert good == whole[: len(good)]
+        at_a_boundary = data[size:].startswith(b"\x1f\x8b\x08\x00\x00")
+        assert [each.rule for each in found[len(good) :]] == ([] if at_a_boundary else ["truncated_record"]), size
+
+
+def test_a_damaged_member_costs_what_follows_it_and_is_counted(tmp_path: Path) -> None:
+    data = bytearray(archive_of(tmp_path / "whole.warc.gz", range(6)).read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 40] = b"\xff" * 40
+    (tmp_path / "bad.warc.gz").write_bytes(data)
+    manifest = run(tmp_path / "bad.warc.gz", tmp_path / "out", "--workers", 1)
+    assert manifest is not None
+    assert 1 <= manifest.counts.rows_out < 6
+    assert manifest.counts.rejected == {"truncated_record": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("text.warc", b"this is no archive\n" * 100),
+        ("text.warc.gz", gzip.compress(b"this is no archive\n" * 100)),
+        ("half.warc.gz", b"\x1f\x8b\x08"),
+        ("page.warc", b"<html></html>"),
+    ],
+)
+def test_what_is_no_archive_is_one_clear_line(
+    name: str, content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    run(tmp_path / name, tmp_path / "out", "--workers", 1, status=1)
+    error = capfd.readouterr().err.strip().splitlines()
+    assert len(error) == 1
+    assert "not a readable WARC file" in error[0]
+
+
+def test_an_empty_folder_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    run(tmp_path / "in", tmp_path / "out", status=1)
+    assert "holds neither WARC files" in capsys.readouterr().err
+
+
+def test_an_archive_without_a_page_gives_no_document(tmp_path: Path) -> None:
+    (tmp_path / "segment-00000.warc.gz").write_bytes(b"")
+    manifest = run(tmp_path / "segment-00000.warc.gz", tmp_path / "out", "--workers", 1)
+    assert manifest is not None
+    assert (manifest.counts.rows_in, manifest.rows) == (0, 0)
+    assert documents(tmp_path / "out") == []
+
+
+def test_one_jsonl_file_may_be_the_output(tmp_path: Path) -> None:
+    archive_of(tmp_path / "a.warc.gz", range(2))
+    assert run_command(SPEC, [str(tmp_path / "a.warc.gz"), str(tmp_path / "out.jsonl"), "--workers", "1"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["url"] for line in lines] == ["http://garden.test/0", "http://garden.test/1"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 16])
+def test_members_are_read_in_pieces_of_any_size(size: int) -> None:
+    data = b"".join(gzip.compress(b"member %d " % i * (i * 50)) for i in range(8))
+    stream = GzipStream(io.BytesIO(data))
+    out = b""
+    while piece := stream.read(size):
+        assert len(piece) <= size
+        out += piece
+    assert out == b"".join(b"member %d " % i * (i * 50) for i in range(8))
+    assert (stream.damage, stream.tell()) == ("", len(out))
+
+
+@needs_warcs
+@pytest.mark.parametrize(
+    ("name", "rows_in", "rows_out", "reasons"),
+    [
+        ("commoncrawl-whirlwind.warc.gz", 1, 1, {}),
+        ("commoncrawl-whirlwind.warc.wet.gz", 1, 0, {"not_html": 1}),
+        ("dolma-sample-0000.warc.gz", 24, 22, {"not_html": 2}),
+        ("pywb-dupes.warc.gz", 12, 1, {"http_status": 1, "not_html": 1, "revisit": 9}),
+        ("resiliparse-warcfile.warc.gz", 16, 16, {}),
+    ],
+)
+def test_real_archives(name: str, rows_in: int, rows_out: int, reasons: dict[str, int], tmp_path: Path) -> None:
+    manifest = run(WARCS / name, tmp_path / "out", "--workers", 1)
+    assert manifest is not None
+    counts = manifest.counts
+    assert (counts.rows_in, counts.rows_out, counts.rejected) == (rows_in, rows_out, reasons)
+
+
+@needs_warcs
+def test_an_arc_file_is_no_warc_file() -> None:
+    with pytest.raises(UserError, match="not a readable WARC file"):
+        list(read_pages(WARCS / "copycat-cc-small-sample-1262850551027_8.arc", 10**7))
