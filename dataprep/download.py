@@ -23,13 +23,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
 from annotated_types import Ge
 
+from dataprep.segments import planned, write_fetch_log, write_segment
+from dataprep.url_list import UnreadableLineError, numbered_lines, read_url, url_lists
 from pipelines import store
 from pipelines.command import Output, Part, Source
 from pipelines.config import Count, NonNegative, Positive, given
-from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter, jsonl_files, part_files, read_rows
+from pipelines.documents import is_jsonl, jsonl_files, part_files, read_rows
 from pipelines.errors import ConfigError, UserError
 from pipelines.identity import canonical_url
 from pipelines.manifest import Counts, content_hash
@@ -39,7 +40,6 @@ from pipelines.stage import stage_main
 
 if TYPE_CHECKING:
     from dataprep.fetch_store import FetchStore, Refetch
-    from dataprep.fetched import Fetched
 
 VERSION = 1
 SHAPED_BY = ("pyarrow",)
@@ -47,23 +47,6 @@ SHAPED_BY = ("pyarrow",)
 logger = logging.getLogger(__name__)
 
 FETCH_STORE = ".fetch_store"
-FETCH_LOG_SCHEMA = pa.schema(
-    [
-        ("url", pa.string()),
-        ("rule", pa.string()),
-        ("value", pa.string()),
-        ("status", pa.int32()),
-        ("final_url", pa.string()),
-        ("redirects", pa.list_(pa.string())),
-        ("bytes", pa.int64()),
-        ("sha256", pa.binary(32)),
-        ("attempts", pa.int32()),
-        ("address", pa.string()),
-        ("started", pa.string()),
-        ("elapsed_ms", pa.int64()),
-        ("note", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +175,6 @@ def listed_urls(urls: Source) -> Iterator[Listed]:
 
 
 def _plain_urls(path: Path) -> Iterator[Listed]:
-    from dataprep.urls import UnreadableLineError, numbered_lines, read_url, url_lists
-    from pipelines.documents import is_jsonl
-
     seen: set[bytes] = set()
     for file in url_lists(path):
         for _, line in numbered_lines(file):
@@ -242,57 +222,6 @@ def plan_segments(config: DownloadConfig, run: StageRun, urls: Source, fetch_sto
                 file.write(json.dumps(entry).encode() + b"\n")
         plans.append(plan)
     return plans
-
-
-def planned(plan: Path, folder: str) -> Iterator["Fetched"]:
-    """The outcomes of one segment's URLs, in order."""
-    from dataprep.fetch_store import Place, read_record
-    from dataprep.fetched import Fetched
-
-    for line in store.read_lines(plan):
-        entry = json.loads(line)
-        if entry["place"]:
-            yield read_record(Path(folder), Place(**entry["place"]))
-        else:
-            yield Fetched(**entry["listed"])
-
-
-def write_segment(part: Part, folder: Path, fetch_store: str) -> Counts:
-    """One WARC segment, and the rejected rows of its range."""
-    from dataprep.warc import write_page, write_warcinfo
-
-    counts = Counts()
-    name = f"{part.name}.warc.gz"
-    rejected: TableWriter | None = None
-    with store.create(folder / name) as file:
-        for fetched in planned(part.file, fetch_store):
-            counts.rows_in += 1
-            if fetched.rule:
-                rejected = rejected or TableWriter(folder / REJECTED / f"{part.name}.parquet", REJECTED_SCHEMA)
-                rejected.write({"doc_id": None, "url": fetched.url, "rule": fetched.rule, "value": fetched.value})
-                counts.reject(fetched.rule)
-                counts.total("transient", int(fetched.transient))
-                continue
-            if not counts.rows_out:
-                write_warcinfo(file, name, fetched.started)
-            write_page(file, fetched)
-            counts.rows_out += 1
-            counts.total("page_bytes", len(fetched.body))
-    if rejected:
-        rejected.__exit__(None, None, None)
-    return counts
-
-
-def write_fetch_log(part: Part, folder: Path, fetch_store: str, subfolder: str) -> Counts:
-    """One row for every URL of a segment's range: what was asked, what came, how long it took."""
-    rows = 0
-    with TableWriter(folder / f"{subfolder}{part.name}.parquet", FETCH_LOG_SCHEMA) as table:
-        for fetched in planned(part.file, fetch_store):
-            row = dataclasses.asdict(fetched)
-            digest = hashlib.sha256(fetched.body).digest() if fetched.body else None
-            table.write({**row, "bytes": len(fetched.body), "sha256": digest})
-            rows += 1
-    return Counts() if subfolder else Counts(rows_in=rows, rows_out=rows)
 
 
 def refuse_total_failure(run: StageRun, plans: list[Path], pages: Counts) -> None:

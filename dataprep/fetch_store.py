@@ -79,7 +79,7 @@ class FetchStore:
         header = _HEADER.pack(_MAGIC, flags, len(metadata), len(page), key, self._session, checksum)
         writer = self._open_writer()
         place = Place(self._log, writer.tell(), checksum.hex())
-        writer.write(header + metadata + page)
+        _write_whole(writer, header + metadata + page)
         self._places[key] = place
         if time.monotonic() - self._synced > SYNC_SECONDS:
             self._sync(writer)
@@ -88,10 +88,10 @@ class FetchStore:
     def close(self) -> None:
         """Mark the log as complete and bring it to disk."""
         if self._writer is not None:
-            self._writer.write(END)
-            self._sync(self._writer)
-            self._writer.close()
-            self._writer = None
+            with self._writer as writer:
+                self._writer = None
+                _write_whole(writer, END)
+                self._sync(writer)
 
     def __enter__(self) -> "FetchStore":
         return self
@@ -126,6 +126,18 @@ class FetchStore:
     def _sync(self, writer: BinaryIO) -> None:
         os.fsync(writer.fileno())
         self._synced = time.monotonic()
+
+
+def _write_whole(writer: BinaryIO, data: bytes) -> None:
+    """Write all of `data`, or (when the disk is full, say) nothing: END must not follow half a record."""
+    start, rest = writer.tell(), memoryview(data)
+    try:
+        while rest:
+            rest = rest[writer.write(rest) :]
+    except BaseException:
+        writer.seek(start)
+        writer.truncate()
+        raise
 
 
 def read_log(log: Path) -> Iterator[tuple[int, bytes, bytes, Place]]:

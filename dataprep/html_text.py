@@ -4,6 +4,7 @@ trafilatura's fast mode, without comments and with tables: on the 181 pages of t
 benchmark F1 .962 (.959 without tables, .955 with comments).
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from trafilatura.utils import load_html
 
 from dataprep.charset import decode_html
 
+_BLOCK = re.compile(r"<(?:article|blockquote|body|br|div|h[1-6]|ol|p|pre|section|table|ul)[\s>/]", re.IGNORECASE)
 # What hostile pages have been seen to raise inside the extractor; anything else ends the child process.
 EXTRACTOR_ERRORS = (
     ValueError,
@@ -39,7 +41,7 @@ class PageText:
 def page_text(body: bytes, charset: str | None, *, max_elements: int, max_depth: int, tables: bool) -> PageText:
     """The main text of one page; `charset` is what its HTTP header says."""
     try:
-        tree = load_html(decode_html(body, charset))
+        tree = parse_html(decode_html(body, charset))
         if tree is None:
             return PageText(rule="not_html", value="no tags that make a page")
         elements, depth = tree_size(tree)
@@ -53,6 +55,14 @@ def page_text(body: bytes, charset: str | None, *, max_elements: int, max_depth:
     if not text or not text.strip():
         return PageText(rule="empty_text", value=f"page of {len(body)} bytes")
     return PageText(text=text.encode("utf-8", "replace").decode())
+
+
+def parse_html(text: str) -> Any:
+    """The tree of a page, or None when it is not one; a page without <html> and <head> is one too."""
+    tree = load_html(text)
+    if tree is None and _BLOCK.search(text):
+        tree = load_html(f"<html><body>{text}</body></html>")
+    return tree
 
 
 def tree_size(tree: Any) -> tuple[int, int]:

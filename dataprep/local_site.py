@@ -128,9 +128,11 @@ class _Answers:
         if entry.location:
             response.headers["Location"] = entry.location
         response.content_length = len(body) + entry.pad_bytes
-        await response.prepare(request)
-        await response.write(body)
-        for start in range(0, entry.pad_bytes, _PAD_CHUNK):
-            await response.write(b" " * min(_PAD_CHUNK, entry.pad_bytes - start))
-        await response.write_eof()
+        # A client that has seen enough goes away in the middle of an answer.
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(request)
+            await response.write(body)
+            for start in range(0, entry.pad_bytes, _PAD_CHUNK):
+                await response.write(b" " * min(_PAD_CHUNK, entry.pad_bytes - start))
+            await response.write_eof()
         return response

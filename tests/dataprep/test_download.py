@@ -66,11 +66,11 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def responses(folder: Path) -> list[tuple[str, bytes]]:
     """(target URI, page) of every response, in the order of the archive."""
-    found: list[tuple[str, bytes]] = []
-    for segment in sorted(folder.glob("segment-*.warc.gz")):
-        for record in ArchiveIterator(str(segment), record_types=WarcRecordType.response, fsspec_args=False):
-            found.append((record.headers["WARC-Target-URI"], record.reader.read()))
-    return found
+    return [
+        (record.headers["WARC-Target-URI"], record.reader.read())
+        for segment in sorted(folder.glob("segment-*.warc.gz"))
+        for record in ArchiveIterator(str(segment), record_types=WarcRecordType.response, fsspec_args=False)
+    ]
 
 
 def fetched_in(log: Path) -> int:
@@ -133,7 +133,7 @@ def test_without_a_place_of_its_own_the_log_lies_below_the_output(tmp_path: Path
 
 def test_a_plain_list_is_made_canonical_and_its_bad_lines_are_counted(tmp_path: Path) -> None:
     site = small_site(tmp_path / "site")
-    lines = [f"HTTP://Garden.TEST/page/1?utm_source=x#top", f"{G}/page/0", f"{G}/page/1", "rubbish", "bad\udcff"]
+    lines = ["HTTP://Garden.TEST/page/1?utm_source=x#top", f"{G}/page/0", f"{G}/page/1", "rubbish", "bad\udcff"]
     (tmp_path / "list.txt").write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
     run(tmp_path / "list.txt", tmp_path / "out", "--local-site", site)
     assert [uri for uri, _ in responses(tmp_path / "out")] == [f"{G}/page/1", f"{G}/page/0"], "in the list's order"
@@ -297,9 +297,10 @@ def test_the_archive_is_read_by_warcio_with_valid_digests() -> None:
     write_warcinfo(buffer, "segment-00000.warc.gz", "2026-01-31T12:00:00Z")
     write_page(buffer, a_page())
     buffer.seek(0)
-    records = []
-    for record in WarcioIterator(buffer, check_digests="raise"):
-        records.append((record.rec_type, record.rec_headers, record.http_headers, record.content_stream().read()))
+    records = [
+        (record.rec_type, record.rec_headers, record.http_headers, record.content_stream().read())
+        for record in WarcioIterator(buffer, check_digests="raise")
+    ]
     assert [kind for kind, *_ in records] == ["warcinfo", "request", "response", "metadata"]
     _, headers, http, body = records[2]
     assert headers.protocol == "WARC/1.1"

@@ -97,7 +97,7 @@ CASES: list[tuple[str, bytes, str, str]] = [
     ("no page", response("http://a.test/words", http(b"words")), "not_html", "no tags that make a page"),
     ("a revisit", record("revisit", "http://a.test/again", http(b""), "application/http"), "revisit", ""),
     ("text", record("conversion", "http://a.test/wet", b"words", "text/plain"), "not_html", "text/plain"),
-    ("cut by the crawler", response("http://a.test/cut", http(page(1)), WARC_Truncated="length"), "truncated_record", "length"),
+    ("cut short", response("http://a.test/cut", http(page(1)), WARC_Truncated="length"), "truncated_record", "length"),
     ("no HTTP at all", response("http://a.test/x", b"\x00\x01\x02"), "invalid_http", ""),
     ("damaged gzip", response("http://a.test/g", http(b"no gzip", "Content-Encoding: gzip")), "invalid_http", ""),
     ("too large", response("http://a.test/big", http(page(1) + b" " * 300_000)), "too_large", "more than 200000 bytes"),

@@ -1,7 +1,11 @@
 """The fetch store: what was kept is found again, and a cut-off write costs only itself."""
 
 import dataclasses
+import errno
+import io
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +113,31 @@ def test_a_log_is_never_written_to_again(tmp_path: Path) -> None:
         store.append(page(2))
     assert (tmp_path / "fetch-00000.log").read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["fetch-00000.log", "fetch-00001.log"]
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that has no room for what is written after the first record."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() > 0 and len(data) > len(END):
+            super().write(bytes(data)[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+def test_a_full_disk_leaves_whole_records_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "open", lambda self, mode, buffering=-1: FullDisk(str(self), mode))
+    with FetchStore(tmp_path, "r", "s") as store:
+        store.append(page(1))
+        with pytest.raises(OSError, match="No space left"):
+            store.append(page(2))
+    monkeypatch.undo()
+    log = tmp_path / "fetch-00000.log"
+    assert log.read_bytes().endswith(END)
+    assert len(list(read_log(log))) == 1
+    place = FetchStore(tmp_path, "r", "s").find(page(1).url)
+    assert place is not None
+    assert read_record(tmp_path, place) == page(1)
 
 
 def test_a_run_that_fetches_nothing_leaves_no_log(tmp_path: Path) -> None:

@@ -241,9 +241,9 @@ def test_retry_after_is_seconds_or_a_date(value: str, seconds: float) -> None:
 
 def bare_get(url: str, **session: Any) -> None:
     async def main() -> None:
-        async with open_session(user_agent="test", **session) as opened:
-            async with opened.get(yarl.URL(url, encoded=True), allow_redirects=False) as response:
-                await response.read()
+        target = yarl.URL(url, encoded=True)
+        async with open_session(user_agent="test", **session) as opened, opened.get(target) as response:
+            await response.read()
 
     asyncio.run(main())
 
@@ -266,16 +266,19 @@ def test_the_local_site_is_one_port_and_nothing_else_on_loopback() -> None:
             return head("Content-Type: text/html", "Content-Length: 2") + b"hi"
 
         hosts = frozenset({"raw.test"})
-        async with raw_server(answer) as site_port, raw_server(answer) as other_port:
-            async with open_session(site_hosts=hosts, site_port=site_port, user_agent="test") as session:
-                async with session.get("http://raw.test/") as response:
-                    assert await response.read() == b"hi"
-                # the name leads to the site's port, whichever port is asked for
-                async with session.get(f"http://raw.test:{other_port}/") as response:
-                    assert response.status == 200
-                with pytest.raises(aiohttp.ClientConnectorError) as caught:
-                    await session.get(f"http://127.0.0.1:{other_port}/")
-                assert isinstance(caught.value.os_error, RefusedAddressError)
+        async with (
+            raw_server(answer) as site_port,
+            raw_server(answer) as other_port,
+            open_session(site_hosts=hosts, site_port=site_port, user_agent="test") as session,
+        ):
+            async with session.get("http://raw.test/") as response:
+                assert await response.read() == b"hi"
+            # the name leads to the site's port, whichever port is asked for
+            async with session.get(f"http://raw.test:{other_port}/") as response:
+                assert response.status == 200
+            with pytest.raises(aiohttp.ClientConnectorError) as caught:
+                await session.get(f"http://127.0.0.1:{other_port}/")
+            assert isinstance(caught.value.os_error, RefusedAddressError)
 
     asyncio.run(main())
 

@@ -132,6 +132,14 @@ def test_boilerplate_and_comments_are_left_out_and_tables_are_a_choice() -> None
     assert "one cell" not in text_of(page, tables=False)[0]
 
 
+@pytest.mark.parametrize("tag", ["div", "p", "pre", "table"])
+def test_a_page_without_html_and_head_is_a_page(tag: str) -> None:
+    cell = f"<tr><td>{TEXT}</td></tr>" if tag == "table" else TEXT
+    text, rule, _ = text_of(f"\n\n<{tag}>{cell}</{tag}>".encode())
+    assert rule == ""
+    assert "The miller opens the gate" in text
+
+
 def test_an_xhtml_page_with_an_encoding_declaration_is_read() -> None:
     page = f'<?xml version="1.0" encoding="iso-8859-1"?>{HTML.format("Früh am Morgen. " + TEXT)}'.encode("latin-1")
     assert text_of(page)[0].startswith("Früh am Morgen.")

@@ -71,7 +71,7 @@ def write_lists(folder: Path) -> Path:
     folder.mkdir()
     lines = [f"http://host{i % 7}.test/page/{i}" for i in range(300)]
     random.Random(5).shuffle(lines)
-    (folder / "b.txt").write_text("\n".join(lines[:120] + ["http://imgur.com/x"]) + "\n")
+    (folder / "b.txt").write_text("\n".join([*lines[:120], "http://imgur.com/x"]) + "\n")
     (folder / "a.txt.gz").write_bytes(gzip.compress("\n".join(lines[100:200]).encode()))
     (folder / "c.txt.xz").write_bytes(lzma.compress("\n".join(lines[180:]).encode()))
     (folder / "d.jsonl").write_text(json.dumps({"url": "http://host1.test/json"}) + "\n{}\nbroken\n[1]\n")

@@ -1,7 +1,7 @@
 """The canonical form of a URL and the id of a document."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.identity import canonical_url, document_id, normal_host, split_url
@@ -89,6 +89,7 @@ def test_what_is_no_http_url_has_no_canonical_form(text: str) -> None:
     assert canonical_url(text) is None
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_canonical_form_is_stable(path: str, query: str) -> None:
     canonical = canonical_url(f"http://garden.test/{path}?{query}")
@@ -97,6 +98,7 @@ def test_canonical_form_is_stable(path: str, query: str) -> None:
     assert canonical.isascii()
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_at_all_gives_a_url_or_nothing(text: str) -> None:
     for candidate in (text, f"http://{text}", f"http://{text}/"):

@@ -87,20 +87,28 @@ def wait_for_stop(process: Process, folder: Path) -> None:
     raise Stopped("as asked")
 
 
+def never_stop(process: Process, folder: Path) -> None:
+    """A step that takes very long."""
+    (folder / f"ready-{process.place.rank}").touch()
+    while True:
+        time.sleep(0.01)
+
+
 PARENT = """
 import sys, signal
 from pathlib import Path
+from tests.trainer import test_launch
 from tests.trainer.small import TWO
-from tests.trainer.test_launch import wait_for_stop
 from trainer.launch import launch
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-    launch(wait_for_stop, TWO, Path(sys.argv[1]))
+    launch(getattr(test_launch, sys.argv[2]), TWO, Path(sys.argv[1]))
 """
 
 
-def start_waiting(folder: Path) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], cwd=ROOT, start_new_session=True)
+def start_waiting(folder: Path, function: str = "wait_for_stop") -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", PARENT, str(folder), function]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     wait_until(lambda: len(list(folder.glob("ready-*"))) == 2)
     return process
 
@@ -132,6 +140,16 @@ def test_a_signal_to_the_parent_lets_the_processes_stop_in_order(tmp_path: Path,
     code = process.wait(20)
     assert code == (75 if number == signal.SIGTERM else -signal.SIGINT)
     assert sorted(path.name for path in tmp_path.glob("stopped-*")) == ["stopped-0", "stopped-1"]
+    wait_until(lambda: not session(process.pid))
+
+
+def test_a_second_signal_does_not_wait_for_a_long_step(tmp_path: Path) -> None:
+    process = start_waiting(tmp_path, "never_stop")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 75
     wait_until(lambda: not session(process.pid))
 
 
