@@ -28,7 +28,7 @@ class CleanConfig:
     min_tokens: NonNegative = 128
     """Fewest tokens of a document, end-of-text not counted (the seeds' 128)."""
     tokenizer: str = ""
-    """Tokenizer file or folder that counts the tokens; without one, GPT-2's pre-tokens are counted, a lower bound of its tokens."""
+    """Tokenizer file or folder that counts the tokens; without one, GPT-2's pre-tokens, a lower bound of its tokens."""
     languages: tuple[str, ...] = ("en",)
     """Languages to keep, ISO 639-1; none keeps every language and skips the detection."""
     language_seed: NonNegative = 0

@@ -27,33 +27,45 @@ class Engine(Protocol):
         """Yield `function(item)` for each item, in order."""
         ...
 
+    def close(self) -> None:
+        """Let go of everything; what has not begun is not begun any more."""
+        ...
+
 
 class LocalEngine:
-    """Processes of this machine; with one worker, or one item, simply this process."""
+    """Processes of this machine, started once per stage; with one worker, or one item, simply this process."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, preload: str) -> None:
         self.workers = workers
+        self._preload = preload
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order; UserError when a worker is killed."""
-        workers = min(self.workers, len(items))
-        if workers <= 1:
+        if min(self.workers, len(items)) <= 1:
             yield from map(function, items)
             return
-        # forkserver: workers inherit no threads, locks or half-written files of this process.
-        context = multiprocessing.get_context("forkserver")
-        pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start_worker)
-        futures = [pool.submit(function, item) for item in items]
+        pool = self._pool = self._pool or self._start()
         try:
-            for future in futures:
+            for future in [pool.submit(function, item) for item in items]:
                 yield future.result()
         except BrokenProcessPool:
             raise UserError(
                 "a worker process was killed (out of memory?); finished shards are kept: "
                 "run the same command again, perhaps with fewer --workers"
             ) from None
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self) -> concurrent.futures.ProcessPoolExecutor:
+        # forkserver: workers inherit no threads, locks or half-written files of this process, and are
+        # forked from one that has imported the stage already.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([self._preload])
+        return concurrent.futures.ProcessPoolExecutor(self.workers, context, _start_worker)
+
+    def close(self) -> None:
+        """End the workers; shards that have begun are finished, the others are not begun."""
+        if self._pool:
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _start_worker() -> None:
@@ -79,8 +91,8 @@ def default_workers() -> int:
 ENGINES = ("local",)
 
 
-def make_engine(name: str, workers: int) -> Engine:
-    """The engine called `name`."""
+def make_engine(name: str, workers: int, module: str) -> Engine:
+    """The engine called `name`, for a stage whose functions are in `module`."""
     if name not in ENGINES:
         raise UserError(f"--engine {name}: unknown; choose from: {', '.join(ENGINES)}")
-    return LocalEngine(workers)
+    return LocalEngine(workers, module)

@@ -28,13 +28,13 @@ ShardFunction = Callable[..., Counts]
 class StageRun:
     """What the runner offers a stage function: shards to map over, scratch, stats."""
 
-    def __init__(self, name: str, call: Invocation, scratch: Path, fingerprint: str) -> None:
+    def __init__(self, name: str, module: str, call: Invocation, scratch: Path, fingerprint: str) -> None:
         self.name = name
         self.scratch = scratch
         self.fingerprint = fingerprint
         self.workers = call.options.workers or engine.default_workers()
         self.memory_budget = parse_memory(call.options.memory_budget)
-        self.engine = engine.make_engine(call.options.engine, self.workers)
+        self.engine = engine.make_engine(call.options.engine, self.workers, module)
         self.stats: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""

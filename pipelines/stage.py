@@ -74,12 +74,13 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
         scratch = work / f"{first.name}-{fingerprint(identity)}"
         scratch.mkdir(exist_ok=True)
         store.write_json(scratch / "identity.json", identity)
-        run = StageRun(spec.name, call, scratch, fingerprint(identity))
+        run = StageRun(spec.name, spec.function.__module__, call, scratch, fingerprint(identity))
         for name, output in run.outputs.items():
             for leftover in work.glob(f"{first.name}-*/previous-{name}"):
                 store.restore(output.final, leftover)
             output.folder.mkdir(parents=True, exist_ok=True)
-        result = spec.function(*_arguments(spec, call, run))
+        with contextlib.closing(run.engine):
+            result = spec.function(*_arguments(spec, call, run))
         run.stats.update(result if isinstance(result, Mapping) else {})
         for name, output in run.outputs.items():
             publish(output, scratch / f"staged-{name}", scratch / f"previous-{name}")

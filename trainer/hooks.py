@@ -178,11 +178,13 @@ class Speeds(Hook):
     def _record(self, training: "Training") -> dict[str, Any]:
         step, tokens = self._start
         median = statistics.median(self._seconds)
+        on_gpu = training.mesh.device.type == "cuda"
         return {
             "from_step": step,
             "to_step": training.step,
             "layout": self.layout,
-            "device": torch.cuda.get_device_name() if training.mesh.device.type == "cuda" else "cpu",
+            "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+            "peak_memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if on_gpu else None,
             "torch": torch.__version__,
             "seconds": round(sum(self._seconds), 3),
             "median_step_seconds": round(median, 5),

@@ -57,6 +57,10 @@ class Architecture:
         return {name: getattr(self, name) for name in names}
 
 
+ATTENTION_SITE, AFTER_ATTENTION_SITE, AFTER_MLP_SITE = 1, 2, 3
+"""Where dropout acts in a block."""
+
+
 class Linear(nn.Linear):
     """nn.Linear that computes in its input's dtype; the weight itself stays fp32."""
 
@@ -78,11 +82,10 @@ class LayerNorm(nn.LayerNorm):
 class Attention(nn.Module):
     """Causal self-attention."""
 
-    def __init__(self, shape: Architecture, layer: int) -> None:
+    def __init__(self, shape: Architecture) -> None:
         super().__init__()
         self.head_width = shape.n_embd // shape.n_head
         self.dropout = shape.attention_dropout
-        self.site = 3 * layer + 1
         self.q = Linear(shape.n_embd, shape.n_embd)
         self.k = Linear(shape.n_embd, shape.n_embd)
         self.v = Linear(shape.n_embd, shape.n_embd)
@@ -106,7 +109,7 @@ class Attention(nn.Module):
         scores_BHTT = (q_BHTK @ k_BHTK.transpose(2, 3)).float() / math.sqrt(self.head_width)
         probabilities_BHTT = scores_BHTT.masked_fill(future, -torch.inf).softmax(-1).to(q_BHTK.dtype)
         per_head_H1 = torch.arange(1, heads + 1, device=keys_BT.device)[:, None] << 32
-        keys_BHT = at_site(keys_BT[:, None], per_head_H1 + self.site)
+        keys_BHT = at_site(keys_BT[:, None], per_head_H1 + ATTENTION_SITE)
         return keyed_dropout(probabilities_BHTT, self.dropout, keys_BHT)
 
 
@@ -126,19 +129,21 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each on the normed residual stream and added to it."""
 
-    def __init__(self, shape: Architecture, layer: int) -> None:
+    def __init__(self, shape: Architecture) -> None:
         super().__init__()
         self.dropout = shape.dropout
-        self.site = 3 * layer + 2
         self.ln_1 = LayerNorm(shape.n_embd)
-        self.attn = Attention(shape, layer)
+        self.attn = Attention(shape)
         self.ln_2 = LayerNorm(shape.n_embd)
         self.mlp = MLP(shape)
 
     def forward(self, x_BTD: Tensor, keys_BT: Tensor | None) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT), keys_BT, self.site)
-        return x_BTD + self._drop(self.mlp(self.ln_2(x_BTD)), keys_BT, self.site + 1)
+        """(B, T, D) -> (B, T, D). `keys_BT`: this layer's dropout keys, None outside training.
+
+        Nothing in a block knows its layer, so that one compiled graph serves all of them.
+        """
+        x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT), keys_BT, AFTER_ATTENTION_SITE)
+        return x_BTD + self._drop(self.mlp(self.ln_2(x_BTD)), keys_BT, AFTER_MLP_SITE)
 
     def _drop(self, x_BTD: Tensor, keys_BT: Tensor | None, site: int) -> Tensor:
         if keys_BT is None or self.dropout == 0:
@@ -156,7 +161,7 @@ class Transformer(nn.Module):
         self.dropout_seed = 0
         self.wte = nn.Embedding(shape.padded_vocab, shape.n_embd)
         self.wpe = nn.Embedding(shape.n_positions, shape.n_embd)
-        self.h = nn.ModuleDict({str(layer): Block(shape, layer) for layer in range(shape.n_layer)})
+        self.h = nn.ModuleDict({str(layer): Block(shape) for layer in range(shape.n_layer)})
         self.ln_f = LayerNorm(shape.n_embd)
 
     def forward(self, ids_BT: Tensor, rows_B: Tensor | None = None) -> Tensor:
@@ -169,8 +174,8 @@ class Transformer(nn.Module):
             keys_BT = vector_keys(self.dropout_seed, rows_B, length)
             x_BTD = keyed_dropout(x_BTD, self.shape.dropout, at_site(keys_BT, 0))
         x_BTD = x_BTD.to(self.compute_dtype)
-        for block in self.h.values():
-            x_BTD = block(x_BTD, keys_BT)
+        for layer, block in self.h.items():
+            x_BTD = block(x_BTD, None if keys_BT is None else at_site(keys_BT, int(layer) + 1))
         return self.ln_f(x_BTD)
 
 

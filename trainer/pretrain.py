@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from trainer.loop import Training
 
 VERSION = 1
-SHAPED_BY = ("torch", "numpy")
+SHAPED_BY = ()
+"""Library versions are no part of a training run's identity: an unfinished run goes on under other ones, and each
+segment's are in its provenance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

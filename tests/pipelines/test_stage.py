@@ -42,12 +42,14 @@ def digests(folder: Path) -> dict[str, str]:
 CRASH_SCRIPT = """
 import json, os, pathlib, signal, sys
 sys.path.insert(0, "")
+import dataclasses
 from pipelines import stage, store
-from pipelines.command import StageSpec
+from pipelines.command import StageSpec, parse
 import dataprep.bpe, dataprep.text_rules, filelock, tyro, pydantic, rich
 SPEC = StageSpec.load("dataprep.clean")
 source, base, overwrite = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] == "overwrite"
-ARGUMENTS = ["--min-tokens", "20", "--languages", "--workers", "1", "--log-level", "error"]
+FLAGS = ["--min-tokens", "20", "--languages", "--workers", "1"] + ["--overwrite"] * overwrite
+CALL = parse(SPEC, [source, "out", *FLAGS])  # once: it takes longer than the run
 
 def run(output, crash_at):
     # crash_at: the n-th event, where an event is just before or just after an fsync or a rename
@@ -66,9 +68,11 @@ def run(output, crash_at):
                 return result
             return call
         os.fsync, os.replace, os.link = crashing(os.fsync), crashing(os.replace), crashing(os.link)
-        extra = ["--overwrite"] if overwrite else []
-        status = stage.run_command(SPEC, [source, str(output), *ARGUMENTS, *extra])
-        os._exit(status if not crash_at else 99)
+        try:
+            stage.run_stage(SPEC, dataclasses.replace(CALL, outputs={"output": output}))
+        except stage.UserError:
+            os._exit(1)
+        os._exit(99 if crash_at else 0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 def content(output):

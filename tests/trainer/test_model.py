@@ -132,3 +132,23 @@ def test_bf16_computes_close_to_fp32_and_leaves_gradients_in_fp32() -> None:
     assert 0 < abs(rounded.item() / exact.item() - 1) < 0.02
     rounded.backward()
     assert {weight.grad.dtype for weight in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_one_compiled_graph_serves_every_block() -> None:
+    """A block that knows its layer compiles once per layer, and beyond dynamo's limit of 8 not at all."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    shape = Architecture(
+        n_layer=12, n_head=2, n_embd=16, n_positions=16, vocab_size=40, dropout=0.1, attention_dropout=0.1
+    )
+    model = LanguageModel(shape)
+    initialise(model, 0)
+    for block in model.transformer.h.values():
+        block.compile(backend="eager", fullgraph=True)
+    ids = torch.arange(32).reshape(2, 16)
+    model.train()
+    model(ids, ids, torch.arange(2)).backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
