@@ -238,6 +238,7 @@ def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
             writer = TableWriter(folder / f"{name}-{shard:05d}.parquet", DOCUMENT_SCHEMA)
         writer.write(row)
         counts.rows_out += 1
+        counts.total("text_bytes", len(row["text"].encode()))
     for open_writer in (writer, rejected):
         if open_writer:
             open_writer.__exit__(None, None, None)
