@@ -64,7 +64,11 @@ def _from_json(path: Path) -> Tokenizer:
 def _from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
     ids = store.read_json(vocabulary)
     pairs: list[tuple[str, str]] = []
-    for number, line in enumerate(merges.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        text = merges.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{merges}: not valid UTF-8 at byte {error.start}; fetch the file again") from None
+    for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("#version") or not line:
             continue
         first, _, second = line.partition(" ")

@@ -9,7 +9,7 @@ import re
 
 from charset_normalizer import from_bytes
 
-_META = re.compile(rb"<meta\s[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_META = re.compile(rb"<meta\s[^>]*?charset\s*=[\s\"']*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"^\s*<\?xml\s[^>]*?encoding\s*=\s*[\"']([\w.:-]+)", re.IGNORECASE)
 _META_BYTES = 4096
 _SAMPLE_BYTES = 1 << 16

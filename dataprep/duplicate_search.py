@@ -41,7 +41,7 @@ class Search:
         self._corpus = corpus
         self._measure = measure
         self._banding = banding
-        self._memory = run.memory_budget // run.workers
+        self._memory = max(_BYTES_PER_PAIR, run.memory_budget // run.workers)
         self._exact: list[Path] = []
         self._buckets: list[Path] = []
         self._verified: list[Path] = []

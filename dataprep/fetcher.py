@@ -14,7 +14,7 @@ import aiohttp
 import yarl
 
 from dataprep.addresses import ALLOWED_PORTS, RefusedAddressError, refuse_private
-from dataprep.bodies import BodyEncodingError, BodyTooLargeError, read_body
+from dataprep.bodies import BodyDecoder, BodyEncodingError, BodyTooLargeError, read_body
 from dataprep.connections import PeerResponse
 from dataprep.html_type import may_be_html, why_not_html
 from dataprep.robots import ROBOTS_BYTES, Robots, RobotsReply, Rules
@@ -28,6 +28,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _PAGES = (200, 203)
 _ROBOTS_REDIRECTS = 5
 _LONGEST_VALUE = 300
+_CHUNK = 1 << 14
 
 
 class FetchError(Exception):
@@ -197,12 +198,19 @@ def _joined(url: str, location: str) -> str:
 
 
 async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The start of a body, decoded; what cannot be decoded counts as nothing."""
+    """The first `limit` bytes of a body, decoded; what cannot be decoded counts as nothing."""
     try:
-        return await read_body(
-            response.content.iter_chunked(1 << 14), response.headers.get("Content-Encoding", ""), limit
-        )
-    except (BodyTooLargeError, BodyEncodingError):
+        # The chunk that goes beyond the limit is not kept, so the decoder may hold one more.
+        decoder = BodyDecoder(response.headers.get("Content-Encoding", ""), limit + _CHUNK)
+    except BodyEncodingError:
+        return b""
+    try:
+        async for chunk in response.content.iter_chunked(_CHUNK):
+            decoder.feed(chunk)
+        return decoder.finish()[:limit]
+    except BodyTooLargeError:
+        return bytes(decoder.body[:limit])
+    except BodyEncodingError:
         return b""
 
 

@@ -5,8 +5,9 @@ import re
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 # Servers that do not know send these; the first bytes decide.
 UNSURE_TYPES = ("", "text/plain", "text/xml", "application/xml", "application/octet-stream", "unknown/unknown")
+# The comments stand in an atomic group: to try all ways of reading them takes 2^comments steps.
 _HTML_START = re.compile(
-    rb"^(?:\xef\xbb\xbf|\xff\xfe|\xfe\xff)?\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*"
+    rb"^(?:\xef\xbb\xbf|\xff\xfe|\xfe\xff)?\s*(?:<\?xml[^>]*>\s*)?(?>(?:<!--.*?-->\s*)*)"
     rb"<(?:!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p)[\s>]",
     re.IGNORECASE | re.DOTALL,
 )

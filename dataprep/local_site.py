@@ -67,6 +67,8 @@ def load_site(folder: Path) -> Site:
         address = split_url(entry.url)
         if address is None or address.origin != f"http://{address.host}" or parse_address(address.host):
             raise UserError(f"{index}:{number}: {entry.url!r} is no http URL of a named host on port 80")
+        if not (folder / entry.file).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{index}:{number}: {entry.file!r} lies outside the site folder; name a file below it")
         if entry.file and not (folder / entry.file).is_file():
             raise UserError(f"{folder / entry.file}: no such file, but {index}:{number} names it")
         target = address.path + (f"?{address.query}" if address.query else "")

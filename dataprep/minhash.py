@@ -86,8 +86,3 @@ def band_hashes(signatures: Array, bands: int, rows: int) -> Array:
     for row in range(rows):
         state = mix(state ^ values[:, :, row])
     return state
-
-
-def estimate_jaccard(signature: Array, others: Array) -> Array:
-    """Share of equal values: one signature against (num_others, num_perm)."""
-    return np.count_nonzero(others == signature, axis=1) / len(signature)

@@ -120,7 +120,8 @@ def _target(key: int, validation: bool, targets: Targets) -> int:
 def gather_part(part: Part, folder: Path, first: int) -> Counts:
     """Collect row group `first + i` of every scattered file into output shard i, in key order."""
     target = first + int(part.name.removeprefix("part-"))
-    table = pa.concat_tables(list(_row_groups(part.files, target))).combine_chunks()
+    # Inputs of several sources may differ in the columns that earlier stages added.
+    table = pa.concat_tables(list(_row_groups(part.files, target)), promote_options="default").combine_chunks()
     table = table.take(np.argsort(table.column("key").to_numpy(), kind="stable")).drop_columns(["key"])
     pq.write_table(table, str(folder / f"{part.name}.parquet"), ROW_GROUP_ROWS, compression="zstd", compression_level=3)
     rows = table.num_rows

@@ -21,9 +21,15 @@ def vector_keys(seed: int, rows_B: Tensor, length: int) -> Tensor:
     return _mix64(samples_B[:, None] + positions_T * _GOLDEN)
 
 
-def at_site(keys: Tensor, site: int | Tensor) -> Tensor:
-    """Keys of one place in the model (or of a tensor of places that broadcasts against the keys)."""
-    return _mix64(keys + (site * _GOLDEN if isinstance(site, Tensor) else _wrap(site * _GOLDEN)))
+def at_site(keys: Tensor, site: int) -> Tensor:
+    """Keys of one place in the model."""
+    return _mix64(keys + _wrap(site * _GOLDEN))
+
+
+def at_heads(keys_BT: Tensor, site: int, heads: int) -> Tensor:
+    """Keys of one place in each attention head, (B, H, T)."""
+    # Not with a range of heads: torch.compile would compute with it as with an index, and overflow in another way.
+    return torch.stack([at_site(keys_BT, (head + 1 << 32) + site) for head in range(heads)], 1)
 
 
 def keyed_dropout(x: Tensor, probability: float, keys: Tensor) -> Tensor:

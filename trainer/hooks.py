@@ -37,7 +37,7 @@ class Hook:
         """After each step; `report.stop` says that it is the last one before a requested stop."""
 
     def after_training(self, training: "Training") -> None:
-        """After the last step."""
+        """After the last step, or the error that ended training."""
 
 
 class Validation(Hook):

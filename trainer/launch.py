@@ -204,8 +204,10 @@ class _Report:
             outcome = ("stopped", str(error))
         elif isinstance(error, UserError):
             outcome = ("user", str(error))
-        elif isinstance(error, OSError) and error.filename:
-            line = f"{error.filename}: {error.strerror}; mend the cause (free space, rights) and run it again"
+        elif isinstance(error, OSError) and error.strerror:
+            # A write to an open file that fails (a full disk) does not say which.
+            where = f"{error.filename}: " if error.filename else ""
+            line = f"{where}{error.strerror}; mend the cause (free space, rights) and run it again"
             outcome = ("user", line)
         else:
             summary = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -147,16 +147,19 @@ def assemble(
 
 def train(training: Training, hooks: Sequence[Hook]) -> None:
     """All steps that are left. Raises Stopped after the step in which a stop was asked for."""
-    for hook in hooks:
-        hook.before_training(training)
     stopped = False
-    while not training.finished and not stopped:
-        report = train_step(training)
+    try:
         for hook in hooks:
-            hook.after_step(training, report)
-        stopped = report.stop
-    for hook in hooks:
-        hook.after_training(training)
+            hook.before_training(training)
+        while not training.finished and not stopped:
+            report = train_step(training)
+            for hook in hooks:
+                hook.after_step(training, report)
+            stopped = report.stop
+    finally:
+        # Also after an error: a bar that stays would hide the terminal's cursor.
+        for hook in hooks:
+            hook.after_training(training)
     if stopped and not training.finished:
         raise Stopped(f"after step {training.step} of {training.recipe.steps}")
 
@@ -185,8 +188,10 @@ def train_step(training: Training) -> StepReport:
     training.position += len(places)
     training.tokens += batches.tokens(places)
     mean_loss, stop = totals.tolist()
-    if not math.isfinite(mean_loss):
-        raise UserError(
-            f"the loss of step {training.step} is {mean_loss}: lower the learning rate, or lengthen the warm-up"
-        )
-    return StepReport(training.step, mean_loss, lr, float(norm), stop > 0)
+    report = StepReport(training.step, mean_loss, lr, float(norm), stop > 0)
+    for name, value in (("loss", report.loss), ("gradient norm", report.grad_norm)):
+        if not math.isfinite(value):
+            raise UserError(
+                f"the {name} of step {report.step} is {value}: lower the learning rate, or lengthen the warm-up"
+            )
+    return report

@@ -21,6 +21,9 @@ def linear_cross_entropy(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor
     The logits exist for a chunk of tokens at a time, and their gradient is taken at once, so memory does not
     grow with tokens x vocabulary. Rows of the weight from `vocab_size` on are padding: never predicted.
     """
+    if not torch.is_grad_enabled():
+        # A function's context says what requires a gradient, not whether one will be asked for.
+        hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach()
     return _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N, vocab_size)  # pyright: ignore[reportReturnType]
 
 

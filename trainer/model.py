@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
-from trainer.dropout import at_site, keyed_dropout, vector_keys
+from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
 from trainer.loss import linear_cross_entropy
 
 TIED = "transformer.wte.weight"
@@ -108,9 +108,7 @@ class Attention(nn.Module):
         future = torch.ones(length, length, dtype=torch.bool, device=q_BHTK.device).triu(1)
         scores_BHTT = (q_BHTK @ k_BHTK.transpose(2, 3)).float() / math.sqrt(self.head_width)
         probabilities_BHTT = scores_BHTT.masked_fill(future, -torch.inf).softmax(-1).to(q_BHTK.dtype)
-        per_head_H1 = torch.arange(1, heads + 1, device=keys_BT.device)[:, None] << 32
-        keys_BHT = at_site(keys_BT[:, None], per_head_H1 + ATTENTION_SITE)
-        return keyed_dropout(probabilities_BHTT, self.dropout, keys_BHT)
+        return keyed_dropout(probabilities_BHTT, self.dropout, at_heads(keys_BT, ATTENTION_SITE, heads))
 
 
 class MLP(nn.Module):

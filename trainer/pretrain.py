@@ -163,6 +163,11 @@ def begin(training: "Training", job: Job) -> None:
             raise ConfigError(
                 f"pretrain.steps {config.steps}: {path} is at step {training.step} already; ask for more steps"
             )
+        if record["tokenizer"] != training.identity["tokenizer"]:
+            raise UserError(
+                f"{path}: trained on tokens of another tokenizer than {job.train}; tokenize with that one, or start "
+                "from another checkpoint"
+            )
         if record["data"]["train"] != job.data["train"]:
             # Other data: its samples are taken from the beginning.
             training.position = 0

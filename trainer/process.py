@@ -106,7 +106,9 @@ def prepare(place: Place, parallel: ParallelConfig, flag: StopFlag) -> Process:
 
     on_gpu = parallel.device != "cpu" and torch.cuda.is_available()
     exact = parallel.determinism == "exact" or (parallel.determinism == "auto" and not on_gpu)
-    device = torch.device("cuda", place.local_rank) if on_gpu else torch.device("cpu")
+    # Slurm's --gpus-per-task shows each process one GPU only, as number 0.
+    number = place.local_rank if on_gpu and torch.cuda.device_count() > 1 else 0
+    device = torch.device("cuda", number) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     set_arithmetic(exact=exact, threads=1 if exact else max(1, default_workers() // place.local_size))

@@ -40,14 +40,17 @@ def language_score(
     samples: int = 0,
     mesh: Mesh | None = None,
 ) -> LanguageScore:
-    """Score `model` on the first `samples` samples of the stream; with 0, on each of its tokens but the first."""
+    """Score `model` on the first `samples` samples of the stream; with 0, on each of its tokens but the first.
+
+    A stream shorter than a sample is scored as a whole.
+    """
     if len(stream) < 2:
         raise UserError(f"{stream.folder}: has {len(stream)} tokens, nothing to predict; use more documents")
     whole = stream.samples(sequence_length)
     used = min(whole, samples) or whole
     windows = [(start, min(batch_size, used - start), sequence_length) for start in range(0, used, batch_size)]
     rest = len(stream) - 1 - whole * sequence_length
-    if rest and not samples:
+    if rest and (not samples or not whole):
         windows.append((whole, 1, rest))
     device = next(model.parameters()).device
     losses = torch.zeros(len(windows), dtype=torch.float64, device=device)
@@ -61,7 +64,9 @@ def language_score(
     if mesh is not None:
         mesh.sum_over_data(losses)
     tokens = sum(size * length for _, size, length in windows)
-    return LanguageScore(math.fsum(losses.tolist()) / tokens, tokens)
+    loss = math.fsum(losses.tolist()) / tokens
+    _require_number(loss, f"{stream.folder}: the loss")
+    return LanguageScore(loss, tokens)
 
 
 @torch.no_grad()
@@ -79,4 +84,13 @@ def classify(
             outputs[start : start + len(elements)] = model(ids_BT.to(device), last_B.to(device)).double()
     if mesh is not None:
         mesh.sum_over_data(outputs)
+    _require_number(float(outputs.sum()), f"{rows.path}: an output")
     return outputs.tolist()
+
+
+def _require_number(value: float, what: str) -> None:
+    if not math.isfinite(value):
+        raise UserError(
+            f"{what} is {value}, so the model's weights are broken: train it with a lower learning rate or a longer "
+            "warm-up"
+        )

@@ -13,6 +13,7 @@ import yarl
 from dataprep.addresses import RefusedAddressError
 from dataprep.connections import VettedResolver, open_session
 from dataprep.fetcher import Fetcher, FetchError, Trail, retry_after
+from dataprep.robots import ROBOTS_BYTES, Rules
 from tests.dataprep.sites import HTML, quick, raw_server
 
 URL = "http://raw.test/page"
@@ -322,6 +323,23 @@ def test_the_vetted_addresses_are_the_ones_connected_to() -> None:
     asyncio.run(main())
     assert asked == ["rebinding.test"]
     assert connected == [("8.8.8.8", 80)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_of_a_robots_txt_that_is_too_long_the_first_part_counts(packed: bool) -> None:
+    text = b"User-agent: *\nDisallow: /private/\n" + b"# padding\n" * (ROBOTS_BYTES // 5)
+    body = gzip.compress(text) if packed else text
+    lines = [f"Content-Length: {len(body)}", *(["Content-Encoding: gzip"] if packed else [])]
+
+    async def main() -> Rules:
+        async with raw_server(lambda _: head(*lines) + body) as port:
+            hosts = frozenset({"raw.test"})
+            async with open_session(site_hosts=hosts, site_port=port, user_agent="test") as session:
+                return await Fetcher(quick(), session, hosts).rules("http://raw.test")
+
+    rules = asyncio.run(main())
+    assert not rules.allow("http://raw.test/private/a", "test")
+    assert rules.allow("http://raw.test/a", "test")
 
 
 def test_the_session_takes_nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,6 +250,7 @@ def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monke
     expected = digests(find(shards, tmp_path / "expected", *bands))
     monkeypatch.setattr("dataprep.buckets._LEAST_RECORDS", 100)
     assert digests(find(shards, tmp_path / "sliced", "--memory-budget", "1KB", *bands)) == expected
+    assert digests(find(shards, tmp_path / "nothing", "--memory-budget", "0", *bands)) == expected
 
 
 def test_a_run_cut_short_is_taken_up_with_another_budget_to_the_same_bytes(

@@ -97,6 +97,8 @@ def test_it_listens_on_loopback_only_and_stops_with_its_block(tmp_path: Path) ->
         ({"url": "http://[::1]/a"}, "no http URL of a named host"),
         ({"url": "nothing"}, "no http URL of a named host"),
         ({"url": "http://garden.test/a", "file": "missing.html"}, "no such file"),
+        ({"url": "http://garden.test/a", "file": "../secret"}, "outside the site folder"),
+        ({"url": "http://garden.test/a", "file": "/etc/hostname"}, "outside the site folder"),
         ({"url": "http://garden.test/a", "stauts": 404}, "Did you mean 'status'"),
         ({"url": "http://garden.test/a", "status": "404"}, "expected a valid integer"),
         ({}, "entry.url: missing"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dataprep import minhash
 from dataprep.folding import fold_text, fold_texts, raw_texts
-from dataprep.minhash import Permutations, band_hashes, estimate_jaccard, is_empty, sign
+from dataprep.minhash import Permutations, band_hashes, is_empty, sign
 from dataprep.shingles import Shingle, Shingles, find_shingles, hash_shingle
 
 WORDS = ["the", "miller", "opens", "gate", "at", "dawn", "and", "water", "begins", "to", "turn", "wheel"]
@@ -70,7 +70,7 @@ def test_the_estimate_is_near_the_true_jaccard_and_bands_agree_only_where_values
     )
     both = np.concatenate((common, rest[:300], common, rest[300:]))
     signatures = sign(Shingles(both, np.array([0, 1000, 2000])), Permutations.draw(512, 1))
-    assert abs(estimate_jaccard(signatures[0], signatures[1:])[0] - 700 / 1300) < 0.08
+    assert abs((signatures[0] == signatures[1]).mean() - 700 / 1300) < 0.08
     bands = band_hashes(signatures, 128, 4)
     agree = (signatures[0] == signatures[1]).reshape(128, 4).all(axis=1)
     np.testing.assert_array_equal(bands[0] == bands[1], agree)

@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipelines import store
@@ -80,3 +81,21 @@ def test_an_empty_side_is_refused_with_the_fix(
     assert run_command(SPEC, arguments) == 1
     assert f"falls to {side}" in capsys.readouterr().err
     assert not (tmp_path / "train").exists()
+
+
+def test_sources_with_other_columns_are_split_together(tmp_path: Path) -> None:
+    """A cleaned folder has `repaired`, a plain JSONL file has not: the column is empty there."""
+    plain = make_shards(tmp_path / "plain", [30])
+    schema = DOCUMENT_SCHEMA.append(pa.field("repaired", pa.bool_()))
+    cleaned = tmp_path / "cleaned"
+    path = cleaned / "part-00000.parquet"
+    with TableWriter(path, schema) as table:
+        for row in read_rows(plain / "part-00000.parquet"):
+            table.write({**row, "url": f"cleaned {row['url']}", "repaired": True})
+    entry = FileEntry(30, path.stat().st_size, store.sha256(path))
+    Manifest({path.name: entry}, Counts()).save(cleaned / "manifest.json")
+    arguments = [str(cleaned), str(plain), str(tmp_path / "train"), str(tmp_path / "val"), "--val-share", "0.5"]
+    assert run_command(SPEC, [*arguments, "--workers", "1", "--log-level", "error"]) == 0
+    rows = [row for side in ("train", "val") for file in part_files(tmp_path / side) for row in read_rows(file)]
+    assert Counter(row["repaired"] for row in rows) == {True: 30, None: 30}
+    assert all(row["url"].startswith("cleaned") == bool(row["repaired"]) for row in rows)

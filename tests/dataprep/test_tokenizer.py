@@ -88,3 +88,10 @@ def test_hub_files_are_taken_at_a_pinned_commit_only(
     assert calls[0][0] == "openai-community/gpt2"
     assert (tmp_path / "hub" / "tokenizer.json").read_bytes() == (trained / "tokenizer.json").read_bytes()
     assert run("dataprep.tokenizer", source, tmp_path / "main", "--kind", "hub", "--hub-revision", "main") == 2
+
+
+def test_merges_that_are_no_text_are_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}')
+    (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\na b\n\xff c\n")
+    with pytest.raises(UserError, match=r"merges.txt: not valid UTF-8 at byte 18; fetch"):
+        load_tokenizer(tmp_path)

@@ -1,10 +1,12 @@
 """Dropout is a pure function of where a value stands."""
 
+import shutil
+
 import pytest
 import torch
 
 from tests.trainer.small import MODEL
-from trainer.dropout import at_site, keyed_dropout, vector_keys
+from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
 from trainer.model import Architecture, Classifier, initialise
 
 ROWS = torch.arange(40)
@@ -54,3 +56,26 @@ def test_a_model_with_dropout_gives_each_sample_the_same_values_in_any_batch() -
     assert not torch.allclose(together, model(ids, last, rows + 1), atol=1e-3)
     model.eval()
     assert not torch.allclose(together, model(ids, last), atol=1e-3)
+
+
+def test_each_attention_head_has_keys_of_its_own() -> None:
+    keys = vector_keys(5, ROWS[:2], 3)
+    found = at_heads(keys, 1, 3)
+    assert found.shape == (2, 3, 3)
+    assert torch.equal(found[:, 2], at_site(keys, (3 << 32) + 1))
+    assert found[0, :, 0].unique().numel() == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler here")
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_code_drops_the_same_values() -> None:
+    """Of the residual stream and of attention: compilers have their own mind about integers that overflow."""
+
+    def drop(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        keys = at_site(vector_keys(5, rows, 16), 3)
+        heads = keyed_dropout(x[:, None].expand(-1, 2, -1, -1), 0.3, at_heads(keys, 1, 2))
+        return torch.cat([heads.flatten(0, 1), keyed_dropout(x, 0.3, keys)])
+
+    x, rows = torch.ones(4, 16, 16), torch.arange(4)
+    assert torch.equal(torch.compile(drop, dynamic=False)(x, rows), drop(x, rows))

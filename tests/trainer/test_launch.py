@@ -43,6 +43,8 @@ def fail(process: Process, kind: str) -> None:
             raise UserError("the file x is broken: mend it")
         if kind == "os":
             raise FileNotFoundError(2, "No such file or directory", "shard-7")
+        if kind == "full":
+            raise OSError(28, "No space left on device")
         if kind == "bug":
             raise ZeroDivisionError("that was not expected\nat all")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -54,6 +56,7 @@ def fail(process: Process, kind: str) -> None:
     [
         ("user", "^the file x is broken: mend it$"),
         ("os", "^shard-7: No such file or directory; mend the cause"),
+        ("full", "^No space left on device; mend the cause"),
         ("bug", "^training process 1 failed: ZeroDivisionError: that was not expected$"),
         ("kill", r"^training process 1 was killed by SIGKILL \(out of memory\?\): run the same command again"),
     ],

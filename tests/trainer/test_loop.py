@@ -1,7 +1,10 @@
 """Processes, micro batches and interruptions do not change what is trained."""
 
 import dataclasses
+import re
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,20 +173,75 @@ def test_an_unfinished_run_goes_on_in_another_layout(workers: Any, job: Job, tmp
         np.testing.assert_allclose(resumed["weights"][name], weight, atol=6e-6, rtol=0, err_msg=name)
 
 
-def diverged(job: Job) -> str:
+def diverged(job: Job, what: str) -> str:
     import torch
 
     from trainer.loop import train_step
     from trainer.pretrain import prepare
 
     training = prepare(process(), job)
-    with torch.no_grad():
-        training.model.transformer.ln_f.weight.fill_(torch.inf)
+    weight = training.model.transformer.ln_f.weight
+    if what == "loss":
+        weight.data.fill_(torch.inf)
+    else:
+        weight.register_hook(lambda gradient: gradient * torch.inf)
     with pytest.raises(UserError) as error:
         train_step(training)
     return str(error.value)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_in_every_process(workers: Any, job: Job) -> None:
-    for message in workers.run(2, diverged, job):
-        assert "the loss of step 1 is nan: lower the learning rate" in message
+@pytest.mark.parametrize("what", ["loss", "gradient norm"])
+def test_a_step_without_finite_numbers_ends_the_run_in_every_process(workers: Any, job: Job, what: str) -> None:
+    for message in workers.run(2, diverged, job, what):
+        assert re.search(f"the {what} of step 1 is (nan|inf): lower the learning rate", message)
+
+
+def test_hooks_end_also_when_a_step_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer import hooks, loop
+
+    class Bar(hooks.Hook):
+        shown = True
+
+        def after_training(self, training: Any) -> None:
+            self.shown = False
+
+    def fail(training: Any) -> None:
+        raise UserError("the loss is nan")
+
+    monkeypatch.setattr(loop, "train_step", fail)
+    bar, training = Bar(), SimpleNamespace(finished=False)
+    with pytest.raises(UserError, match="the loss is nan"):
+        loop.train(training, [bar])
+    assert not bar.shown
+
+
+def compiled_shapes(job: Job) -> list[tuple[int, ...]]:
+    """Shape of the first activation of every graph that the compiler gets, validation first."""
+    import torch
+    import torch._dynamo
+
+    from trainer.loop import train_step
+    from trainer.pretrain import prepare, validation
+
+    shapes: list[tuple[int, ...]] = []
+
+    def note(graph: Any, inputs: Any) -> Any:
+        shapes.append(next(tuple(x.shape) for x in inputs if x.ndim == 3))
+        return graph.forward
+
+    torch._dynamo.reset()
+    plain = torch.nn.Module.compile
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(torch.nn.Module, "compile", lambda self, **options: plain(self, backend=note, **options))
+        training = prepare(process(), job)
+        validation(training, job)(training)
+        train_step(training)
+    torch._dynamo.reset()
+    return shapes
+
+
+def test_compiled_training_has_a_graph_of_its_own_shape_whatever_validation_had(workers: Any, job: Job) -> None:
+    shapes = workers.run(1, compiled_shapes, with_config(job, compile=True, global_batch_size=6))[0]
+    assert len(set(shapes)) > 2, "validation must have other shapes, or this shows nothing"
+    assert shapes[-1] == (6, 16, 32)

@@ -57,3 +57,12 @@ def test_class_losses_are_sums_and_one_output_is_a_regression() -> None:
     logits, labels = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
     assert class_loss(logits, labels).item() == pytest.approx(0.126928 + 0.693147, rel=1e-4)
     assert class_loss(logits[:, :1], torch.tensor([1.0, 3.0])).item() == pytest.approx(1 + 9)
+
+
+def test_measuring_a_loss_computes_no_gradient() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    hidden, weight, targets = inputs()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        linear_cross_entropy(hidden, weight, targets, REAL)
+    assert counter.get_total_flops() == 2 * N * D * V

@@ -161,6 +161,25 @@ def test_a_checkpoint_of_another_model_is_refused_by_the_field(
     assert "another model: its n_layer is 2, here it is 3" in refused(road, tmp_path / "pretrain", capsys, *extra)
 
 
+def test_a_checkpoint_trained_with_another_tokenizer_is_refused(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Of the same size, so that the weights would fit."""
+    train, val = (small.write_stream(tmp_path / name, vocab_size=300) for name in ("train", "val"))
+    extra = ("--init", "checkpoint", "--init-path", str(road.pretrain), "--steps", "99")
+    arguments = pretrain_arguments(train, val, tmp_path / "pretrain", *extra)
+    assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 1
+    assert f"{road.pretrain}: trained on tokens of another tokenizer than {train}" in capsys.readouterr().err
+
+
+def test_an_update_that_breaks_the_weights_publishes_nothing(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """The last one: no further step would show it."""
+    extra = ("--steps", "2", "--warmup-steps", "1", "--lr", "1e30", "--parallel.dp-replicate", "1")
+    assert "the loss is nan, so the model's weights are broken" in refused(road, tmp_path / "pretrain", capsys, *extra)
+
+
 def test_what_does_not_fit_is_refused(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     cases: dict[tuple[str, ...], str] = {
         ("--parallel.dp-replicate", "3"): "global_batch_size 8 does not divide by 3",

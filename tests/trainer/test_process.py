@@ -4,9 +4,11 @@ import os
 import signal
 
 import pytest
+import torch
 
 from pipelines.errors import ConfigError
-from trainer.process import Place, StopFlag, first_host, place_from_environment, rendezvous_environment
+from trainer.config import ParallelConfig
+from trainer.process import Place, StopFlag, first_host, place_from_environment, prepare, rendezvous_environment
 
 TORCHRUN = {
     "RANK": "5",
@@ -73,3 +75,17 @@ def test_a_signal_sets_the_flag_and_nothing_else() -> None:
     with other.listening(interrupts=False):
         os.kill(os.getpid(), signal.SIGINT)
         assert not other.requested
+
+
+@pytest.mark.parametrize(("visible", "number"), [(8, 3), (1, 0)])
+def test_a_process_that_is_shown_one_gpu_only_takes_it(
+    monkeypatch: pytest.MonkeyPatch, visible: int, number: int
+) -> None:
+    """Slurm's --gpus-per-task calls it 0 in every process."""
+    taken: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr("trainer.process.set_arithmetic", lambda **_: None)
+    process = prepare(Place(3, 8, 3, 8), ParallelConfig(), StopFlag())
+    assert taken == [process.device] == [torch.device("cuda", number)]

@@ -31,7 +31,9 @@ def parallelize(
     checkpoint_activations(model, parallel)
     if compile_blocks:
         for block in model.transformer.h.values():
-            block.compile()
+            # One graph per shape: validation runs first and has others, after which dynamo would make training's
+            # graph a slower one for any shape.
+            block.compile(dynamic=False)
     shard_states(model, parallel)
     offload_states(model, parallel)
     model.to_empty(device=mesh.device)
