@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.command import Documents, Output, Part
-from pipelines.config import NonNegative, given
+from pipelines.config import NonNegative, SourcePath, given
 from pipelines.documents import ShardWriter, read_rows
 from pipelines.manifest import Counts
 from pipelines.stage import StageRun, stage_main
@@ -27,7 +27,7 @@ class CleanConfig:
 
     min_tokens: NonNegative = 128
     """Fewest tokens of a document, end-of-text not counted (the seeds' 128)."""
-    tokenizer: str = ""
+    tokenizer: SourcePath = ""
     """Tokenizer file or folder that counts the tokens; without one, GPT-2's pre-tokens, a lower bound of its tokens."""
     languages: tuple[str, ...] = ("en",)
     """Languages to keep, ISO 639-1; none keeps every language and skips the detection."""

@@ -29,7 +29,7 @@ from dataprep.segments import planned, write_fetch_log, write_segment
 from dataprep.url_list import UnreadableLineError, numbered_lines, read_url, url_lists
 from pipelines import store
 from pipelines.command import Output, Part, Source
-from pipelines.config import Count, NonNegative, Positive, given
+from pipelines.config import Count, NonNegative, Positive, SourcePath, given
 from pipelines.documents import is_jsonl, jsonl_files, part_files, read_rows
 from pipelines.errors import ConfigError, UserError
 from pipelines.identity import canonical_url
@@ -79,7 +79,7 @@ class DownloadConfig:
     """Ask robots.txt first."""
     urls_per_segment: Count = 10_000
     """URLs of the list that share a WARC segment."""
-    local_site: str = ""
+    local_site: SourcePath = ""
     """Site folder (index.jsonl and files) to serve on loopback under its own host names; empty for none."""
 
 

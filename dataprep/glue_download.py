@@ -18,6 +18,7 @@ from typing import Any
 from dataprep.glue_tasks import TASKS, GlueTask, RowError, find_task
 from dataprep.glue_tsv import Rows, read_splits, task_files
 from pipelines.command import Output, Part
+from pipelines.config import SourcePath
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
@@ -38,7 +39,7 @@ class GlueDownloadConfig:
 
     tasks: tuple[str, ...] = ("mrpc",)
     """Tasks to take when the command names none."""
-    source: str = HUB
+    source: SourcePath = HUB
     """A folder with GLUE's TSV files, one folder per task (MRPC, CoLA, STS-B...); or hub."""
     revision: str = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
     """Commit of the Hub's nyu-mll/glue, 40 hexadecimal digits: a branch could change under us."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dataprep.url_list import UnreadableLineError, numbered_lines, read_url, url_lists
 from pipelines import store
 from pipelines.command import Output, Part, Source
-from pipelines.config import Count, NonNegative
+from pipelines.config import Count, NonNegative, SourcePath
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter, is_jsonl, read_rows
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -38,7 +38,7 @@ RUN_ROWS = 500_000
 class UrlsConfig:
     """What a URL must be like to be fetched."""
 
-    blacklists: str = ""
+    blacklists: SourcePath = ""
     """Folder of domains-<category>.txt and extensions-<category>.txt to use in place of the built-in ones."""
     longest_short: NonNegative = 8
     """Characters; a line of at most so many is too short to be a URL."""

@@ -27,6 +27,16 @@ Share = Annotated[float, Interval(ge=0, le=1)]
 """A number from 0 to 1."""
 Positive = Annotated[float, Gt(0)]
 """A number above 0."""
+SOURCE = "source"
+SourcePath = Annotated[str, SOURCE]
+"""A path of the user's whose contents shape the output; "" or an empty file where there is none (see `given`)."""
+
+
+def source_paths(section: Any) -> list[Path]:
+    """The paths that a section's `SourcePath` fields name, where there is something."""
+    hints = typing.get_type_hints(type(section), include_extras=True)
+    values = [getattr(section, name) for name, hint in hints.items() if SOURCE in getattr(hint, "__metadata__", ())]
+    return [path for value in values if (path := given(value)) and path.exists()]
 
 
 def given(source: Path | str | None) -> Path | None:
@@ -45,10 +55,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        value = yaml.safe_load(path.read_text())
+        value = yaml.safe_load(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `python -m pipelines use sample` writes it") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: expected sections with keys, found {type(value).__name__}")

@@ -168,8 +168,10 @@ def is_jsonl(path: Path) -> bool:
 
 
 def jsonl_files(folder: Path) -> list[Path]:
-    """The JSONL files directly in a folder, in order of name."""
-    return sorted(path for path in folder.iterdir() if path.is_file() and is_jsonl(path))
+    """The JSONL files directly in a folder, in order of name; not the companions of an output of ours."""
+    companions = (".manifest.json", ".provenance.json")
+    files = (path for path in folder.iterdir() if path.is_file() and is_jsonl(path))
+    return sorted(p for p in files if not p.name.endswith(companions) and ".rejected" not in p.suffixes)
 
 
 class BrokenLineError(ValueError):

@@ -3,12 +3,13 @@
 import hashlib
 import importlib.metadata
 import json
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipelines.command import Invocation, StageSpec
-from pipelines.config import given, to_plain
+from pipelines.config import source_paths, to_plain
 from pipelines.manifest import content_hash
 
 
@@ -22,25 +23,18 @@ def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
         "stage": spec.name,
         "version": spec.version,
         "libraries": {library: importlib.metadata.version(library) for library in spec.shaped_by},
+        "unicode": unicodedata.unidata_version,
         "parameters": sections,
-        "inputs": {name: [content_hash(path) for path in paths] for name, paths in call.inputs.items()},
-        "sources": {
-            path: content_hash(Path(path))
-            for path in sorted(_paths_in(sections))
-            if given(path) and Path(path).exists()
-        },
+        "inputs": {name: [_named_hash(path) for path in paths] for name, paths in call.inputs.items()},
+        "sources": [content_hash(path) for section in call.sections.values() for path in source_paths(section)],
         "words": {name: list(word) if isinstance(word, tuple) else word for name, word in call.words.items()},
         "outputs": {name: "".join(path.suffixes) for name, path in call.outputs.items()},
     }
 
 
-def _paths_in(value: Any) -> set[str]:
-    """Values of parameters that are paths of files: their contents shape the output too."""
-    if isinstance(value, Mapping):
-        return {path for item in value.values() for path in _paths_in(item)}  # pyright: ignore
-    if isinstance(value, list):
-        return {path for item in value for path in _paths_in(item)}  # pyright: ignore
-    return {value} if isinstance(value, str) and ("/" in value or Path(value).exists()) else set()
+def _named_hash(path: Path) -> str:
+    """Content of an input. A file's name counts too: it is the `source` of documents that name none."""
+    return f"{path.name} {content_hash(path)}" if path.is_file() else content_hash(path)
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:

@@ -15,39 +15,57 @@ from pipelines.run import StageRun
 logger = logging.getLogger(__name__)
 
 
-def publish(output: Output, staged: Path, previous: Path) -> None:
-    """Make the output whole beside its place (hard links, manifest), then swap it in.
+def stage_output(output: Output, staged: Path) -> None:
+    """Put the whole output, manifest included, into the folder `staged` and bring it to disk.
 
-    The scratch keeps its own links until the very end, so a crash here costs nothing.
+    Shards are hard links: the scratch keeps its own until the very end, so a crash costs nothing.
     """
     store.remove(staged)
+    staged.mkdir(parents=True)
     manifest = Manifest(dict(sorted(output.files.items())), output.counts)
     if formats.is_jsonl(output.final):
-        _publish_jsonl(output, manifest)
-        return
-    staged.mkdir(parents=True)
-    for name in manifest.files:
-        store.link_or_copy(output.folder / name, staged / name)
-    manifest.save(staged / MANIFEST)
+        _stage_jsonl(output, manifest, staged)
+    else:
+        for name in manifest.files:
+            store.link_or_copy(output.folder / name, staged / name)
+        manifest.save(staged / MANIFEST)
     for folder in [staged, *(path for path in staged.rglob("*") if path.is_dir())]:
         store.sync_folder(folder)
-    store.publish(staged, output.final, previous)
 
 
-def _publish_jsonl(output: Output, manifest: Manifest) -> None:
+def _stage_jsonl(output: Output, manifest: Manifest, staged: Path) -> None:
     """The output as one JSONL file; rejected rows, if any, as a second one beside it."""
     names = sorted(manifest.files)
-    base = re.sub(r"\.(jsonl|json|ndjson)(\.\w+)?$", "", output.final.name)
-    targets = {output.final: [output.folder / name for name in names if "/" not in name]}
-    rejected = [output.folder / name for name in names if name.startswith(f"{formats.REJECTED}/")]
+    files = {output.final.name: [name for name in names if "/" not in name]}
+    rejected = [name for name in names if name.startswith(f"{formats.REJECTED}/")]
     if rejected:
-        targets[output.final.with_name(output.final.name.replace(base, f"{base}.rejected", 1))] = rejected
+        files[rejected_name(output.final)] = rejected
     entries: dict[str, FileEntry] = {}
-    for target, parts in targets.items():
-        formats.write_jsonl(parts, target)
-        rows = sum(manifest.files[part.relative_to(output.folder).as_posix()].rows or 0 for part in parts)
-        entries[target.name] = FileEntry(rows, target.stat().st_size, store.sha256(target))
-    Manifest(entries, manifest.counts).save(manifest_path(output.final))
+    for target, parts in files.items():
+        formats.write_jsonl([output.folder / part for part in parts], staged / target)
+        rows = sum(manifest.files[part].rows or 0 for part in parts)
+        entries[target] = FileEntry(rows, (staged / target).stat().st_size, store.sha256(staged / target))
+    Manifest(entries, manifest.counts).save(staged / manifest_path(output.final).name)
+
+
+def rejected_name(output: Path) -> str:
+    """`clean.jsonl.gz` -> `clean.rejected.jsonl.gz`."""
+    return re.sub(r"(\.(?:jsonl|json|ndjson)(?:\.\w+)?)$", r".rejected\1", output.name)
+
+
+def publish(output: Output, staged: Path, previous: Path) -> None:
+    """Swap the staged output in; a JSONL file's manifest goes first and comes last, so it is never of other files."""
+    if not formats.is_jsonl(output.final):
+        store.publish(staged, output.final, previous)
+        return
+    manifest, rejected = manifest_path(output.final), output.final.with_name(rejected_name(output.final))
+    store.remove(manifest)
+    for target in (rejected, output.final, manifest):
+        if (staged / target.name).exists():
+            store.rename(staged / target.name, target)
+        else:
+            store.remove(target)
+    store.remove(staged)
 
 
 def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: float) -> None:

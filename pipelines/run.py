@@ -166,7 +166,7 @@ def parse_memory(text: str) -> int:
         "GIB": 2**30,
         "TB": 10**12,
     }
-    match = re.fullmatch(r"\s*([0-9.]+)\s*(%|[A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[A-Za-z]*)\s*", text)
     if match and match[2] == "%":
         return int(float(match[1]) / 100 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     if not match or match[2].upper() not in units:

@@ -7,6 +7,7 @@ output is swapped in, so bad input never costs good output.
 """
 
 import contextlib
+import re
 import signal
 import sys
 import time
@@ -21,16 +22,21 @@ from pipelines.errors import ConfigError, UserError
 from pipelines.fingerprint import fingerprint, stage_identity
 from pipelines.inputs import open_documents, open_source
 from pipelines.manifest import WORK
-from pipelines.outputs import publish, report
+from pipelines.outputs import publish, report, stage_output
 from pipelines.run import StageRun
 
 PREEMPTED = 75
 """Exit status after SIGTERM (EX_TEMPFAIL): run the same command again to go on."""
 INTERRUPTED = 130
+STAGED = "staged.json"
+"""In scratch, once every output is whole: what exists from then on is this run's own."""
 
 
 def stage_main(module_name: str) -> None:
     """`if __name__ == "__main__"` of a stage module, by its real name so that workers find its classes."""
+    # Workers would import the command's module a second time, as __mp_main__, and warn about it.
+    main: Any = sys.modules["__main__"]
+    main.__spec__ = main.__file__ = None
     sys.exit(run_command(StageSpec.load(module_name), sys.argv[1:]))
 
 
@@ -50,8 +56,8 @@ def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(
-            f"error: {where}{error.strerror or error}; nothing was published and finished shards are "
-            "kept: mend the cause (free space, rights) and run the same command again",
+            f"error: {where}{error.strerror or error}; finished shards are kept and no output is "
+            "half written: mend the cause (free space, rights) and run the same command again",
             file=sys.stderr,
         )
         return 1
@@ -66,26 +72,42 @@ def _preempted(_signum: int, _frame: types.FrameType | None) -> None:
 def run_stage(spec: StageSpec, call: Invocation) -> None:
     """Run one stage on checked parameters and paths, and publish its outputs."""
     started = time.time()
-    _check_paths(call)
-    identity = stage_identity(spec, call)
     first = next(iter(call.outputs.values()))
     work = first.parent / WORK
+    _check_inputs(call)
+    _check_outputs(call, resuming=any((scratch / STAGED).exists() for scratch in scratch_folders(work, first.name)))
+    identity = stage_identity(spec, call)
     with _locked(work, first.name):
         scratch = work / f"{first.name}-{fingerprint(identity)}"
+        _check_outputs(call, resuming=(scratch / STAGED).exists())
         scratch.mkdir(exist_ok=True)
         store.write_json(scratch / "identity.json", identity)
         run = StageRun(spec.name, spec.function.__module__, call, scratch, fingerprint(identity))
         for name, output in run.outputs.items():
-            for leftover in work.glob(f"{first.name}-*/previous-{name}"):
-                store.restore(output.final, leftover)
+            for leftover in scratch_folders(work, first.name):
+                store.restore(output.final, leftover / f"previous-{name}")
             output.folder.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(run.engine):
             result = spec.function(*_arguments(spec, call, run))
         run.stats.update(result if isinstance(result, Mapping) else {})
-        for name, output in run.outputs.items():
-            publish(output, scratch / f"staged-{name}", scratch / f"previous-{name}")
+        _publish_all(run)
         report(call, run, identity, time.time() - started)
         store.remove(scratch)
+
+
+def _publish_all(run: StageRun) -> None:
+    """Stage every output, note that they are whole, then swap them in one by one."""
+    for name, output in run.outputs.items():
+        stage_output(output, run.scratch / f"staged-{name}")
+    store.write_json(run.scratch / STAGED, sorted(run.outputs))
+    for name, output in run.outputs.items():
+        publish(output, run.scratch / f"staged-{name}", run.scratch / f"previous-{name}")
+
+
+def scratch_folders(work: Path, name: str) -> list[Path]:
+    """All scratch folders of the output called `name`, whatever their fingerprints."""
+    pattern = re.compile(re.escape(name) + "-[0-9a-f]{16}")
+    return sorted(path for path in work.iterdir() if pattern.fullmatch(path.name)) if work.is_dir() else []
 
 
 @contextlib.contextmanager
@@ -105,18 +127,21 @@ def _locked(work: Path, name: str) -> Generator[None, None, None]:
         yield
 
 
-def _check_paths(call: Invocation) -> None:
-    for paths in call.inputs.values():
-        for path in paths:
-            if not path.exists():
-                raise UserError(f"{path}: no such file or folder; check the path, or run the stage that makes it")
-    outputs = list(call.outputs.values())
-    for output in outputs:
-        if output.exists() and not call.options.overwrite:
-            raise UserError(f"{output}: exists already; choose another output, or replace it with --overwrite")
-        for path in [path for paths in call.inputs.values() for path in paths]:
+def _check_inputs(call: Invocation) -> None:
+    for path in [path for paths in call.inputs.values() for path in paths]:
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder; check the path, or run the stage that makes it")
+        for output in call.outputs.values():
             if output.resolve() == path.resolve() or output.resolve() in path.resolve().parents:
                 raise UserError(f"{output}: the output would replace the input {path}; choose another output")
+
+
+def _check_outputs(call: Invocation, *, resuming: bool) -> None:
+    """Refuse what exists, unless it may be replaced or a crash fell into the publishing of this very run."""
+    outputs = list(call.outputs.values())
+    for output in outputs:
+        if output.exists() and not call.options.overwrite and not resuming:
+            raise UserError(f"{output}: exists already; choose another output, or replace it with --overwrite")
     if len({output.resolve() for output in outputs}) < len(outputs):
         raise UserError(f"{outputs[0]}: two outputs have the same path; give each its own")
 

@@ -48,9 +48,13 @@ def read_lines(path: Path) -> Iterator[bytes]:
     number = 0
     try:
         with open_read(path) as file:
-            for line in io.BufferedReader(cast(io.RawIOBase, file), _CHUNK):
-                number += 1
-                yield line.rstrip(b"\r\n")
+            lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
+            try:
+                for line in lines:
+                    number += 1
+                    yield line.rstrip(b"\r\n")
+            finally:
+                lines.detach()
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, gzip.BadGzipFile):
             raise

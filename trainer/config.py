@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from pipelines.config import Count, NonNegative, Positive, Share, given, to_plain
+from pipelines.config import Count, NonNegative, Positive, Share, SourcePath, given, to_plain
 from pipelines.errors import ConfigError
 
 Probability = Annotated[float, Interval(ge=0, lt=1)]
@@ -91,7 +91,7 @@ class PretrainConfig:
     init: Literal["scratch", "checkpoint", "huggingface"] = "scratch"
     """Start from seeded weights, from a checkpoint (its step, optimizer and data position go on), or from weights
     in a Hugging Face folder."""
-    init_path: str = ""
+    init_path: SourcePath = ""
     """Folder to start from: pretrain's output or one step-* folder of it, or a Hugging Face folder."""
     steps: Count = 1000
     """Optimizer steps; with init checkpoint, counted from that run's first step."""

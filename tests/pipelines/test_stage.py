@@ -46,13 +46,14 @@ import dataclasses
 from pipelines import stage, store
 from pipelines.command import StageSpec, parse
 import dataprep.bpe, dataprep.text_rules, filelock, tyro, pydantic, rich
-SPEC = StageSpec.load("dataprep.clean")
-source, base, overwrite = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] == "overwrite"
-FLAGS = ["--min-tokens", "20", "--languages", "--workers", "1"] + ["--overwrite"] * overwrite
-CALL = parse(SPEC, [source, "out", *FLAGS])  # once: it takes longer than the run
+module, source, base, names, mode, *flags = sys.argv[1:]
+base, names, overwrite = pathlib.Path(base), names.split(","), mode == "overwrite"
+SPEC = StageSpec.load(module)
+flags += ["--workers", "1"] + ["--overwrite"] * overwrite
+CALL = parse(SPEC, [source, *names, *flags])  # once: it takes longer than the run
 
-def run(output, crash_at):
-    # crash_at: the n-th event, where an event is just before or just after an fsync or a rename
+def run(folder, crash_at):
+    # crash_at: the n-th event, where an event is just before or just after an fsync, a link or a rename
     pid = os.fork()
     if pid == 0:
         events = 0
@@ -68,59 +69,87 @@ def run(output, crash_at):
                 return result
             return call
         os.fsync, os.replace, os.link = crashing(os.fsync), crashing(os.replace), crashing(os.link)
+        outputs = {key: folder / name for key, name in zip(CALL.outputs, names)}
         try:
-            stage.run_stage(SPEC, dataclasses.replace(CALL, outputs={"output": output}))
+            stage.run_stage(SPEC, dataclasses.replace(CALL, outputs=outputs))
         except stage.UserError:
             os._exit(1)
         os._exit(99 if crash_at else 0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-def content(output):
-    files = store.list_files(output)
-    return {f.relative_to(output).as_posix(): store.sha256(f) for f in files} if output.exists() else None
+def content(path):
+    if path.is_file():
+        return store.sha256(path)
+    return {f.relative_to(path).as_posix(): store.sha256(f) for f in store.list_files(path)} if path.exists() else None
 
+def tree(folder):
+    return {p.name: content(p) for p in sorted(folder.iterdir()) if p.name != ".work"}
+
+def seeded(folder):
+    # What was published yesterday: folders, or a JSONL file with its companions.
+    folder.mkdir(parents=True)
+    for name in names if overwrite else []:
+        if ".jsonl" in name:
+            for companion in (name, name + ".manifest.json", name.replace(".jsonl", ".rejected.jsonl")):
+                (folder / companion).write_text("yesterday")
+        else:
+            (folder / name).mkdir()
+            (folder / name / "old.txt").write_text("a good output of yesterday")
+    return tree(folder)
+
+seeded(base / "reference")
 assert run(base / "reference", 0) == 0
-reference = content(base / "reference")
-old = {"old.txt": None}
+reference = tree(base / "reference")
 point, problems = 0, []
 while True:
     point += 1
-    output = base / f"crash-{point}" / "out"
-    output.parent.mkdir(parents=True)
-    if overwrite:
-        output.mkdir()
-        (output / "old.txt").write_text("a good output of yesterday")
-        old = content(output)
-    status = run(output, point)
+    folder = base / f"crash-{point}"
+    old = seeded(folder)
+    status = run(folder, point)
     if status == 99:
         break
     if status != -signal.SIGKILL:
         problems.append(f"point {point}: exit {status}")
-    between = content(output)
-    if between not in (reference, old if overwrite else None):
-        previous = [content(p) for p in output.parent.glob(".work/*/previous-output")]
-        if not (between is None and old in previous):
-            problems.append(f"point {point}: after the crash the output is {between}")
-    again = run(output, 0)
-    # A crash after the swap leaves a complete output, which only --overwrite makes again.
+    for name in names:
+        now, saved = content(folder / name), [content(p) for p in folder.glob(".work/*/previous-*")]
+        if now not in (reference[name], old.get(name)) and not (now is None and old.get(name) in saved):
+            problems.append(f"point {point}: after the crash {name} is {now}")
+    between = tree(folder)
+    again = run(folder, 0)
+    # After the very last step of a run nothing is left to do, and what exists is refused as ever.
     if again != 0 and not (not overwrite and between == reference):
         problems.append(f"point {point}: second run exit {again}")
-    if content(output) != reference:
-        problems.append(f"point {point}: second run gives other bytes")
-    leftovers = [str(p) for p in output.parent.glob(".work/*") if p.is_dir()]
+    if tree(folder) != reference:
+        problems.append(f"point {point}: second run gives {tree(folder)}")
+    leftovers = [str(p) for p in folder.glob(".work/*") if p.is_dir()]
     if leftovers and again == 0:
         problems.append(f"point {point}: scratch left: {leftovers}")
 print(json.dumps({"points": point - 1, "problems": problems}))
 """
 
 
-@pytest.mark.parametrize("mode", ["fresh", "overwrite"])
-def test_kill_before_or_after_any_fsync_link_or_rename_costs_nothing(tmp_path: Path, mode: str) -> None:
+CLEAN_FLAGS = ["--min-tokens", "20", "--languages"]
+SPLIT_FLAGS = ["--val-share", "0.5", "--seed", "3"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "module", "outputs", "flags"),
+    [
+        ("fresh", "dataprep.clean", "out", CLEAN_FLAGS),
+        ("overwrite", "dataprep.clean", "out", CLEAN_FLAGS),
+        ("overwrite", "dataprep.clean", "out.jsonl", CLEAN_FLAGS),
+        ("fresh", "dataprep.split", "train,val", SPLIT_FLAGS),
+        ("overwrite", "dataprep.split", "train,val", SPLIT_FLAGS),
+    ],
+    ids=["folder", "folder over another", "jsonl over another", "two outputs", "two outputs over others"],
+)
+def test_kill_before_or_after_any_fsync_link_or_rename_costs_nothing(
+    tmp_path: Path, mode: str, module: str, outputs: str, flags: list[str]
+) -> None:
     """Every crash point of a small run is tried; then the same command must give the reference bytes."""
     source = tmp_path / "source"
-    write_jsonl(source / "a.jsonl", 3)
-    (source / "b.jsonl").write_bytes(write_jsonl(tmp_path / "b.jsonl", 2).read_bytes() + b"not json\n")
-    command = [sys.executable, "-c", CRASH_SCRIPT, str(source), str(tmp_path / "runs"), mode]
+    (write_jsonl(source / "a.jsonl", 3)).open("ab").write(b"not json\n")
+    command = [sys.executable, "-c", CRASH_SCRIPT, module, str(source), str(tmp_path / "runs"), outputs, mode, *flags]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     outcome = json.loads(result.stdout)
@@ -275,3 +304,32 @@ def test_memory_budgets_are_bytes_or_a_share_of_ram() -> None:
     assert 0 < parse_memory("50%") < parse_memory("100%")
     with pytest.raises(Exception, match="expected bytes such as 2GB"):
         parse_memory("lots")
+
+
+def test_making_one_output_leaves_the_saved_old_output_of_another_alone(tmp_path: Path) -> None:
+    """`out` and `out-v2` share a scratch folder; names are told apart by the whole name."""
+    other = tmp_path / ".work" / "out-v2-0123456789abcdef" / "previous-output"
+    other.mkdir(parents=True)
+    (other / "good").write_text("yesterday")
+    assert clean(write_jsonl(tmp_path / "in.jsonl", 2), tmp_path / "out").returncode == 0
+    assert (other / "good").exists()
+
+
+def test_a_folder_that_holds_our_own_jsonl_output_is_an_input_like_any_other(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "in.jsonl", 2)
+    source.write_text(source.read_text() + json.dumps({"text": "short"}) + "\n")
+    made = tmp_path / "made"
+    assert clean(source, made / "out.jsonl", "--stats", made / "out.json").returncode == 0
+    assert (made / "out.rejected.jsonl").exists()
+    (made / "out.json").unlink()
+    assert clean(made, tmp_path / "again").returncode == 0
+    assert load_checked(tmp_path / "again").counts.rows_in == 2
+
+
+def test_several_workers_print_nothing_but_the_result(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for number in range(3):
+        write_jsonl(source / f"{number}.jsonl", 3)
+    result = clean(source, tmp_path / "out", "--workers", 2)
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("clean: 9 in, 9 out in ")

@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
+from pipelines.tokens import write_tokens
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
 from trainer.records import checkpoints, read_curve
@@ -178,6 +180,15 @@ def test_an_update_that_breaks_the_weights_publishes_nothing(
     """The last one: no further step would show it."""
     extra = ("--steps", "2", "--warmup-steps", "1", "--lr", "1e30", "--parallel.dp-replicate", "1")
     assert "the loss is nan, so the model's weights are broken" in refused(road, tmp_path / "pretrain", capsys, *extra)
+
+
+def test_validation_tokens_shorter_than_a_sample_are_scored_as_a_whole(road: Road, tmp_path: Path) -> None:
+    val = tmp_path / "val"
+    write_tokens(val / "part-00000.arrow", [np.arange(10)], [bytes(16)], small.token_meta(road.tokenizer))
+    extra = ("--steps", "2", "--warmup-steps", "1", "--validation-samples", "5", "--parallel.dp-replicate", "1")
+    arguments = pretrain_arguments(road.train, small.publish(val), tmp_path / "pretrain", *extra)
+    assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 0
+    assert float(read_curve(tmp_path / "pretrain/curve.csv")[0]["val_loss"]) == pytest.approx(np.log(300), abs=0.3)
 
 
 def test_what_does_not_fit_is_refused(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
