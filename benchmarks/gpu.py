@@ -111,8 +111,9 @@ def check_parity(work: Path, gpus: int) -> dict[str, Any]:
     flags = [*SMALL, *EXACT, "--parallel.dp-replicate", gpus]
     killed = pretrain(train, val, work / "killed", *flags, kill_after_step=20)
     same = (work / f"gpu{gpus}" / "manifest.json").read_bytes() == (work / "killed" / "manifest.json").read_bytes()
-    row(f"kill -9 at step 20 on {gpus} GPU(s), then the same command", f"{len(killed['segments'])} segments, "
-        f"{'the same bytes' if same else 'other bytes'}", same)  # fmt: skip
+    segments = len(killed["segments"])
+    outcome = f"{segments} segments, {'the same bytes' if same else 'other bytes'}"
+    row(f"kill -9 at step 20 on {gpus} GPU(s), then the same command", outcome, same and segments == 2)
     half = pretrain(train, val, work / "bf16", *SMALL, "--parallel.dp-replicate", gpus, "--precision", "bf16")
     gap = abs(half["losses"][-1] - one["losses"][-1])
     row(
@@ -149,11 +150,13 @@ def measure_speed(
     flags = ["--sequence-length", 1024, "--micro-batch-size", micro, "--global-batch-size", micro * 4 * gpus]
     flags += ["--steps", steps, "--warmup-steps", 5, "--validate-every", 0, "--validation-samples", 1]
     flags += ["--checkpoint-every", 10_000, "--precision", "bf16", "--parallel.dp-replicate", gpus]
+    rates: list[float] = []
     for compiled in (False, True):
         out = work / f"{name}-{gpus}-{compiled}"
         run = pretrain(train, val, out, *shape, *flags, "--compile" if compiled else "--no-compile")
         segment, parameters = run["segments"][-1], run["stats"]["parameters"]
         rate = segment["tokens_per_second"] / gpus
+        rates.append(rate)
         flops = 6 * parameters + 12 * layers * width * 1024
         memory = segment.get("peak_memory_gb")
         row(
@@ -161,6 +164,7 @@ def measure_speed(
             f"{rate:,.0f} tokens/s/GPU, {rate * flops / 989e12:.1%} MFU" + (f", {memory} GB" if memory else ""),
             math.isfinite(run["losses"][-1]) and run["losses"][-1] < run["losses"][0],
         )
+    row(f"{name}, {gpus} GPU(s): compiled against eager", f"{rates[1] / rates[0]:.2f} times", rates[1] > 1.1 * rates[0])
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
 """Stage `evaluate`: how well the exported model predicts the validation tokens, and what it writes.
 
 Hugging Face folder + token shards -> scores.json (loss, perplexity, tokens), texts.json (prompt, text)
-Run: python -m trainer.evaluate export/ tokenize/val evaluate/
+
+    python -m trainer.evaluate export/ tokenize/val evaluate/
+
 The texts start from the beginnings of validation documents; everything follows from the seed.
 """
 
@@ -12,7 +14,7 @@ from pipelines.command import Output, Source
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
 from pipelines.stage import StageRun, stage_main
-from trainer.config import EvaluateConfig
+from trainer.config import EvaluateConfig, ParallelConfig
 
 if TYPE_CHECKING:
     from trainer.batches import TokenStream
@@ -22,8 +24,10 @@ VERSION = 1
 SHAPED_BY = ("torch", "tokenizers")
 
 
-def evaluate(config: EvaluateConfig, run: StageRun, export: Source, val: Source, output: Output) -> dict[str, Any]:
-    """Score and write."""
+def evaluate(
+    config: EvaluateConfig, parallel: ParallelConfig, run: StageRun, export: Source, val: Source, output: Output
+) -> dict[str, Any]:
+    """Score and write, in this process, on `parallel.device`."""
     from trainer.batches import TokenStream
     from trainer.generate import open_model
     from trainer.huggingface import require_same_tokenizer
@@ -33,7 +37,7 @@ def evaluate(config: EvaluateConfig, run: StageRun, export: Source, val: Source,
     stream = TokenStream(val.path)
     require_same_tokenizer(export.path, stream.meta.tokenizer_sha256, val.path)
     set_arithmetic(exact=True, threads=1)
-    model, tokenizer = open_model(export.path)
+    model, tokenizer = open_model(export.path, parallel.device)
     length = config.sequence_length or model.shape.n_positions
     if length > model.shape.n_positions:
         raise ConfigError(

@@ -2,7 +2,8 @@
 
 pretrain's checkpoints + tokenizer -> config.json, model.safetensors, generation_config.json, tokenizer.json,
 tokenizer_config.json: what `GPT2LMHeadModel.from_pretrained` and `AutoTokenizer.from_pretrained` open
-Run: python -m trainer.export pretrain/ tokenizer/ export/
+
+    python -m trainer.export pretrain/ tokenizer/ export/
 """
 
 from pathlib import Path

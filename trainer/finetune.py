@@ -1,7 +1,8 @@
 """Stage `finetune`: the exported model as a classifier, fine-tuned on one GLUE task.
 
 Hugging Face folder + tokenized task -> model/ (a Hugging Face folder), scores.json, predictions.jsonl, curve.csv
-Run: python -m trainer.finetune mrpc export/ glue_tokenize/mrpc finetune/mrpc --contamination contamination/
+
+    python -m trainer.finetune mrpc export/ glue_tokenize/mrpc finetune/mrpc --contamination contamination/
 
 A padding token is added (id = old vocabulary size), the last real token of a row is classified, and the validation
 rows are scored, each once; with a contamination folder, also those of them that the training corpus does not hold.

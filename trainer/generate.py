@@ -1,6 +1,6 @@
 """Text from an exported model: a library for `evaluate`, and a small command.
 
-Run: python -m trainer.generate export/ "The mill stands" --new-tokens 100 --temperature 0.7 --seed 3
+    python -m trainer.generate export/ "The mill stands" --new-tokens 100 --temperature 0.7 --seed 3
 
 Every draw follows from the seed and the number of the text, so texts do not depend on each other.
 """
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from trainer.model import LanguageModel
 
 
-def open_model(folder: Path) -> "tuple[LanguageModel, Any]":
-    """The language model and the tokenizer of a Hugging Face folder, on a GPU if there is one."""
+def open_model(folder: Path, device: str = "auto") -> "tuple[LanguageModel, Any]":
+    """The language model and the tokenizer of a Hugging Face folder; device auto: on a GPU if there is one."""
     import torch
     from tokenizers import Tokenizer
 
@@ -32,7 +32,8 @@ def open_model(folder: Path) -> "tuple[LanguageModel, Any]":
         raise UserError(f"{folder}: has no {huggingface.TOKENIZER}; export the model with its tokenizer")
     model = LanguageModel(shape)
     huggingface.fill(model, huggingface.read_weights(folder), folder)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     return model.eval().to(device), Tokenizer.from_file(str(folder / huggingface.TOKENIZER))
 
 

@@ -1,8 +1,10 @@
 """Stage `pretrain`: a GPT-2 trained on token shards.
 
 token shards (train, val) -> the last checkpoints (step-*/), run.json, curve.csv
-Run: python -m trainer.pretrain tokenize/train tokenize/val pretrain/ --params params.yaml
-     torchrun --nproc-per-node 8 -m trainer.pretrain ... on more machines, or srun
+
+    python -m trainer.pretrain tokenize/train tokenize/val pretrain/ --params params.yaml
+    torchrun --nproc-per-node 8 -m trainer.pretrain ...          (or srun, on more machines)
+
 A killed run goes on from its last checkpoint, on the same layout or another, with the same command.
 """
 
@@ -168,8 +170,9 @@ def begin(training: "Training", job: Job) -> None:
                 f"{path}: trained on tokens of another tokenizer than {job.train}; tokenize with that one, or start "
                 "from another checkpoint"
             )
-        if record["data"]["train"] != job.data["train"]:
-            # Other data: its samples are taken from the beginning.
+        before = (record["data"]["train"], *(record["pretrain"][key] for key in ("seed", "sequence_length")))
+        if before != (job.data["train"], config.seed, config.sequence_length):
+            # Other data, another order or other samples: they are taken from the beginning.
             training.position = 0
 
 
