@@ -36,6 +36,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
     Raises UserError when there is none, a file is broken, or end-of-text is not in the vocabulary.
     """
+    if not path.exists():
+        raise UserError(f"{path}: no such tokenizer file or folder; check the path")
     tokenizer = _from_json(path) if path.is_file() else _from_folder(path)
     if tokenizer.token_to_id(END_OF_TEXT) is None:
         raise UserError(f"{path}: the vocabulary has no {END_OF_TEXT}, which must end every document")

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.command import Documents, Output, Part
+from pipelines.command import Documents, Part, Table
 from pipelines.config import NonNegative, SourcePath, given
 from pipelines.documents import ShardWriter, read_rows
+from pipelines.errors import ConfigError, did_you_mean
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 
 VERSION = 1
 SHAPED_BY = ("ftfy", "langdetect", "regex", "tokenizers", "pyarrow")
@@ -39,8 +41,15 @@ class CleanConfig:
     """Let ftfy turn curly quotes into straight ones, as it does by default."""
 
 
-def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Output) -> None:
+def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Table) -> None:
     """Clean every shard by itself."""
+    from dataprep.text_rules import known_languages
+
+    for language in config.languages:
+        if language not in known_languages():
+            raise ConfigError(
+                f"clean.languages: langdetect knows no {language!r}.{did_you_mean(language, known_languages())}"
+            )
     run.map(clean_part, documents.parts, config, into=output)
 
 

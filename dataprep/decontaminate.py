@@ -23,7 +23,7 @@ from dataprep.glue_items import build_index, find_splits
 from dataprep.ngrams import HIT, Index, Windows
 from dataprep.shingles import find_words
 from pipelines import store
-from pipelines.command import Documents, Output, Part, Source
+from pipelines.command import Documents, Output, Part, Source, Table
 from pipelines.config import Count, given
 from pipelines.documents import ShardWriter, TableWriter, extra_fields, read_batches, read_rows
 from pipelines.errors import ConfigError
@@ -60,7 +60,7 @@ def decontaminate(
     run: StageRun,
     documents: Documents,
     glue: Source,
-    output: Output,
+    output: Table,
     contamination: Output,
 ) -> dict[str, Any]:
     """Index the items, look for them in every shard, count, then drop and report."""

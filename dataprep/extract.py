@@ -12,7 +12,7 @@ Run: python -m dataprep.extract DOWNLOAD OUTPUT
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.command import Output, Part, Source
+from pipelines.command import Part, Source, Table
 from pipelines.config import Count, Positive
 from pipelines.documents import ShardWriter, ingest_jsonl, is_jsonl
 from pipelines.errors import UserError
@@ -43,7 +43,7 @@ class ExtractConfig:
     """Keep the text of tables."""
 
 
-def extract(config: ExtractConfig, run: StageRun, download: Source, output: Output) -> None:
+def extract(config: ExtractConfig, run: StageRun, download: Source, output: Table) -> None:
     """Archives first, then ready-made documents, each file a shard."""
     archives, documents = find_inputs(download.path)
     files = [*archives, *documents]

@@ -24,7 +24,7 @@ from dataprep.pairs import PAIR_METADATA, PAIR_SCHEMA, write_table
 from dataprep.shingles import Shingle
 from dataprep.signatures import FOLDER, SignatureMeta, Signer, write_signatures
 from dataprep.verification import Measure, distinct_edges, document_table
-from pipelines.command import Documents, Output, Part
+from pipelines.command import Documents, Output, Part, Table
 from pipelines.config import Count, NonNegative, Share
 from pipelines.documents import count_rows
 from pipelines.manifest import Counts
@@ -64,9 +64,7 @@ class FindDuplicatesConfig:
     """Weight of needless comparisons against missed pairs when bands are chosen."""
 
 
-def find_duplicates(
-    config: FindDuplicatesConfig, run: StageRun, documents: Documents, output: Output
-) -> dict[str, Any]:
+def find_duplicates(config: FindDuplicatesConfig, run: StageRun, documents: Documents, output: Table) -> dict[str, Any]:
     """Sign every document, search, and write the pairs under the documents' names."""
     banding = choose_bands(config)
     meta = SignatureMeta(str(Shingle.parse(config.shingle)), config.num_perm, config.seed, config.normalise)

@@ -22,7 +22,8 @@ from pipelines.config import SourcePath
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 
 VERSION = 1
 SHAPED_BY = ("pyarrow",)

@@ -20,7 +20,8 @@ from pipelines.config import Count
 from pipelines.documents import read_batches
 from pipelines.errors import UserError, did_you_mean
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 
 if TYPE_CHECKING:
     from dataprep.bpe import TextEncoder

@@ -29,7 +29,7 @@ from dataprep.pairs import (
     source_files,
     write_table,
 )
-from pipelines.command import Output, Part, Source
+from pipelines.command import Part, Source, Table
 from pipelines.config import Share
 from pipelines.documents import part_files
 from pipelines.errors import ConfigError
@@ -56,7 +56,7 @@ class GroupDuplicatesConfig:
     """Which document of a group stays: most characters, first in the input, or lowest URL; ties by doc_id."""
 
 
-def group_duplicates(config: GroupDuplicatesConfig, run: StageRun, pairs: Source, output: Output) -> dict[str, Any]:
+def group_duplicates(config: GroupDuplicatesConfig, run: StageRun, pairs: Source, output: Table) -> dict[str, Any]:
     """Group all pairs in one step, and describe the groups."""
     files = source_files(pairs, "find_duplicates")
     for file in files:

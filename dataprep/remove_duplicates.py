@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dataprep.pairs import GROUP_SCHEMA, read_tables, source_files, write_table
-from pipelines.command import Documents, Output, Part, Source
+from pipelines.command import Documents, Part, Source, Table
 from pipelines.documents import ShardWriter, count_rows, extra_fields, read_rows
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
@@ -28,7 +28,7 @@ SHAPED_BY = ("pyarrow",)
 Row = dict[str, Any]
 
 
-def remove_duplicates(run: StageRun, documents: Documents, groups: Source, output: Output) -> None:
+def remove_duplicates(run: StageRun, documents: Documents, groups: Source, output: Table) -> None:
     """Deal the groups' rows out to the shards, then copy every shard without its duplicates."""
     files = source_files(groups, "group_duplicates")
     run.step(deal_out, "decisions", files, len(documents.parts), str(groups.path), into="decisions")

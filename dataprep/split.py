@@ -21,12 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from pipelines.command import Documents, Output, Part
+from pipelines.command import Documents, Part, Table
 from pipelines.config import Count, NonNegative, Share
 from pipelines.documents import ROW_GROUP_ROWS, read_batches, read_table
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 
 VERSION = 1
 SHAPED_BY = ("xxhash", "pyarrow")
@@ -53,7 +54,7 @@ class Targets:
     val: int
 
 
-def split(config: SplitConfig, run: StageRun, documents: Documents, train: Output, val: Output) -> dict[str, int]:
+def split(config: SplitConfig, run: StageRun, documents: Documents, train: Table, val: Table) -> dict[str, int]:
     """Count the sides, scatter every input shard, gather every output shard."""
     sides = run.map(count_sides, documents.parts, config, into="sides").totals
     for side, hint in ((TRAIN, "lower"), (VAL, "raise")):

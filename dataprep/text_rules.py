@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import ftfy
 import regex
@@ -62,6 +63,11 @@ def wanted_language(text: str, *, languages: Sequence[str], seed: int) -> Verdic
     return Verdict(language in languages, f"{language} {probability:.4f}")
 
 
+def known_languages() -> list[str]:
+    """The codes that langdetect can give."""
+    return sorted(file.name for file in Path(PROFILES_DIRECTORY).iterdir())
+
+
 def detect_language(text: str, seed: int) -> tuple[str, float]:
     """Most probable language and its probability; `und` where langdetect finds no features.
 
@@ -79,8 +85,6 @@ def detect_language(text: str, seed: int) -> tuple[str, float]:
 
 @functools.cache
 def _language_factory(seed: int) -> DetectorFactory:
-    from pathlib import Path
-
     factory = DetectorFactory()
     factory.seed = seed
     factory.load_json_profile([file.read_text("utf-8") for file in store.list_files(Path(PROFILES_DIRECTORY))])

@@ -16,7 +16,8 @@ from pipelines import tokens
 from pipelines.command import Documents, Output, Part, Source
 from pipelines.documents import read_batches
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 
 VERSION = 1
 SHAPED_BY = ("tokenizers", "pyarrow")

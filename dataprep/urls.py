@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dataprep.url_list import UnreadableLineError, numbered_lines, read_url, url_lists
 from pipelines import store
-from pipelines.command import Output, Part, Source
+from pipelines.command import Part, Source, Table
 from pipelines.config import Count, NonNegative, SourcePath
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter, is_jsonl, read_rows
 from pipelines.manifest import Counts
@@ -46,7 +46,7 @@ class UrlsConfig:
     """URLs in each part of the output."""
 
 
-def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Output) -> None:
+def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> None:
     """Judge every line, then merge the sorted survivors and drop those that were seen before."""
     from dataprep import url_rules
 

@@ -20,7 +20,7 @@ from pipelines.graph import PARAMS_YAML, GraphStage, load_stages
 def main() -> int:
     """Run one command; user errors are one line and exit 1 (2 for configuration)."""
     options = build_parser().parse_args()
-    if not Path("dvc.yaml").exists():
+    if not Path("dvc.yaml").exists() and not getattr(options, "folders", None):
         print("error: dvc.yaml: not here; run this in the project's folder", file=sys.stderr)
         return 2
     try:
@@ -28,6 +28,9 @@ def main() -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+    except OSError as error:
+        print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 1
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -48,6 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     explain.add_argument("key", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)")
     explain.set_defaults(run=run_explain)
     gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
+    gc.add_argument(
+        "folders", nargs="*", type=Path, metavar="FOLDER", help="where stand-alone outputs lie; else the graph's"
+    )
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.set_defaults(run=run_gc)
     report = commands.add_parser("report", help="say where the report of the active run is")
@@ -59,10 +65,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run_use(options: argparse.Namespace) -> int:
     """Compose and write params.yaml."""
-    from pipelines.profiles import compose, write_params
+    from pipelines.profiles import compose, missing_sources, write_params
 
     params = compose(options.profile, options.overrides)
     write_params(params)
+    for missing in missing_sources(params):
+        print(f"warning: {missing}: not there yet; dvc repro will need it", file=sys.stderr)
     print(f"{PARAMS_YAML}: profile {options.profile}, run {params['run']}; now: dvc repro")
     return 0
 
@@ -115,7 +123,8 @@ def run_gc(options: argparse.Namespace) -> int:
     """List, and with --delete remove, scratch folders that no running process holds."""
     from pipelines.status import scratch_folders
 
-    folders = scratch_folders(_stages())
+    parents = set(options.folders) or {out.parent for stage in _stages() for out in stage.outs}
+    folders = scratch_folders(parents)
     for folder, size, state in folders:
         print(f"{size / 1e6:10.1f} MB  {folder}  {state}")
     if not folders:

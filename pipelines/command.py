@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge
+
 from pipelines import config as configs
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, FileEntry, Manifest
@@ -64,13 +66,17 @@ class Output:
     files: dict[str, FileEntry] = dataclasses.field(default_factory=dict[str, FileEntry])
 
 
+class Table(Output):
+    """An output of rows: a folder of shards, or one JSONL file when its path ends so."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run: none of these can change a byte of the output."""
+    """How to run: nothing here but the parameters themselves can change a byte of the output."""
 
     params: Path | None = None
     """Take the sections from this parameter file; flags override it."""
-    workers: int = 0
+    workers: Annotated[int, Ge(0)] = 0
     """Processes; 0 is one per core (or MILLRACE_WORKERS)."""
     engine: Literal["local"] = "local"
     """Where shards are worked on."""
@@ -99,6 +105,8 @@ class StageSpec:
     """Parameter name -> (Documents or Source, required)."""
     outputs: dict[str, bool]
     """Parameter name -> required."""
+    tables: frozenset[str]
+    """Outputs that may be one JSONL file."""
     words: dict[str, bool]
     """Parameter name -> takes any number of words."""
 
@@ -113,10 +121,12 @@ class StageSpec:
         inputs: dict[str, tuple[type, bool]] = {}
         outputs: dict[str, bool] = {}
         words: dict[str, bool] = {}
+        tables: set[str] = set()
         for parameter in inspect.signature(function).parameters:
             kind, required = _unwrap(hints[parameter])
-            if kind is Output:
+            if kind in (Output, Table):
                 outputs[parameter] = required
+                tables |= {parameter} if kind is Table else set()
             elif kind in (Documents, Source):
                 inputs[parameter] = (kind, required)
             elif kind is str or typing.get_origin(kind) is tuple:
@@ -124,7 +134,9 @@ class StageSpec:
             elif parameter != "run":
                 sections[parameter] = (name if parameter == "config" else parameter, kind)
         doc = inspect.getdoc(module) or ""
-        return cls(name, function, doc, module.VERSION, module.SHAPED_BY, sections, inputs, outputs, words)
+        return cls(
+            name, function, doc, module.VERSION, module.SHAPED_BY, sections, inputs, outputs, frozenset(tables), words
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,6 +182,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         parameter: configs.check(cls, getattr(result, section), section, where)
         for parameter, (section, cls) in spec.sections.items()
     }
+    configs.check(RunOptions, result.run, "run", where)
     values = {
         name: getattr(result, name) for name in (*spec.words, *spec.inputs, *spec.outputs) if hasattr(result, name)
     }
@@ -225,18 +238,23 @@ def _defaults(section: str, cls: type, arguments: Sequence[str]) -> Any:
     return configs.load_section(cls, configs.read_yaml(file), section, file)
 
 
+def _output_help(spec: StageSpec, name: str) -> str:
+    return f"{name}: a folder to publish" + (", or one .jsonl[.gz|.zst] file" if name in spec.tables else "")
+
+
 def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOptions) -> type:
     """The dataclass that tyro turns into a parser: paths, sections, run options."""
     from tyro.conf import OmitArgPrefixes, Positional, arg
 
     documents = "JSONL files, folders of them, or folders of our shards"
-    output = "what to publish: a folder, or one .jsonl[.gz|.zst] file"
     fields: list[Any] = []
     optional: list[Any] = []
     many = _variadic(spec)
     if many:
         first = documents if many in spec.inputs else "words"
-        text = arg(help=f"{first}; last, {output}", metavar=_metavar(spec, many))
+        last = "; ".join(_output_help(spec, name) for name, required in spec.outputs.items() if required)
+        hint = "(required)" if many in spec.inputs else "(words are optional)"
+        text = arg(help=f"{first}; last, {last}", metavar=_metavar(spec, many), help_behavior_hint=hint)
         fields.append(("arguments", Positional[Annotated[tuple[str, ...], text]]))
     fields += [
         (name, Positional[Annotated[str, arg(help=f"the {name}", metavar=name.upper())]])
@@ -247,7 +265,7 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
         name: (needed, documents if kind is Documents else "a file or folder")
         for name, (kind, needed) in spec.inputs.items()
     }
-    paths |= {name: (needed, output) for name, needed in spec.outputs.items()}
+    paths |= {name: (needed, _output_help(spec, name)) for name, needed in spec.outputs.items()}
     for name, (needed, words) in paths.items():
         if not needed:
             option = Annotated[Path | None, arg(help=words, metavar="PATH")]

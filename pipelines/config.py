@@ -6,7 +6,9 @@ file, the key, what was expected and the nearest valid name.
 """
 
 import dataclasses
+import functools
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -32,11 +34,16 @@ SourcePath = Annotated[str, SOURCE]
 """A path of the user's whose contents shape the output; "" or an empty file where there is none (see `given`)."""
 
 
-def source_paths(section: Any) -> list[Path]:
-    """The paths that a section's `SourcePath` fields name, where there is something."""
+def named_sources(section: Any) -> list[Path]:
+    """The paths that a section's `SourcePath` fields name, be they there or not; `hub` is no path."""
     hints = typing.get_type_hints(type(section), include_extras=True)
     values = [getattr(section, name) for name, hint in hints.items() if SOURCE in getattr(hint, "__metadata__", ())]
-    return [path for value in values if (path := given(value)) and path.exists()]
+    return [path for value in values if value != "hub" and (path := given(value))]
+
+
+def source_paths(section: Any) -> list[Path]:
+    """Those of `named_sources` that are there."""
+    return [path for path in named_sources(section) if path.exists()]
 
 
 def given(source: Path | str | None) -> Path | None:
@@ -55,7 +62,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        value = yaml.safe_load(path.read_bytes())
+        value = yaml.load(path.read_bytes(), _loader())  # noqa: S506 - a SafeLoader with YAML 1.2's floats
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `python -m pipelines use sample` writes it") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -63,6 +70,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: expected sections with keys, found {type(value).__name__}")
     return typing.cast(dict[str, Any], value)
+
+
+@functools.cache
+def _loader() -> Any:
+    """PyYAML takes 2e-05, as DVC writes it, for text (YAML 1.1 wants a point); YAML 1.2 has it as a number."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    number = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return Loader
 
 
 def load_section(cls: type[C], params: Mapping[str, Any], section: str, file: Path | str) -> C:

@@ -15,7 +15,7 @@ from pipelines.tokens import TokenShard
 
 _ID_COLUMNS = ("doc_id", "doc_id_a", "doc_id_b")
 _URL_COLUMNS = ("url", "original", "final_url", "url_a", "url_b")
-_HIDDEN = {"text", "doc_id", "url", "signature", *_ID_COLUMNS}
+_HIDDEN = {"text", "doc_id", "url", "signature", "sha256", "text_hash", *_ID_COLUMNS}
 
 
 def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
@@ -25,20 +25,27 @@ def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
     no URLs (token shards) are found too.
     """
     ids = {bytes.fromhex(key)} if _is_id(key) else set[bytes]()
-    urls = set() if ids else {key, canonical_url(key) or key}
+    urls = _urls_of(ids, stages) if ids else {key, canonical_url(key) or key}
     for stage in stages:
         for out in stage.outs:
             for file in sorted(out.rglob("*.parquet")):
                 for row in _matching_rows(file, ids, urls):
                     if isinstance(row.get("doc_id"), bytes):
                         ids.add(row["doc_id"])
-                    if "canonical" not in row and row.get("url") and "original" in row:
+                    if row.get("url") and "original" in row:  # the list's spelling and the canonical one
                         urls.add(row["url"])
                     if row.get("final_url") and not row.get("rule"):  # a page under the URL that answered
                         urls.add(canonical_url(row["final_url"]) or row["final_url"])
                     yield stage.name, _verdict(file, out, row)
             for file in sorted(out.glob("part-*.arrow")):
                 yield from ((stage.name, line) for line in _token_rows(file, ids))
+
+
+def _urls_of(ids: set[bytes], stages: list[GraphStage]) -> set[str]:
+    """The URLs that documents of these ids came from."""
+    files = (file for stage in stages for out in stage.outs for file in sorted(out.glob("part-*.parquet")))
+    rows = (row for file in files for row in _matching_rows(file, ids, set()))
+    return {row["url"] for row in rows if row.get("url")}
 
 
 def _is_id(key: str) -> bool:
@@ -65,9 +72,10 @@ def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict
 def _verdict(file: Path, out: Path, row: dict[str, Any]) -> str:
     if file.parent.name == REJECTED:
         return f"rejected by {row['rule']}: {row['value']}"
-    shown = {name: _plain(value) for name, value in row.items() if name not in _HIDDEN and value is not None}
+    shown = {name: _plain(value) for name, value in row.items() if name not in _HIDDEN and value not in (None, "")}
     details = ", ".join(f"{name}={value}" for name, value in shown.items())
-    return f"{file.relative_to(out.parent)}{': ' + details if details else ''}"
+    place = file.relative_to(out.parent)
+    return f"{'kept in ' if 'source' in row else ''}{place}{': ' + details if details else ''}"
 
 
 def _plain(value: Any) -> Any:

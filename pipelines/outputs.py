@@ -71,16 +71,17 @@ def publish(output: Output, staged: Path, previous: Path) -> None:
 def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: float) -> None:
     """Stats (deterministic) and provenance (everything else) of a finished run, and the last line."""
     counts = next(iter(run.outputs.values())).counts
+    manifests = {name: Manifest(output.files, output.counts) for name, output in run.outputs.items()}
+    stats: dict[str, Any] = {**counts.to_json(), **run.stats}
+    stats["outputs"] = {name: {"rows": made.rows, "bytes": made.bytes} for name, made in manifests.items()}
     if call.options.stats:
-        stats: dict[str, Any] = {**counts.to_json(), **run.stats}
-        manifests = {name: Manifest(output.files, output.counts) for name, output in run.outputs.items()}
-        stats["outputs"] = {name: {"rows": made.rows, "bytes": made.bytes} for name, made in manifests.items()}
         store.write_json(call.options.stats, stats)
         provenance = {
             "identity": identity,
             "fingerprint": run.fingerprint,
+            "manifests": {name: store.sha256(manifest_path(output.final)) for name, output in run.outputs.items()},
             "seconds": round(seconds, 3),
-            "rows_per_second": round(counts.rows_in / seconds, 1),
+            "rows_per_second": round(stats["in"] / seconds, 1),
             "workers": run.workers,
             "python": platform.python_version(),
             "machine": platform.machine(),
@@ -88,15 +89,11 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
         }
         store.write_json(provenance_path(call.options.stats), provenance)
     rejected = ", ".join(f"{rule} {number:,}" for rule, number in sorted(counts.rejected.items()))
-    logger.info(
-        "%s: %s in, %s out%s in %.1f s -> %s",
-        run.name,
-        f"{counts.rows_in:,}",
-        f"{counts.rows_out:,}",
-        f" ({rejected})" if rejected else "",
-        seconds,
-        ", ".join(str(path) for path in call.outputs.values()),
-    )
+    paths = ", ".join(str(path) for path in call.outputs.values())
+    figures = f"{stats['in']:,} in, {stats['out']:,} out{f' ({rejected})' if rejected else ''}"
+    logger.info("%s: %s in %.1f s -> %s", run.name, figures, seconds, paths)
+    if counts.rejected and not stats["out"]:
+        logger.warning("%s: nothing came out, everything was rejected: see the rules above and rejected/", run.name)
 
 
 def provenance_path(stats: Path) -> Path:

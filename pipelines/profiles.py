@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines import store
 from pipelines.command import StageSpec
-from pipelines.config import check, to_plain
+from pipelines.config import SourcePath, check, named_sources, to_plain
 from pipelines.errors import ConfigError, did_you_mean
 from pipelines.graph import PARAMS_YAML, stage_modules
 
@@ -24,9 +24,9 @@ class CorpusConfig:
 
     name: str = ""
     """Part of every path below data/."""
-    urls: str = ""
+    urls: SourcePath = ""
     """A URL list, or a folder of them."""
-    documents: str = ""
+    documents: SourcePath = ""
     """A prepared corpus: a JSONL file, or a folder of them."""
 
 
@@ -36,7 +36,7 @@ class GlueConfig:
 
     name: str = ""
     """Part of the path below data/glue/."""
-    folder: str = ""
+    folder: SourcePath = ""
     """The original distribution as a folder (an empty file when it comes from the Hub)."""
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on."""
@@ -101,6 +101,14 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     if missing := sorted(_required(written)):
         raise ConfigError(f"profile {profile} needs {' '.join(f'{key}=VALUE' for key in missing)}")
     return {"profile": profile, "overrides": list(overrides), **checked(values, types)}
+
+
+def missing_sources(params: dict[str, Any]) -> list[str]:
+    """Source paths of the parameters that do not exist (here and now; DVC may bring them)."""
+    types = section_types()
+    sections = [check(cls, params[name], name, str(PARAMS_YAML)) for name, cls in types.items()]
+    named = [str(path) for section in sections for path in named_sources(section)]
+    return sorted({path for path in named if not Path(path).exists()})
 
 
 def _required(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

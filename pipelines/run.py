@@ -64,7 +64,7 @@ class StageRun:
         done = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
         todo = [task for task in tasks if task.receipt not in done]
         if done:
-            logger.info("%s: %d of %d shards are already done", self.name, len(done), len(tasks))
+            logger.info("%s: %s: %d of %d shards are already done", self.name, function.__name__, len(done), len(tasks))
         results = self.engine.map(functools.partial(do_shard, function, arguments), todo)
         label = f"{self.name}: {function.__name__}"
         for task, receipt in zip(todo, track(results, what=label, total=len(tasks), done=len(done)), strict=True):

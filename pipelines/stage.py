@@ -18,6 +18,7 @@ from typing import Any
 
 from pipelines import log, store
 from pipelines.command import Documents, Invocation, StageSpec, parse
+from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
 from pipelines.fingerprint import fingerprint, stage_identity
 from pipelines.inputs import open_documents, open_source
@@ -75,6 +76,11 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
     first = next(iter(call.outputs.values()))
     work = first.parent / WORK
     _check_inputs(call)
+    for name in call.outputs.keys() - spec.tables:
+        if is_jsonl(call.outputs[name]):
+            raise UserError(
+                f"{call.outputs[name]}: {spec.name} publishes a folder here, not a JSONL file; name a folder"
+            )
     _check_outputs(call, resuming=any((scratch / STAGED).exists() for scratch in scratch_folders(work, first.name)))
     identity = stage_identity(spec, call)
     with _locked(work, first.name):
@@ -87,8 +93,13 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
             for leftover in scratch_folders(work, first.name):
                 store.restore(output.final, leftover / f"previous-{name}")
             output.folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(run.engine):
-            result = spec.function(*_arguments(spec, call, run))
+        try:
+            with contextlib.closing(run.engine):
+                result = spec.function(*_arguments(spec, call, run))
+        except UserError:
+            if not (scratch / "receipts").exists():
+                store.remove(scratch)  # nothing was begun that could be gone on with
+            raise
         run.stats.update(result if isinstance(result, Mapping) else {})
         _publish_all(run)
         report(call, run, identity, time.time() - started)

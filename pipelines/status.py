@@ -36,21 +36,24 @@ def _state(stage: GraphStage, command: str) -> str:
         call = parse(spec, [*words])
         if not call.options.stats or not provenance_path(call.options.stats).exists():
             return "published, origin unknown"
-        recorded = store.read_json(provenance_path(call.options.stats))["identity"]
+        provenance = store.read_json(provenance_path(call.options.stats))
         current = stage_identity(spec, call)
     except UserError as error:
         return f"inputs: {str(error)[:26]}"
-    changed = [key for key, value in current.items() if recorded.get(key) != value]
-    return f"changed: {', '.join(changed)}" if changed else "matches"
+    published = {name: manifest_path(output) for name, output in call.outputs.items()}
+    found = {name: store.sha256(path) for name, path in published.items() if path.exists()}
+    if found != provenance.get("manifests"):
+        return "published from the DVC cache"
+    changed = [key for key, value in current.items() if provenance["identity"].get(key) != value]
+    return f"changed: {', '.join(changed)}; dvc repro" if changed else "matches"
 
 
-def scratch_folders(stages: list[GraphStage]) -> list[tuple[Path, int, str]]:
-    """(folder, bytes, `in use` or `left by an unfinished run`) of every scratch folder of the graph."""
+def scratch_folders(parents: set[Path]) -> list[tuple[Path, int, str]]:
+    """(folder, bytes, `in use` or `left by an unfinished run`) of every scratch folder beside outputs in `parents`."""
     import filelock
 
-    parents = sorted({out.parent / WORK for stage in stages for out in stage.outs})
     found: list[tuple[Path, int, str]] = []
-    for work in parents:
+    for work in sorted(parent / WORK for parent in parents):
         for folder in sorted(path for path in work.glob("*") if path.is_dir()) if work.exists() else []:
             lock = filelock.FileLock(work / f"{folder.name.rpartition('-')[0]}.lock")
             try:

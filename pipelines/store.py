@@ -43,15 +43,13 @@ def open_read(path: Path) -> BinaryIO:
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a text file, plain or compressed, without line ends.
 
-    Raises UserError, naming the last good line, when the compressed data is cut off or damaged.
+    Raises UserError when the compressed data is cut off or damaged.
     """
-    number = 0
     try:
         with open_read(path) as file:
             lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
             try:
                 for line in lines:
-                    number += 1
                     yield line.rstrip(b"\r\n")
             finally:
                 lines.detach()
@@ -59,8 +57,8 @@ def read_lines(path: Path) -> Iterator[bytes]:
         if isinstance(error, OSError) and error.errno and not isinstance(error, gzip.BadGzipFile):
             raise
         raise UserError(
-            f"{path}: the compressed data is cut off or damaged after line {number} ({error}); "
-            "fetch or compress the file again"
+            f"{path}: the compressed data is cut off, damaged or of another kind ({error}); fetch or compress the "
+            "file again"
         ) from None
 
 

@@ -13,7 +13,8 @@ from pipelines import store
 from pipelines.command import Output, Source
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 from trainer.config import EvaluateConfig, ParallelConfig
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pipelines import store
 from pipelines.command import Output, Source
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 from trainer.records import newest_checkpoint, read_record
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from pipelines import store
 from pipelines.command import Output, Source
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 from trainer import launch
 from trainer.config import FinetuneConfig, ParallelConfig, check_finetune, layout
 from trainer.glue_scores import predict, score

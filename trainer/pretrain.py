@@ -18,7 +18,8 @@ from pipelines import store
 from pipelines.command import Output, Source
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 from pipelines.tokens import open_tokens
 from trainer import launch
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig, check_batch, check_pretrain, layout, replicas

@@ -16,7 +16,8 @@ from typing import Any
 from pipelines import store
 from pipelines.command import Output, Source
 from pipelines.manifest import Counts
-from pipelines.stage import StageRun, stage_main
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
 from trainer.page import page_values
 from trainer.results import Results, read_results
 

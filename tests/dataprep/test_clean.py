@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from dataprep.clean import CleanConfig, clean_part
 from dataprep.text_rules import count_pre_tokens, detect_language, enough_tokens, repair
-from pipelines.command import Part
+from pipelines.command import Part, StageSpec
 from pipelines.documents import DOCUMENT_SCHEMA, TableWriter, read_rows
+from pipelines.stage import run_command
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -112,3 +113,12 @@ def test_every_rejection_has_a_rule_and_the_value_it_saw(tmp_path: Path) -> None
     assert rejected["german"][1].startswith("de ")
     assert counts.rows_in == 4
     assert counts.rejected == {"language": 1, "too_few_tokens": 1}
+
+
+def test_a_language_that_langdetect_does_not_know_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text(json.dumps({"text": ENGLISH}) + "\n")
+    assert run_command(StageSpec.load("dataprep.clean"), [str(source), str(tmp_path / "o"), "--languages", "eng"]) == 2
+    assert "langdetect knows no 'eng'. Did you mean 'en'?" in capsys.readouterr().err

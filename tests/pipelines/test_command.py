@@ -9,6 +9,7 @@ import yaml
 from pipelines.command import Invocation, StageSpec, parse
 from pipelines.config import to_plain
 from pipelines.errors import ConfigError
+from pipelines.stage import run_command
 
 CLEAN = StageSpec.load("dataprep.clean")
 
@@ -113,3 +114,17 @@ def test_run_options_never_shape_an_output() -> None:
     call = parsed("dataprep.clean", "dvc.yaml", "out")
     busy = dataclasses.replace(call, options=dataclasses.replace(call.options, workers=7, memory_budget="1GB"))
     assert stage_identity(CLEAN, call) == stage_identity(CLEAN, busy)
+
+
+def test_options_of_the_run_are_checked_too() -> None:
+    with pytest.raises(ConfigError, match=r"run\.workers: expected greater than or equal to 0, got -3"):
+        parsed("dataprep.clean", "a", "b", "--workers", "-3")
+
+
+def test_a_stage_that_publishes_no_table_refuses_a_jsonl_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text("{}\n")
+    assert run_command(StageSpec.load("dataprep.tokenizer"), [str(source), str(tmp_path / "t.jsonl")]) == 1
+    assert "t.jsonl: tokenizer publishes a folder here" in capsys.readouterr().err

@@ -88,3 +88,10 @@ def test_an_empty_file_stands_for_no_source(tmp_path: Path) -> None:
     assert given("") is None
     assert given(full) == full
     assert given(tmp_path / "missing") == tmp_path / "missing"
+
+
+@pytest.mark.parametrize(("text", "value"), [("2e-05", 2e-5), ("1E5", 1e5), ("-3.5e+2", -350.0), (".5e1", 5.0)])
+def test_numbers_are_read_as_dvc_writes_them(tmp_path: Path, text: str, value: float) -> None:
+    """`dvc exp run -S finetune.lr=2e-5` writes 2e-05, which YAML 1.1 takes for text."""
+    (tmp_path / "params.yaml").write_text(f"a: {{lr: {text}, name: 2e-05x}}")
+    assert read_yaml(tmp_path / "params.yaml") == {"a": {"lr": value, "name": "2e-05x"}}
