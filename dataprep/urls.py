@@ -19,7 +19,7 @@ import pyarrow as pa
 from dataprep.url_list import UnreadableLineError, numbered_lines, read_url, url_lists
 from pipelines import store
 from pipelines.command import Part, Source, Table
-from pipelines.config import Count, NonNegative, SourcePath
+from pipelines.config import Count, NonNegative, SourcePath, given
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter, is_jsonl, read_rows
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -50,7 +50,7 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
     """Judge every line, then merge the sorted survivors and drop those that were seen before."""
     from dataprep import url_rules
 
-    blacklists = url_rules.list_files(Path(config.blacklists) if config.blacklists else url_rules.LISTS)
+    blacklists = url_rules.list_files(given(config.blacklists) or url_rules.LISTS)
     # The blacklists are files of the part, so that a changed list makes a shard's receipt void.
     parts = [Part(f"list-{i:05d}", (file, *blacklists)) for i, file in enumerate(url_lists(lists.path))]
     judged = run.map(judge_list, parts, config, into="judged")
