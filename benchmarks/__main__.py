@@ -2,8 +2,8 @@
 
     python -m benchmarks
 
-The sample road stage by stage (from the provenance of the last `dvc repro`), deduplication beside datasketch on copies of
-the sample's articles, and, where there is a GPU, the GPU check.
+The sample road stage by stage (from the provenance of the last `dvc repro`), deduplication beside
+datasketch on mixtures of the sample's articles, and, where there is a GPU, the GPU check.
 """
 
 import json

@@ -7,31 +7,11 @@ import numpy as np
 import pytest
 
 from dataprep.bpe import END_OF_TEXT, TextEncoder, load_tokenizer
-from pipelines.command import StageSpec
-from pipelines.stage import run_command
 from pipelines.tokens import open_tokens
+from tests.dataprep.corpora import TEXTS, run, write_jsonl
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
-TEXTS = [
-    f"The wheel of mill {i} turns: it's grinding, déjà vu, 日本語, 🙂!\n\n  Tabs\tand 12,345 more." for i in range(40)
-]
-
-
-def write_jsonl(path: Path, texts: list[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
-
-
-def run(module: str, *arguments: object) -> int:
-    return run_command(StageSpec.load(module), [*map(str, arguments), "--log-level", "error"])
-
-
-@pytest.fixture
-def trained(tmp_path: Path) -> Path:
-    source = write_jsonl(tmp_path / "train.jsonl", TEXTS)
-    assert run("dataprep.tokenizer", source, tmp_path / "tokenizer", "--vocab-size", 300) == 0
-    return tmp_path / "tokenizer"
 
 
 def test_tokenize_then_decode_gives_every_text_back_with_end_of_text_after_each(tmp_path: Path, trained: Path) -> None:

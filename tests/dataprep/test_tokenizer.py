@@ -1,6 +1,5 @@
 """Tokenizer: training is deterministic, any of GPT-2's layouts loads, the Hub only at a pinned commit."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,31 +8,11 @@ from pathlib import Path
 import pytest
 
 from dataprep.bpe import END_OF_TEXT, load_tokenizer
-from pipelines.command import StageSpec
 from pipelines.errors import UserError
-from pipelines.stage import run_command
+from tests.dataprep.corpora import TEXTS, run, write_jsonl
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
-TEXTS = [
-    f"The wheel of mill {i} turns: it's grinding, déjà vu, 日本語, 🙂!\n\n  Tabs\tand 12,345 more." for i in range(40)
-]
-
-
-def write_jsonl(path: Path, texts: list[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
-
-
-def run(module: str, *arguments: object) -> int:
-    return run_command(StageSpec.load(module), [*map(str, arguments), "--log-level", "error"])
-
-
-@pytest.fixture
-def trained(tmp_path: Path) -> Path:
-    source = write_jsonl(tmp_path / "train.jsonl", TEXTS)
-    assert run("dataprep.tokenizer", source, tmp_path / "tokenizer", "--vocab-size", 300) == 0
-    return tmp_path / "tokenizer"
 
 
 def test_training_gives_the_same_bytes_for_any_number_of_threads_and_hash_seed(tmp_path: Path) -> None:
