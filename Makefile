@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install run test check bench clean
+.PHONY: help install run test lint check bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,10 +26,12 @@ run: install ## the whole road for the active profile (sample: offline, about tw
 test: install ## every test
 	$(BIN)/python -m pytest
 
-check: install ## format, lint, types, fast tests
+lint: install ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+
+check: lint ## format, lint, types, fast tests
 	$(BIN)/python -m pytest -m 'not slow'
 
 bench: install ## the benchmarks of benchmarks/README.md
