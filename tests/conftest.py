@@ -2,12 +2,12 @@
 
 import contextlib
 import os
+import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +16,12 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 COLLECTIVE_SECONDS = 30
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what tests start, also where a shell started the tests in the background, deaf to it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class WorkerPool:
@@ -106,9 +112,3 @@ def workers() -> Iterator[WorkerPool]:
     pool = WorkerPool()
     yield pool
     pool.close()
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real data beside the repository; tests that need a missing part of it skip, and say so."""
-    return Path(__file__).parents[2] / "shared" / "data"
