@@ -1,5 +1,6 @@
 """What the report says: its key figures and tables, as text ready to be shown."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,12 +52,17 @@ def page_values(found: Results) -> dict[str, Any]:
     }
 
 
+def entered(found: Results) -> int:
+    """URLs and prepared documents together: what came in at the first stage, and what joined at a later one."""
+    joined = (max(0, stage.rows_in - before.rows_out) for before, stage in itertools.pairwise(found.flow))
+    return found.flow[0].rows_in + sum(joined)
+
+
 def key_figures(found: Results) -> list[KeyFigure]:
     """The few numbers that a reader looks for first."""
     figures: list[KeyFigure] = []
     if found.flow:
-        kept, seen = found.flow[-1].rows_out, found.flow[0].rows_in
-        figures.append(KeyFigure("documents kept", number(kept), f"of {number(seen)}"))
+        figures.append(KeyFigure("documents kept", number(found.flow[-1].rows_out), f"of {number(entered(found))}"))
     if (tokens := found.fact("tokenize_train", "tokens")) is not None:
         vocabulary = found.fact("tokenizer", "vocab_size")
         figures.append(

@@ -15,10 +15,10 @@ import pytest
 
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
-from trainer.page import number, short
+from trainer.page import entered, number, short
 from trainer.pictures import MAX_POINTS, funnel, smooth, thin
 from trainer.report import escape_markdown
-from trainer.results import StageCounts, read_results
+from trainer.results import Results, StageCounts, read_results
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = '<script>alert("$1$")</script>'
@@ -291,3 +291,13 @@ def test_numbers_read_as_a_person_writes_them(value: Any, text: str) -> None:
 
 def test_large_numbers_are_short_in_the_key_figures() -> None:
     assert [short(n) for n in (124_439_808, 1_557_611_200, 9_035, 1e13)] == ["124 M", "1.56 B", "9,035", "10 T"]
+
+
+def test_prepared_documents_that_join_at_extract_count_as_entered() -> None:
+    """Or the page would say that more documents were kept than came in."""
+    flow = [
+        StageCounts("urls", 10, 8, (), {}),
+        StageCounts("download", 8, 8, (), {}),
+        StageCounts("extract", 28, 25, (), {}),
+    ]
+    assert entered(Results("web", "run", corpus_stages=flow)) == 30
