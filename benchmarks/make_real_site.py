@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataprep.addresses import parse_address
+from dataprep.crawl.addresses import parse_address
 from pipelines.identity import canonical_url, split_url
 
 

@@ -43,7 +43,7 @@ class CleanConfig:
 
 def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Table) -> None:
     """Clean every shard by itself."""
-    from dataprep.text_rules import known_languages
+    from dataprep.text.clean_rules import known_languages
 
     for language in config.languages:
         if language not in known_languages():
@@ -55,7 +55,7 @@ def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Tabl
 
 def clean_part(part: Part, folder: Path, config: CleanConfig) -> Counts:
     """Repair the documents of one shard and apply the rules."""
-    from dataprep.text_rules import enough_tokens, repair, wanted_language
+    from dataprep.text.clean_rules import enough_tokens, repair, wanted_language
 
     count_tokens = _token_counter(config)
     with ShardWriter(folder, part.name, [pa.field("repaired", pa.bool_())]) as shard:
@@ -80,7 +80,7 @@ def clean_part(part: Part, folder: Path, config: CleanConfig) -> Counts:
 
 
 def _token_counter(config: CleanConfig):
-    from dataprep.bpe import TextEncoder
+    from dataprep.text.bpe import TextEncoder
 
     path = given(config.tokenizer)
     return TextEncoder.load(path).count if path else None

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dataprep.contamination import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, Findings, count_hits
-from dataprep.folding import fold_case, raw_texts, text_pieces
-from dataprep.glue_items import build_index, find_splits
-from dataprep.ngrams import HIT, Index, Windows
-from dataprep.shingles import find_words
+from dataprep.decontamination.hits import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, Findings, count_hits
+from dataprep.decontamination.ngrams import HIT, Index, Windows
+from dataprep.dedup.shingles import find_words
+from dataprep.glue.items import build_index, find_splits
+from dataprep.text.folding import fold_case, raw_texts, text_pieces
 from pipelines import store
 from pipelines.command import Documents, Output, Part, Source, Table
 from pipelines.config import Count, given

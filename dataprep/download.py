@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge
 
-from dataprep.segments import planned, write_fetch_log, write_segment
-from dataprep.url_list import UnreadableLineError, numbered_lines, read_url, url_lists
+from dataprep.crawl.segments import planned, write_fetch_log, write_segment
+from dataprep.url_lists.files import UnreadableLineError, numbered_lines, read_url, url_lists
 from pipelines import store
 from pipelines.command import Output, Part, Source
 from pipelines.config import Count, NonNegative, Positive, SourcePath, given
@@ -39,7 +39,7 @@ from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
 if TYPE_CHECKING:
-    from dataprep.fetch_store import FetchStore, Refetch
+    from dataprep.crawl.fetch_store import FetchStore, Refetch
 
 VERSION = 1
 SHAPED_BY = ("pyarrow",)
@@ -92,7 +92,7 @@ def download(
     documents: Source | None,
 ) -> None:
     """Pass documents on; fetch what the store lacks; then write segments and log from the store."""
-    from dataprep.fetch_store import FetchStore
+    from dataprep.crawl.fetch_store import FetchStore
 
     passed = pass_documents(run, documents, output)
     folder = output.final.parent / FETCH_STORE
@@ -196,8 +196,8 @@ def _plain_urls(path: Path) -> Iterator[Listed]:
 
 def fetch_missing(config: DownloadConfig, run: StageRun, urls: Source, fetch_store: "FetchStore") -> None:
     """Fetch every URL that the store has no outcome for; each outcome is kept as it comes."""
-    from dataprep.crawler import crawl
-    from dataprep.local_site import load_site
+    from dataprep.crawl.crawler import crawl
+    from dataprep.crawl.local_site import load_site
 
     missing = [item.url for item in listed_urls(urls) if not item.rule and fetch_store.find(item.url) is None]
     if not missing:

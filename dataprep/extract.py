@@ -66,10 +66,10 @@ def find_inputs(path: Path) -> tuple[list[Path], list[Path]]:
 
 def extract_archive(part: Part, folder: Path, config: ExtractConfig) -> Counts:
     """One WARC file as one shard."""
-    from dataprep.domains import registered_domain
-    from dataprep.html_type import why_not_html
-    from dataprep.page_child import ChildOptions, shared_child
-    from dataprep.warc_reader import read_pages
+    from dataprep.pages.page_child import ChildOptions, shared_child
+    from dataprep.pages.sniffing import why_not_html
+    from dataprep.pages.warc_reader import read_pages
+    from dataprep.url_lists.domains import registered_domain
 
     child = shared_child(ChildOptions(config.max_elements, config.max_depth, config.tables, config.page_seconds))
     with ShardWriter(folder, part.name) as shard:

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from dataprep.banding import Banding, choose_banding, explicit_banding
-from dataprep.candidates import EDGE, Corpus
-from dataprep.duplicate_search import Search
-from dataprep.pairs import PAIR_METADATA, PAIR_SCHEMA, write_table
-from dataprep.shingles import Shingle
-from dataprep.signatures import FOLDER, SignatureMeta, Signer, write_signatures
-from dataprep.verification import Measure, distinct_edges, document_table
+from dataprep.dedup.banding import Banding, choose_banding, explicit_banding
+from dataprep.dedup.candidates import EDGE, Corpus
+from dataprep.dedup.duplicate_search import Search
+from dataprep.dedup.pairs import PAIR_METADATA, PAIR_SCHEMA, write_table
+from dataprep.dedup.shingles import Shingle
+from dataprep.dedup.signatures import FOLDER, SignatureMeta, Signer, write_signatures
+from dataprep.dedup.verification import Measure, distinct_edges, document_table
 from pipelines.command import Documents, Output, Part, Table
 from pipelines.config import Count, NonNegative, Share
 from pipelines.documents import count_rows

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataprep.glue_tasks import TASKS, GlueTask, RowError, find_task
-from dataprep.glue_tsv import Rows, read_splits, task_files
+from dataprep.glue.tasks import TASKS, GlueTask, RowError, find_task
+from dataprep.glue.tsv import Rows, read_splits, task_files
 from pipelines.command import Output, Part
 from pipelines.config import SourcePath
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter

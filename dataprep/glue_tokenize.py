@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dataprep.glue_tasks import TASKS, GlueTask, find_task
+from dataprep.glue.tasks import TASKS, GlueTask, find_task
 from pipelines.command import Output, Part, Source
 from pipelines.config import Count
 from pipelines.documents import read_batches
@@ -24,7 +24,7 @@ from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
 if TYPE_CHECKING:
-    from dataprep.bpe import TextEncoder
+    from dataprep.text.bpe import TextEncoder
 
 VERSION = 1
 SHAPED_BY = ("tokenizers", "pyarrow")
@@ -63,7 +63,7 @@ def split_files(glue: Path, task: GlueTask) -> list[Path]:
 
 def tokenize_split(part: Part, folder: Path, task_name: str, tokenizer: Path, config: GlueTokenizeConfig) -> Counts:
     """One split: a record batch of tokens for every batch of its table."""
-    from dataprep.bpe import TextEncoder
+    from dataprep.text.bpe import TextEncoder
 
     task = TASKS[task_name]
     encoder = TextEncoder.load(tokenizer)

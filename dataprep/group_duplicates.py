@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataprep.clusters import SurvivorRule, UnionFind, assign_survivors, survivor_ranks
-from dataprep.pairs import (
+from dataprep.dedup.clusters import SurvivorRule, UnionFind, assign_survivors, survivor_ranks
+from dataprep.dedup.pairs import (
     DOCUMENT_FIELDS,
     GROUP_SCHEMA,
     PAIR_SCHEMA,

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataprep.pairs import GROUP_SCHEMA, read_tables, source_files, write_table
+from dataprep.dedup.pairs import GROUP_SCHEMA, read_tables, source_files, write_table
 from pipelines.command import Documents, Part, Source, Table
 from pipelines.documents import ShardWriter, count_rows, extra_fields, read_rows
 from pipelines.errors import UserError

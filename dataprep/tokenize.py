@@ -33,7 +33,7 @@ def tokenize(run: StageRun, documents: Documents, tokenizer: Source, output: Out
 
 def tokenize_part(part: Part, folder: Path, tokenizer: Path) -> Counts:
     """Tokenize one document shard into one token shard, or several when it is very long."""
-    from dataprep.bpe import TextEncoder
+    from dataprep.text.bpe import TextEncoder
 
     encoder = TextEncoder.load(tokenizer)
     counts = Counts()

@@ -53,7 +53,7 @@ def tokenizer(config: TokenizerConfig, run: StageRun, documents: Documents, outp
 
 def make_tokenizer(part: Part, folder: Path, config: TokenizerConfig) -> Counts:
     """Write `tokenizer.json` into `folder`."""
-    from dataprep.bpe import TOKENIZER_JSON, load_tokenizer
+    from dataprep.text.bpe import TOKENIZER_JSON, load_tokenizer
 
     counts = Counts()
     if config.kind == "train":
@@ -82,7 +82,7 @@ def train_bpe(files: tuple[Path, ...], vocab_size: int, counts: Counts):
     from tokenizers.pre_tokenizers import ByteLevel
     from tokenizers.trainers import BpeTrainer
 
-    from dataprep.bpe import END_OF_TEXT, byte_level
+    from dataprep.text.bpe import END_OF_TEXT, byte_level
 
     made = byte_level(BPE())
     trainer = BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=sorted(ByteLevel.alphabet()), show_progress=False)

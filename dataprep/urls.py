@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataprep.url_list import UnreadableLineError, numbered_lines, read_url, url_lists
+from dataprep.url_lists.files import UnreadableLineError, numbered_lines, read_url, url_lists
 from pipelines import store
 from pipelines.command import Part, Source, Table
 from pipelines.config import Count, NonNegative, SourcePath, given
@@ -48,7 +48,7 @@ class UrlsConfig:
 
 def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> None:
     """Judge every line, then merge the sorted survivors and drop those that were seen before."""
-    from dataprep import url_rules
+    from dataprep.url_lists import rules as url_rules
 
     blacklists = url_rules.list_files(given(config.blacklists) or url_rules.LISTS)
     # The blacklists are files of the part, so that a changed list makes a shard's receipt void.
@@ -60,7 +60,7 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
 
 def judge_list(part: Part, folder: Path, config: UrlsConfig) -> Counts:
     """One list: sorted runs of canonical URLs, and its rejected lines. `rows_out` is left to the merge."""
-    from dataprep.url_rules import judge, load_blacklists
+    from dataprep.url_lists.rules import judge, load_blacklists
 
     file, *blacklists = part.files
     lists = load_blacklists(blacklists)
@@ -136,7 +136,7 @@ class SortedRuns:
 
 def merge_lists(part: Part, folder: Path, rows_per_part: int) -> Counts:
     """Merge sorted runs into parts of the output; the first line of each canonical URL stays."""
-    from dataprep.url_rules import DUPLICATE
+    from dataprep.url_lists.rules import DUPLICATE
 
     runs = [file for file in part.files if file.parent.name != REJECTED]
     for file in part.files:

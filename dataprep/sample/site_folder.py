@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dataprep.local_site import INDEX
+from dataprep.crawl.local_site import INDEX
 
 KEPT = "kept"
 """The stage of a URL whose text goes all the way."""
@@ -20,7 +20,7 @@ class SiteFolder:
     answers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
     def serve(self, url: str, **how: Any) -> str:
-        """Put an entry into the index (see `dataprep.local_site`); returns the URL."""
+        """Put an entry into the index (see `dataprep.crawl.local_site`); returns the URL."""
         self.index.append({"url": url, **how})
         return url
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from dataprep.crawl.fetched import Fetched
+from dataprep.crawl.local_site import Site, load_site
 from dataprep.download import DownloadConfig
-from dataprep.fetched import Fetched
-from dataprep.local_site import Site, load_site
 
 HTML = "<!doctype html><html><head><title>T</title></head><body><p>{}</p></body></html>"
 TEXT = "The miller opens the gate at dawn and the water begins to turn the heavy wheel again. " * 10

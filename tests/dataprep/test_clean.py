@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.clean import CleanConfig, clean_part
-from dataprep.text_rules import count_pre_tokens, detect_language, enough_tokens, repair
+from dataprep.text.clean_rules import count_pre_tokens, detect_language, enough_tokens, repair
 from pipelines.command import Part, StageSpec
 from pipelines.documents import DOCUMENT_SCHEMA, TableWriter, read_rows
 from pipelines.stage import run_command
@@ -54,7 +54,7 @@ def test_pre_tokens_are_a_lower_bound_of_gpt2_tokens_on_real_text() -> None:
     vocabulary, corpus = DATA / "gpt2-tokenizer", DATA / "text" / "openwebtext-1000" / "openwebtext-1000.decoded.jsonl"
     if not corpus.exists():
         pytest.skip("needs ../shared/data")
-    from dataprep.bpe import TextEncoder
+    from dataprep.text.bpe import TextEncoder
 
     encoder = TextEncoder.load(vocabulary)
     with corpus.open() as file:
@@ -81,7 +81,8 @@ def test_language_verdicts_do_not_depend_on_what_came_before() -> None:
 
 
 def test_language_verdicts_are_the_same_in_another_process() -> None:
-    code = f"from dataprep.text_rules import detect_language as d; print(d({GERMAN[:300]!r}, 0), d('a few words', 0))"
+    load = "from dataprep.text.clean_rules import detect_language as d"
+    code = f"{load}; print(d({GERMAN[:300]!r}, 0), d('a few words', 0))"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code],

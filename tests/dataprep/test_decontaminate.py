@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.contamination import CONTAMINATION_SCHEMA
+from dataprep.decontamination.hits import CONTAMINATION_SCHEMA
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.stage import run_command

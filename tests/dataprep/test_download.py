@@ -15,10 +15,10 @@ import pytest
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
+from dataprep.crawl.fetch_store import read_log
+from dataprep.crawl.fetched import Fetched
+from dataprep.crawl.warc_writer import response_block, write_page, write_warcinfo
 from dataprep.download import FETCH_STORE
-from dataprep.fetch_store import read_log
-from dataprep.fetched import Fetched
-from dataprep.warc import response_block, write_page, write_warcinfo
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import read_rows

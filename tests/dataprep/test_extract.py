@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dataprep.fetched import Fetched
-from dataprep.warc import write_page
-from dataprep.warc_reader import GzipStream, read_pages
+from dataprep.crawl.fetched import Fetched
+from dataprep.crawl.warc_writer import write_page
+from dataprep.pages.warc_reader import GzipStream, read_pages
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import part_files, read_rows

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash
 
-from dataprep.folding import fold_texts, raw_texts
-from dataprep.pairs import PAIR_SCHEMA
-from dataprep.shingles import Shingle, find_shingles
-from dataprep.signatures import SignatureMeta, Signer, read_meta
+from dataprep.dedup.pairs import PAIR_SCHEMA
+from dataprep.dedup.shingles import Shingle, find_shingles
+from dataprep.dedup.signatures import SignatureMeta, Signer, read_meta
+from dataprep.text.folding import fold_texts, raw_texts
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.errors import ConfigError, UserError
@@ -248,7 +248,7 @@ def test_workers_hash_seed_and_memory_budget_change_no_byte(
 def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bands = ("--bands", 5, "--rows", 4)
     expected = digests(find(shards, tmp_path / "expected", *bands))
-    monkeypatch.setattr("dataprep.buckets._LEAST_RECORDS", 100)
+    monkeypatch.setattr("dataprep.dedup.buckets._LEAST_RECORDS", 100)
     assert digests(find(shards, tmp_path / "sliced", "--memory-budget", "1KB", *bands)) == expected
     assert digests(find(shards, tmp_path / "nothing", "--memory-budget", "0", *bands)) == expected
 
@@ -262,7 +262,7 @@ def test_a_run_cut_short_is_taken_up_with_another_budget_to_the_same_bytes(
     expected = digests(find(shards, tmp_path / "expected"))
     arguments = [str(shards), str(tmp_path / "got"), "--workers", "1", "--log-level", "error"]
     with monkeypatch.context() as patched:
-        patched.setattr("dataprep.verification.complete_clusters", full_disk)
+        patched.setattr("dataprep.dedup.verification.complete_clusters", full_disk)
         assert run_command(StageSpec.load("dataprep.find_duplicates"), arguments) == 1
     assert not (tmp_path / "got").exists()
     monkeypatch.setattr("dataprep.find_duplicates.write_signatures", full_disk)  # done, so not called again

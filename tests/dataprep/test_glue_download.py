@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.glue.tasks import TASKS
+from dataprep.glue.tsv import parse_line
 from dataprep.glue_download import HUB_DATASET, compare_with_published
-from dataprep.glue_tasks import TASKS
-from dataprep.glue_tsv import parse_line
 from pipelines.command import StageSpec
 from pipelines.manifest import Counts
 from pipelines.stage import run_command

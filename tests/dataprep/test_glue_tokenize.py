@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from dataprep.glue_tasks import TASKS
+from dataprep.glue.tasks import TASKS
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import TableWriter

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.pairs import PAIR_METADATA, PAIR_SCHEMA, write_table
+from dataprep.dedup.pairs import PAIR_METADATA, PAIR_SCHEMA, write_table
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.pairs import write_table
+from dataprep.dedup.pairs import write_table
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import DOCUMENT_SCHEMA

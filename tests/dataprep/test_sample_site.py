@@ -9,7 +9,7 @@ from typing import Any
 import ftfy
 import pytest
 
-from dataprep.local_site import load_site
+from dataprep.crawl.local_site import load_site
 from dataprep.sample.article_pages import EXACT_COPIES, near_copy
 from dataprep.sample.make_pairs import PAIRS, contaminating_sentences
 from dataprep.sample.make_pairs import main as make_pairs_main

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataprep.bpe import END_OF_TEXT, TextEncoder, load_tokenizer
+from dataprep.text.bpe import END_OF_TEXT, TextEncoder, load_tokenizer
 from pipelines.tokens import open_tokens
 from tests.dataprep.corpora import TEXTS, run, write_jsonl
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.bpe import END_OF_TEXT, load_tokenizer
+from dataprep.text.bpe import END_OF_TEXT, load_tokenizer
 from pipelines.errors import UserError
 from tests.dataprep.corpora import TEXTS, run, write_jsonl
 

@@ -1,0 +1,140 @@
+"""A web site in a folder, and the little server that the crawler starts for it on loopback.
+
+`index.jsonl` has one object per URL: `url`, and optionally `status` (200), `headers`, `file` (the
+body, a path below the folder), `location`, `fail_first` (so many requests are answered 503 first),
+`delay_seconds` (before the answer) and `pad_bytes` (so many spaces after the body). The server
+answers by Host header, as if it were all the hosts of the index; any other URL is a 404.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from dataprep.crawl.addresses import parse_address
+from pipelines import config, store
+from pipelines.errors import ConfigError, UserError
+from pipelines.identity import split_url
+
+INDEX = "index.jsonl"
+LOOPBACK = "127.0.0.1"
+SITE_TIME = "2026-01-01T00:00:00Z"
+"""Every answer of a local site is of this moment, so that its archive has the same bytes each time."""
+_HTTP_DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
+_PAD_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How the site answers one URL."""
+
+    url: str
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    file: str = ""
+    location: str = ""
+    fail_first: int = 0
+    delay_seconds: float = 0.0
+    pad_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The index of a site folder: what is answered, by host and path with query."""
+
+    folder: Path
+    entries: dict[tuple[str, str], Entry]
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The host names that the site stands for."""
+        return frozenset(host for host, _ in self.entries)
+
+
+def load_site(folder: Path) -> Site:
+    """Read and check the index of a site folder; UserError names the line that is wrong."""
+    index = folder / INDEX
+    if not index.exists():
+        raise UserError(f"{folder}: is no site folder, it has no {INDEX}")
+    entries: dict[tuple[str, str], Entry] = {}
+    for number, line in enumerate(store.read_lines(index), start=1):
+        entry = _parse_entry(line, f"{index}:{number}")
+        address = split_url(entry.url)
+        if address is None or address.origin != f"http://{address.host}" or parse_address(address.host):
+            raise UserError(f"{index}:{number}: {entry.url!r} is no http URL of a named host on port 80")
+        if not (folder / entry.file).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{index}:{number}: {entry.file!r} lies outside the site folder; name a file below it")
+        if entry.file and not (folder / entry.file).is_file():
+            raise UserError(f"{folder / entry.file}: no such file, but {index}:{number} names it")
+        target = address.path + (f"?{address.query}" if address.query else "")
+        entries[address.host, target] = entry
+    return Site(folder, entries)
+
+
+def _parse_entry(line: bytes, where: str) -> Entry:
+    try:
+        values: Any = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: not valid JSON ({error})") from None
+    try:
+        return config.check(Entry, values, "entry", where)
+    except ConfigError as error:
+        raise UserError(str(error)) from None
+
+
+@contextlib.asynccontextmanager
+async def serve(site: Site) -> AsyncGenerator[int]:
+    """Serve a site on a free loopback port, which is yielded, until the block ends."""
+    from aiohttp import web
+
+    answers = _Answers(site)
+    runner = web.ServerRunner(web.Server(answers.answer, access_log=None))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, LOOPBACK, 0, shutdown_timeout=0.1).start()
+        yield cast(tuple[str, int], runner.addresses[0])[1]
+    finally:
+        await runner.cleanup()
+
+
+class _Answers:
+    """The request handler: entries, and how often each was asked for."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._asked: Counter[str] = Counter()
+
+    async def answer(self, request: Any) -> Any:
+        from aiohttp import web
+
+        address = split_url(f"http://{request.host}{request.raw_path}")
+        target = address.path + (f"?{address.query}" if address.query else "") if address else ""
+        entry = self._site.entries.get((address.host if address else "", target))
+        entry = entry or Entry(url="", status=404, headers={"Content-Type": "text/plain"})
+        if entry.delay_seconds:
+            await asyncio.sleep(entry.delay_seconds)
+        self._asked[entry.url] += 1
+        if entry.url and self._asked[entry.url] <= entry.fail_first:
+            entry = dataclasses.replace(entry, status=503, file="", location="", pad_bytes=0)
+        return await self._send(web.StreamResponse(status=entry.status), entry, request)
+
+    async def _send(self, response: Any, entry: Entry, request: Any) -> Any:
+        body = (self._site.folder / entry.file).read_bytes() if entry.file else b""
+        response.headers.update({"Date": _HTTP_DATE, "Server": "millrace", "Content-Type": "text/html"})
+        response.headers.update(entry.headers)
+        if entry.location:
+            response.headers["Location"] = entry.location
+        response.content_length = len(body) + entry.pad_bytes
+        # A client that has seen enough goes away in the middle of an answer.
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(request)
+            await response.write(body)
+            for start in range(0, entry.pad_bytes, _PAD_CHUNK):
+                await response.write(b" " * min(_PAD_CHUNK, entry.pad_bytes - start))
+            await response.write_eof()
+        return response

@@ -1,0 +1,126 @@
+"""The search for duplicates, step by step: which files each step reads, and into how many jobs it is cut.
+
+How many jobs there are follows from the memory budget and the workers. It is part of the jobs' names, so
+that a resumed run takes up only jobs of the same cut, and no result depends on it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataprep.dedup import candidates, verification
+from dataprep.dedup.banding import Banding
+from dataprep.dedup.buckets import plan_slices
+from dataprep.dedup.candidates import Corpus
+from dataprep.dedup.clusters import SURVIVOR_RULES
+from dataprep.dedup.verification import Measure
+from pipelines.command import Part
+from pipelines.manifest import Counts
+from pipelines.run import StageRun
+
+PAIRS_PER_JOB = 1 << 16
+"""Comparisons below which a job is not worth a process of its own."""
+_BYTES_PER_PAIR = 4 * candidates.EDGE.itemsize
+
+
+class Search:
+    """One search. Its methods are its steps, in this order; each works on the files of those before."""
+
+    def __init__(
+        self,
+        run: StageRun,
+        documents: Sequence[Part],
+        signatures: Sequence[Path],
+        corpus: Corpus,
+        measure: Measure,
+        banding: Banding,
+    ) -> None:
+        self.totals = Counts()
+        self._run = run
+        self._documents = documents
+        self._signatures = list(signatures)
+        self._corpus = corpus
+        self._measure = measure
+        self._banding = banding
+        self._memory = max(_BYTES_PER_PAIR, run.memory_budget // run.workers)
+        self._exact: list[Path] = []
+        self._buckets: list[Path] = []
+        self._verified: list[Path] = []
+        self._completed: list[Path] = []
+        self._sets = run.scratch / "sets"
+
+    def run(self) -> list[Path]:
+        """All steps. Returns the files of edges: exact ones in folders `exact-*`, the others near."""
+        self._sort_keys()
+        self._find_copies()
+        self._find_candidates()
+        self._write_sets()
+        self._verify()
+        self._complete()
+        return [*self._exact, *self._verified, *self._completed]
+
+    def _sort_keys(self) -> None:
+        parts = [Part(part.name, (file,)) for part, file in zip(self._documents, self._signatures, strict=True)]
+        self._run.map(candidates.sort_keys, parts, self._corpus, self._banding, into="keys")
+
+    def _keys(self, kind: str) -> list[Path]:
+        return [self._run.scratch / "keys" / f"{part.name}.{kind}.npy" for part in self._documents]
+
+    def _find_copies(self) -> None:
+        slices = tuple(plan_slices(self._corpus.num_documents, 1, self._memory, self._run.workers))
+        folder = f"exact-{len(slices)}"
+        parts = _jobs(len(slices), self._keys("texts"))
+        self._run.map(candidates.find_copies, parts, slices, into=folder)
+        self._exact = [self._run.scratch / folder / f"{part.name}.npy" for part in parts]
+        counts = self._run.step(candidates.mark_copies, "copies", self._exact, self._corpus, into="copies")
+        self.totals.add(counts)
+
+    def _find_candidates(self) -> None:
+        bands = self._banding.bands
+        slices = tuple(plan_slices(self._corpus.num_documents, bands, self._memory, self._run.workers))
+        folder = f"buckets-{len(slices)}"
+        parts = _jobs(len(slices), [*self._keys("bands"), self._run.scratch / "copies" / "copies.npy"])
+        counts = self._run.map(candidates.find_bucket_pairs, parts, slices, into=folder)
+        self._num_pairs = counts.totals.pop("bucket_pairs")
+        self.totals.add(counts)
+        kinds = ("pairs", "large.members", "large.ends")
+        self._buckets = [self._run.scratch / folder / f"{part.name}.{kind}.npy" for part in parts for kind in kinds]
+
+    def _write_sets(self) -> None:
+        step = self._run.step(candidates.mark_candidates, "candidates", self._buckets, self._corpus, into="candidates")
+        self.totals.add(step)
+        marks = self._run.scratch / "candidates" / "candidates.npy"
+        parts = [
+            Part(part.name, (*part.files, file, marks))
+            for part, file in zip(self._documents, self._signatures, strict=True)
+        ]
+        self._run.map(verification.write_sets, parts, self._corpus, self._measure.meta, into="sets")
+
+    def _verify(self) -> None:
+        pairs = [file for file in self._buckets if file.name.endswith(".pairs.npy")]
+        count = max(self._share_out(self._num_pairs), -(-self._num_pairs * _BYTES_PER_PAIR // self._memory))
+        folder, parts = f"verified-{count}", _jobs(count, pairs)
+        counts = self._run.map(verification.verify_pairs, parts, self._corpus, self._measure, self._sets, into=folder)
+        self.totals.add(counts)
+        self._verified = [self._run.scratch / folder / f"{part.name}.npy" for part in parts]
+
+    def _complete(self) -> None:
+        files = [*self._verified, *self._exact, *self._signatures, *self._buckets]
+        arguments = (self._corpus, self._measure, self._sets)
+        counts = self._run.step(verification.find_clusters, "clusters", files, *arguments, into="clusters")
+        comparisons = counts.totals.pop("cluster_pairs")
+        self.totals.add(counts)
+        clusters = self._run.scratch / "clusters"
+        names = ["clusters", *(f"order-{rule}" for rule in SURVIVOR_RULES)]
+        lists = [clusters / f"{name}.{kind}.npy" for name in names for kind in ("members", "ends")]
+        count = self._share_out(comparisons)
+        folder, parts = f"completed-{count}", _jobs(count, lists)
+        self._run.map(verification.complete_clusters, parts, *arguments, into=folder)
+        self._completed = [clusters / "linked.npy", *(self._run.scratch / folder / f"{p.name}.npy" for p in parts)]
+
+    def _share_out(self, pairs: int) -> int:
+        """Jobs for this many comparisons: one per worker, unless there is little to do."""
+        return max(1, min(self._run.workers, pairs // PAIRS_PER_JOB))
+
+
+def _jobs(count: int, files: Sequence[Path]) -> list[Part]:
+    return [Part(f"{number:05d}-of-{count:05d}", tuple(files)) for number in range(count)]

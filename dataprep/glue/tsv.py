@@ -1,0 +1,134 @@
+"""GLUE's TSV distribution: where the files of a task are, and what their rows say.
+
+Folders and files go by any common name (`STS-B`, `stsb`; `dev.tsv`, `validation.tsv`), with header or
+without, with a byte order mark or without. Quotes are text and only a newline ends a row, so no csv
+reader stands between.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from dataprep.glue.tasks import GlueTask, RowError, squeeze
+from pipelines import store
+from pipelines.errors import UserError, did_you_mean
+
+BOM = b"\xef\xbb\xbf"
+
+Rows = Iterator[dict[str, Any] | RowError]
+"""Each row as an example, or as what is wrong with it."""
+
+
+def task_files(source: Path, task: GlueTask) -> list[Path]:
+    """The files of `task` under `source`, in order; UserError when its folder or a split is missing."""
+    folder = task_folder(source, task)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    if original := mrpc_original(files, task):
+        return list(original)
+    found = {split: split_file(files, task, split) for split in task.published}
+    missing = [split for split in task.required if found[split] is None]
+    if missing:
+        expected = ", ".join(f"{task.files_of(split)[0]}.tsv" for split in missing)
+        names = ", ".join(path.name for path in files) or "nothing"
+        raise UserError(f"{folder}: has no file for {' and '.join(missing)}: expected {expected}, found {names}")
+    return [path for path in found.values() if path]
+
+
+def task_folder(source: Path, task: GlueTask) -> Path:
+    """The folder of `task`: in `source`, in its `glue_data`, or `source` itself."""
+    if not source.is_dir():
+        near = did_you_mean(source.name, _folders(source.parent)) if source.parent.is_dir() else ""
+        raise UserError(f"{source}: no such folder; name one with GLUE's TSV files, or 'hub'.{near}")
+    places = [source]
+    for name, place in _folders(source).items():
+        places += [place, *(_folders(place).values() if squeeze(name) in ("glue", "gluedata") else ())]
+    found = [place for place in places if squeeze(place.name) in task.folders]
+    if len(found) > 1:
+        raise UserError(f"{source}: several folders of {task.name}: {', '.join(map(str, found))}; keep one")
+    if not found:
+        raise UserError(
+            f"{source}: no folder of {task.name}; name it {' or '.join(task.folders)}, in any case, "
+            f"hyphens allowed.{did_you_mean(task.name, _folders(source))}"
+        )
+    return found[0]
+
+
+def _folders(parent: Path) -> dict[str, Path]:
+    return {path.name: path for path in sorted(parent.iterdir()) if path.is_dir()}
+
+
+def split_file(files: Sequence[Path], task: GlueTask, split: str) -> Path | None:
+    """The file of `split` among `files`, by its name."""
+    named = {squeeze(path.stem): path for path in reversed(files) if path.suffix.lower() in (".tsv", ".txt")}
+    return next((named[name] for name in task.files_of(split) if name in named), None)
+
+
+def mrpc_original(files: Sequence[Path], task: GlueTask) -> tuple[Path, Path, Path] | None:
+    """MRPC as Microsoft published it, with GLUE's dev ids: (train, test, ids), if all three are there.
+
+    Preferred because a train.tsv in wide use has lost a pair (3,667 rows), and test.tsv has no labels.
+    """
+    named = {squeeze(path.stem): path for path in files}
+    names = ("msrparaphrasetrain", "msrparaphrasetest", "devids")
+    if task.name != "mrpc" or not all(name in named for name in names):
+        return None
+    return named[names[0]], named[names[1]], named[names[2]]
+
+
+def read_splits(files: Sequence[Path], task: GlueTask) -> Iterator[tuple[str, Path, Rows]]:
+    """(split, file, rows) for each split of `task` that has a file."""
+    if original := mrpc_original(files, task):
+        train, test, ids = original
+        dev_ids = {tuple(line.removeprefix(BOM).split(b"\t")) for line in store.read_lines(ids)}
+
+        def is_dev(line: bytes) -> bool:
+            return tuple(line.split(b"\t")[1:3]) in dev_ids
+
+        yield "train", train, read_tsv(train, task, "train", keep=lambda line: not is_dev(line))
+        yield "validation", train, read_tsv(train, task, "validation", keep=is_dev)
+        yield "test", test, read_tsv(test, task, "test")
+        return
+    for split in task.published:
+        file = split_file(files, task, split)
+        if file:
+            yield split, file, read_tsv(file, task, split)
+
+
+def read_tsv(file: Path, task: GlueTask, split: str, *, keep: Callable[[bytes], bool] = bool) -> Rows:
+    """The rows of one file whose line `keep` wants; `index` counts all of its rows from 0.
+
+    Raises UserError when the columns of the file are not those of the task.
+    """
+    lines = ((number, line) for number, line in enumerate(store.read_lines(file), start=1) if line)
+    number, line = next(lines, (1, b""))
+    first = line.removeprefix(BOM)
+    cells = first.decode(errors="replace").split("\t")
+    columns = task.header(cells)
+    if columns is None:
+        columns = task.positional(len(cells), split)
+        lines = chain([(number, first)], lines)
+    if columns is None:
+        layouts = task.unlabelled if split.startswith("test") else task.labelled
+        raise UserError(
+            f"{file}: {len(cells)} column(s) in its first line, which is no header of {task.name}; expected a header "
+            f"with {', '.join(aliases[0] for aliases in task.texts.values())}, or the columns {' or '.join(layouts)}"
+        )
+    for index, (number, line) in enumerate(lines):
+        if not keep(line):
+            continue
+        try:
+            yield {**parse_line(line, len(cells), task, columns, split), "index": index}
+        except RowError as problem:
+            yield RowError(problem.rule, f"{file.parent.name}/{file.name}:{number}: {problem}")
+
+
+def parse_line(line: bytes, width: int, task: GlueTask, columns: dict[str, int], split: str) -> dict[str, Any]:
+    """One line of `width` columns as an example; raises RowError."""
+    try:
+        cells = line.decode().split("\t")
+    except UnicodeDecodeError as error:
+        raise RowError("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
+    if len(cells) != width:
+        raise RowError("wrong_column_count", f"{len(cells)} columns, expected {width}")
+    return task.example(cells, columns, split)

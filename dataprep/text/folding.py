@@ -1,0 +1,121 @@
+"""Texts in the form in which they are compared: NFC, case-folded, white space collapsed.
+
+Many texts at a time, as UTF-8 bytes end to end, straight from Arrow's buffers. ASCII letters and white
+space are folded by array operations; a text with a character that NFC or case folding may change goes
+through Python's `unicodedata.normalize` and `str.casefold`, with the same result as `fold_text`.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from dataprep.text.characters import SPACE, UNSTABLE, character_flags, wide_characters
+
+Array = np.ndarray[Any, Any]
+
+_BATCH_BYTES = 1 << 19
+"""Text per array operation: small enough for the cache, large enough to hide Python's share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts end to end: text i is the UTF-8 bytes `data[starts[i]:ends[i]]`."""
+
+    data: Array
+    starts: Array
+    ends: Array
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def encoded(self, number: int) -> bytes:
+        """The bytes of one text."""
+        return self.data[self.starts[number] : self.ends[number]].tobytes()
+
+
+def text_pieces(texts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
+    """A column of texts in pieces of about half a megabyte, each with the number of its first row."""
+    ends = raw_texts(texts).ends
+    start = 0
+    while start < len(texts):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _BATCH_BYTES, side="right")))
+        yield start, texts.slice(start, stop - start)
+        start = stop
+
+
+def fold_text(text: str) -> str:
+    """One text as it is compared: NFC, then case-folded, white space collapsed to single spaces."""
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+def raw_texts(texts: pa.Array | Sequence[str]) -> Texts:
+    """Texts as they are, without a copy when they come from Arrow."""
+    array: Any = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
+    _, offsets_buffer, data_buffer = array.buffers()
+    width = np.int64 if pa.types.is_large_string(array.type) else np.int32
+    offsets = np.frombuffer(offsets_buffer, width)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    if not len(array) or data_buffer is None:
+        return Texts(np.empty(0, np.uint8), np.zeros(len(array), np.int64), np.zeros(len(array), np.int64))
+    data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
+    return Texts(data, offsets[:-1] - offsets[0], offsets[1:] - offsets[0])
+
+
+def fold_texts(texts: Texts) -> Texts:
+    """`fold_text` of every text; the texts must lie end to end, as `raw_texts` gives them."""
+    return _collapse_spaces(fold_case(texts))
+
+
+def text_hashes(texts: Texts) -> list[bytes]:
+    """A 128-bit hash (xxh3) of each text's bytes: equal texts have equal hashes, and no others do."""
+    data = texts.data.tobytes()
+    return [
+        xxhash.xxh3_128_digest(data[start:end])
+        for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True)
+    ]
+
+
+def fold_case(texts: Texts) -> Texts:
+    """NFC and case folding; only a text with an UNSTABLE character costs more than array operations."""
+    data = texts.data
+    folded = data | ((data - np.uint8(ord("A"))) < 26).view(np.uint8) << 5
+    starts, _, points = wide_characters(data)
+    unstable = starts[(character_flags()[points] & UNSTABLE) != 0] if len(starts) else starts
+    if not len(unstable):
+        return Texts(folded, texts.starts, texts.ends)
+    pieces = [folded[start:end].tobytes() for start, end in zip(texts.starts, texts.ends, strict=True)]
+    for number in np.unique(np.searchsorted(texts.ends, unstable, side="right")).tolist():
+        text = texts.encoded(number).decode()
+        pieces[number] = unicodedata.normalize("NFC", text).casefold().encode()
+    ends = np.cumsum([len(piece) for piece in pieces])
+    return Texts(np.frombuffer(b"".join(pieces), np.uint8).copy(), np.concatenate(([0], ends[:-1])), ends)
+
+
+def _collapse_spaces(texts: Texts) -> Texts:
+    """Every run of white space as one space; none at either end of a text. Overwrites `texts.data`."""
+    data = texts.data
+    space = (data == 32) | ((data - np.uint8(9)) < 5) | ((data - np.uint8(28)) < 4)
+    starts, sizes, points = wide_characters(data)
+    if len(starts):
+        wide = (character_flags()[points] & SPACE) != 0
+        for extra in range(3):
+            space[starts[wide & (sizes > extra)] + extra] = True
+    data[space] = 32
+    # A space after a space goes; so does one at the start of a text.
+    drop = np.empty_like(space)
+    drop[1:] = space[1:] & space[:-1]
+    first = texts.starts[texts.starts < texts.ends]
+    drop[first] = space[first]
+    # Further bytes at the start of a text belong to a wide space that went as a whole.
+    dropped = np.flatnonzero(drop)
+    kept = data[~drop]
+    new_starts = texts.starts - np.searchsorted(dropped, texts.starts)
+    new_ends = texts.ends - np.searchsorted(dropped, texts.ends)
+    filled = new_ends > new_starts
+    new_ends[filled] -= kept[new_ends[filled] - 1] == 32
+    return Texts(kept, new_starts, new_ends)
