@@ -1,98 +1,126 @@
-"""Stage `extract`: the main text of every page of an archive, as document shards.
+"""Stage `extract`: the main text of every page, and documents of any other source, as document shards.
 
-DOWNLOAD (the folder of the stage `download`; or a WARC file, or a folder of them) -> part-*.parquet
-with `doc_id, url, text, source`: first one shard per WARC file, in order, then the documents that
-came ready-made (documents-*.jsonl*). `source` is the registered domain. Every record that gives no
-document goes to rejected/ with its rule (not_html, http_status, empty_text, truncated_record,
-too_large, too_deep, extractor_error, ...) and the value seen.
+PATH is the folder of the stage `download`, or a file or folder (with all below it) of WARC, ARC or WET
+archives (plain, .gz, .zst), of HTML pages, of JSON lines, Parquet, text, tar archives of texts or pages
+(and archives of such), or a Megatron .bin with its .idx. Kinds are told by names, or said with --source;
+what is not read is named. OUTPUT gets part-*.parquet with `doc_id, url, text, source`: archives first,
+then pages, then ready documents, each by name; `source` is the registered domain where there is one.
+Every record that gives no document goes to rejected/ with its rule (not_html, http_status, empty_text,
+damaged_record, truncated_record, too_large, too_deep, extractor_error, ...) and the value seen; requests,
+metadata and the like are counted as skipped_*. A page file is called by its path below PATH.
 
-Run: python -m dataprep.extract DOWNLOAD OUTPUT
+Run: python -m dataprep.extract PATH OUTPUT
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Interval
 
 from pipelines.command import Part, Source, Table
-from pipelines.config import Count, Positive
-from pipelines.documents import ShardWriter, ingest_jsonl, is_jsonl
-from pipelines.errors import UserError
-from pipelines.identity import canonical_url, document_id, split_url
+from pipelines.config import Count, NonNegative, SourcePath, given
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 1
-SHAPED_BY = ("trafilatura", "lxml", "charset-normalizer", "fastwarc", "tldextract", "pyarrow")
+if TYPE_CHECKING:
+    from dataprep.pages.contract import PageOptions
+    from dataprep.pages.page_child import PageChild
+    from dataprep.sources.records import Broken, Page, Text
 
-WARC_SUFFIXES = (".warc", ".warc.gz")
+VERSION = 2
+SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractConfig:
-    """Which pages are worked on, and for how long."""
+    """What is read, which pages are worked on, and for how long."""
 
+    source: Literal["auto", "warc", "arc", "wet", "html", "jsonl", "parquet", "text", "tar", "megatron"] = "auto"
+    """What PATH holds; "auto" tells by names. "html" and "text" also read files whose names say nothing."""
+    text_key: str = "text"
+    """Where JSON lines and Parquet files have the text; in Parquet `a.b` is field b of column a."""
+    url_key: str = "url"
+    """Where they have the URL, if they have one."""
+    tokenizer: SourcePath = ""
+    """For a Megatron .bin: a tokenizer.json, or a folder with a tokenizer's files; empty for those beside it."""
     max_page_bytes: Count = 10_000_000
-    """Largest page, decoded from its HTTP encodings."""
+    """Largest page, decoded from its HTTP encodings; largest text file."""
     max_elements: Count = 50_000
     """Most elements of a page; real articles have some hundreds to a few thousand."""
     max_depth: Count = 200
     """Deepest nesting of elements; real pages stay below 100, and the parser drops what lies below 256."""
-    page_seconds: Positive = 30.0
+    page_seconds: Annotated[float, Interval(gt=0, le=3600)] = 30.0
     """CPU seconds of one page before its process is ended; it is given ten times as much once more."""
+    extractor: Literal["routed", "trafilatura", "precision", "resiliparse"] = "routed"
+    """What finds the text: "trafilatura" (its fast mode), "precision" (its slower one that leaves out more),
+    "resiliparse" (a quarter of the time, more boilerplate), or "routed": resiliparse inside the element that says
+    it is the article, where that agrees with the page, and trafilatura elsewhere."""
+    fallback_chars: NonNegative = 1000
+    """A text with fewer characters is compared with the other library's, which is taken when five times as long."""
     tables: bool = True
-    """Keep the text of tables."""
+    """Keep the text of tables: a line for each row, a tab between cells."""
 
 
-def extract(config: ExtractConfig, run: StageRun, download: Source, output: Table) -> None:
-    """Archives first, then ready-made documents, each file a shard."""
-    archives, documents = find_inputs(download.path)
-    files = [*archives, *documents]
-    parts = [Part(f"part-{i:05d}", (file,)) for i, file in enumerate(files)]
-    run.map(extract_archive, parts[: len(archives)], config, into=output)
-    run.map(ingest_documents, parts[len(archives) :], into=output)
+def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -> None:
+    """Find the inputs, divide them into parts, work on each."""
+    from dataprep.sources.finding import describe, find_inputs
+    from dataprep.sources.parts import make_parts
+
+    found = find_inputs(path.path, config.source)
+    if found.unread:
+        logger.warning("extract: not read, %d file(s): %s", len(found.unread), describe(found.unread))
+    parts = make_parts(run, found.inputs, path.path, config.max_page_bytes)
+    run.map(extract_part, parts, config, into=output)
 
 
-def find_inputs(path: Path) -> tuple[list[Path], list[Path]]:
-    """The WARC files and the document files that `path` stands for, in order of name."""
-    if path.is_file():
-        return ([], [path]) if is_jsonl(path) else ([path], [])
-    files = sorted(file for file in path.iterdir() if file.is_file())
-    archives = [file for file in files if file.name.endswith(WARC_SUFFIXES)]
-    documents = [file for file in files if file.name.startswith("documents-") and is_jsonl(file)]
-    if not archives and not documents:
-        raise UserError(f"{path}: holds neither WARC files (.warc, .warc.gz) nor documents-*.jsonl")
-    return archives, documents
+def extract_part(part: Part, folder: Path, config: ExtractConfig) -> Counts:
+    """The records of one part as document shards."""
+    from dataprep.pages.page_child import shared_child
+    from dataprep.sources.parts import Reading, read_part
+    from dataprep.sources.records import Page
+    from dataprep.sources.shards import DocumentShards
+
+    reading = Reading.load(part.files[0])
+    child = shared_child(page_options(config))
+    keys, tokenizer = (config.text_key, config.url_key), given(config.tokenizer)
+    records = read_part(reading, part.files[1:], config.max_page_bytes, keys, tokenizer)
+    with DocumentShards(folder, part.name, reading.source) as shards:
+        for record in records:
+            shards.add(extract_page(child, record, shards.counts) if isinstance(record, Page) else record)
+    return shards.counts
 
 
-def extract_archive(part: Part, folder: Path, config: ExtractConfig) -> Counts:
-    """One WARC file as one shard."""
-    from dataprep.pages.page_child import ChildOptions, shared_child
+def page_options(config: ExtractConfig) -> "PageOptions":
+    """The part of the section that a page's extractor is told."""
+    from dataprep.pages.contract import PageOptions
+
+    return PageOptions(
+        extractor=config.extractor,
+        fallback_chars=config.fallback_chars,
+        max_elements=config.max_elements,
+        max_depth=config.max_depth,
+        tables=config.tables,
+        seconds=config.page_seconds,
+    )
+
+
+def extract_page(child: "PageChild", page: "Page", counts: Counts) -> "Text | Broken":
+    """The text of a page, or why it gives none; the library that made the text is counted."""
     from dataprep.pages.sniffing import why_not_html
-    from dataprep.pages.warc_reader import read_pages
-    from dataprep.url_lists.domains import registered_domain
+    from dataprep.sources.records import Broken, Text
 
-    child = shared_child(ChildOptions(config.max_elements, config.max_depth, config.tables, config.page_seconds))
-    with ShardWriter(folder, part.name) as shard:
-        for page in read_pages(part.file, config.max_page_bytes):
-            url = canonical_url(page.url) or page.url
-            rule, value, text = page.rule, page.value, ""
-            if not rule and (value := why_not_html(page.content_type, page.body)):
-                rule = "not_html"
-            if not rule:
-                extracted = child.extract(page.body, page.charset)
-                rule, value, text = extracted.rule, extracted.value, extracted.text
-            if rule:
-                shard.reject({"doc_id": None, "url": url}, rule, value)
-                continue
-            address = split_url(url)
-            source = registered_domain(address.host) if address else ""
-            shard.keep({"doc_id": document_id(url, text), "url": url, "text": text, "source": source})
-    return shard.counts
-
-
-def ingest_documents(part: Part, folder: Path) -> Counts:
-    """One JSONL file as document shards."""
-    return ingest_jsonl(part.file, folder, part.name)
+    if why := why_not_html(page.content_type, page.body):
+        return Broken(page.url, "not_html", why)
+    found = child.extract(page.body, page.charset)
+    if found.rule:
+        return Broken(page.url, found.rule, found.value)
+    counts.total(f"pages_by_{found.extractor}", 1)
+    return Text(page.url, found.text)
 
 
 if __name__ == "__main__":

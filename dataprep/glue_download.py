@@ -9,7 +9,6 @@ Run: python -m dataprep.glue_download mrpc rte OUTPUT --source glue_data
 """
 
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,11 @@ from typing import Any
 
 from dataprep.glue.tasks import TASKS, GlueTask, RowError, find_task
 from dataprep.glue.tsv import Rows, read_splits, task_files
+from dataprep.sources.hub_client import check_commit
 from pipelines.command import Output, Part
 from pipelines.config import SourcePath
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
-from pipelines.errors import ConfigError, UserError
+from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
@@ -51,21 +51,13 @@ def glue_download(config: GlueDownloadConfig, run: StageRun, tasks: tuple[str, .
     chosen = {find_task(name).name for name in tasks or config.tasks}
     ordered = [task for task in TASKS.values() if task.name in chosen]
     if config.source == HUB:
-        check_revision(config.revision)
+        check_commit("glue_download.revision", HUB_DATASET, config.revision)
         parts = [Part(task.name, ()) for task in ordered]
         counts = run.map(take_from_hub, parts, config.revision, into=output)
     else:
         parts = [Part(task.name, tuple(task_files(Path(config.source), task))) for task in ordered]
         counts = run.map(take_from_files, parts, into=output)
     return compare_with_published(ordered, counts)
-
-
-def check_revision(revision: str) -> None:
-    """Refuse a branch or tag: only a full commit hash always names the same data."""
-    if not re.fullmatch(r"[0-9a-f]{40}", revision):
-        raise ConfigError(
-            f"glue_download.revision: expected a commit of {HUB_DATASET} (40 hexadecimal digits), got {revision!r}"
-        )
 
 
 def take_from_files(part: Part, folder: Path) -> Counts:

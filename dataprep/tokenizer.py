@@ -7,7 +7,6 @@ on the Hugging Face Hub.
     python -m dataprep.tokenizer train.jsonl tokenizer/ --vocab-size 8192
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,12 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from dataprep.sources.hub_client import check_commit, explained
 from pipelines import store
 from pipelines.command import Documents, Output, Part
 from pipelines.config import SourcePath, given
 from pipelines.documents import read_batches
-from pipelines.errors import ConfigError, UserError
+from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
@@ -102,20 +102,12 @@ def _texts(files: tuple[Path, ...], counts: Counts) -> Iterator[list[str]]:
 def fetch_from_hub(hub_id: str, revision: str) -> Path:
     """Folder in the local cache with the repository's tokenizer files at `revision`."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    if not re.fullmatch("[0-9a-f]{40}", revision):
-        raise ConfigError(f"tokenizer.hub_revision: {revision!r} is no full commit hash, so the bytes are not pinned")
-    try:
+    check_commit("tokenizer.hub_revision", hub_id, revision)
+    with explained(f"{hub_id} at {revision[:12]}", "check the network and the name, or use local files (kind files)"):
         return Path(
             snapshot_download(hub_id, revision=revision, allow_patterns=["tokenizer.json", "vocab.json", "merges.txt"])
         )
-    except (LocalEntryNotFoundError, HfHubHTTPError, ConnectionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"{hub_id} at {revision[:12]}: not to be had from the Hub ({reason}); check the network and the name, "
-            "or use local files (kind files)"
-        ) from None
 
 
 if __name__ == "__main__":

@@ -182,8 +182,8 @@ class BrokenLineError(ValueError):
         self.rule = rule
 
 
-def parse_document(line: bytes, source: str) -> Row:
-    """One JSONL line as a document row. Only `text` is required; raises BrokenLineError."""
+def parse_document(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> Row:
+    """One JSONL line as a document row. Only the text is required; raises BrokenLineError."""
     try:
         record = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -193,12 +193,12 @@ def parse_document(line: bytes, source: str) -> Row:
     if not isinstance(record, dict):
         raise BrokenLineError("not_an_object", f"expected an object with a text, found {type(record).__name__}")
     fields = cast(dict[str, Any], record)
-    if "text" not in fields:
-        raise BrokenLineError("no_text", "has no key 'text'")
-    for key in ("text", "url", "source"):
+    if text_key not in fields:
+        raise BrokenLineError("no_text", f"has no key {text_key!r}")
+    for name, key in (("text", text_key), ("url", url_key), ("source", "source")):
         if not isinstance(fields.get(key, ""), str):
-            raise BrokenLineError(f"{key}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
-    text, url = fields["text"], fields.get("url", "")
+            raise BrokenLineError(f"{name}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
+    text, url = fields[text_key], fields.get(url_key, "")
     try:
         return {
             "doc_id": document_id(url, text),
@@ -210,28 +210,44 @@ def parse_document(line: bytes, source: str) -> Row:
         raise BrokenLineError("invalid_utf8", "holds half of a surrogate pair") from None
 
 
-def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
-    """Convert one JSONL file to document shards `<name>-00000.parquet`... in `folder`.
+def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iterator[tuple[int, Row | BrokenLineError]]:
+    """The lines of a JSONL file that are not blank, by number: a document row, or why it is none.
 
-    Blank lines are skipped. A line that is no document is counted, and written to `rejected/` with
-    its place. Raises UserError when there are lines and none of them is a document.
+    Raises UserError at the end when there are lines and none of them is a document.
     """
-    counts = Counts()
+    lines = documents = 0
     first_problem = ""
-    writer: TableWriter | None = None
-    rejected: TableWriter | None = None
     for number, line in enumerate(store.read_lines(path), start=1):
         if not line.strip():
             continue
-        counts.rows_in += 1
+        lines += 1
         try:
-            row = parse_document(line, path.name)
+            row = parse_document(line, path.name, text_key, url_key)
         except BrokenLineError as problem:
             first_problem = first_problem or f"line {number}: {problem}"
-            counts.reject(problem.rule)
+            yield number, problem
+            continue
+        documents += 1
+        yield number, row
+    if lines and not documents:
+        raise UserError(f"{path}: none of its {lines} lines is a document; {first_problem}")
+
+
+def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
+    """Convert one JSONL file to document shards `<name>-00000.parquet`... in `folder`.
+
+    A line that is no document is counted, and written to `rejected/` with its place. Raises UserError
+    when there are lines and none of them is a document.
+    """
+    counts = Counts()
+    writer: TableWriter | None = None
+    rejected: TableWriter | None = None
+    for number, row in read_jsonl(path):
+        counts.rows_in += 1
+        if isinstance(row, BrokenLineError):
+            counts.reject(row.rule)
             rejected = rejected or TableWriter(folder / REJECTED / f"{name}.parquet", REJECTED_SCHEMA)
-            place = f"{path.name}:{number}"
-            rejected.write({"doc_id": None, "url": place, "rule": problem.rule, "value": str(problem)})
+            rejected.write({"doc_id": None, "url": f"{path.name}:{number}", "rule": row.rule, "value": str(row)})
             continue
         if writer is None or writer.rows == INGEST_ROWS:
             if writer:
@@ -244,8 +260,6 @@ def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
     for open_writer in (writer, rejected):
         if open_writer:
             open_writer.__exit__(None, None, None)
-    if counts.rows_in and not counts.rows_out:
-        raise UserError(f"{path}: none of its {counts.rows_in} lines is a document; {first_problem}")
     return counts
 
 

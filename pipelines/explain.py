@@ -14,7 +14,8 @@ from pipelines.identity import canonical_url
 from pipelines.tokens import TokenShard
 
 _ID_COLUMNS = ("doc_id", "doc_id_a", "doc_id_b")
-_URL_COLUMNS = ("url", "original", "final_url", "url_a", "url_b")
+_URL_COLUMNS = ("url", "original", "canonical", "final_url", "url_a", "url_b")
+_PLACE_COLUMNS = ("original", "file", "line")
 _HIDDEN = {"text", "doc_id", "url", "signature", "sha256", "text_hash", *_ID_COLUMNS}
 
 
@@ -22,18 +23,17 @@ def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
     """(stage, verdict) for each row about `key`, a URL in any spelling or a document id in hex.
 
     A URL found with its document id is followed by that id from then on, so that stages that keep
-    no URLs (token shards) are found too.
+    no URLs (token shards) are found too. The URL lists are looked up by the line as it stands and by its
+    canonical form, so that each spelling leads to all lines of the same page.
     """
     ids = {bytes.fromhex(key)} if _is_id(key) else set[bytes]()
-    urls = _urls_of(ids, stages) if ids else {key, canonical_url(key) or key}
+    urls = _urls_of(ids, stages) if ids else _spellings(key, stages)
     for stage in stages:
         for out in stage.outs:
             for file in sorted(out.rglob("*.parquet")):
                 for row in _matching_rows(file, ids, urls):
                     if isinstance(row.get("doc_id"), bytes):
                         ids.add(row["doc_id"])
-                    if row.get("url") and "original" in row:  # the list's spelling and the canonical one
-                        urls.add(row["url"])
                     if row.get("final_url") and not row.get("rule"):  # a page under the URL that answered
                         urls.add(canonical_url(row["final_url"]) or row["final_url"])
                     yield stage.name, _verdict(file, out, row)
@@ -46,6 +46,21 @@ def _urls_of(ids: set[bytes], stages: list[GraphStage]) -> set[str]:
     files = (file for stage in stages for out in stage.outs for file in sorted(out.glob("part-*.parquet")))
     rows = (row for file in files for row in _matching_rows(file, ids, set()))
     return {row["url"] for row in rows if row.get("url")}
+
+
+def _spellings(key: str, stages: list[GraphStage]) -> set[str]:
+    """The URL, its canonical form, and what URL lists took lines of this very spelling, or of this page, for."""
+    canonical = canonical_url(key) or key
+    scheme, mark, rest = canonical.partition("://")
+    other_scheme = {f"{'http' if scheme == 'https' else 'https'}{mark}{rest}"} if mark else set[str]()
+    urls = {key, canonical}
+    files = (file for stage in stages for out in stage.outs for file in sorted(out.rglob("*.parquet")))
+    for file in files:
+        names = pq.read_schema(str(file)).names
+        if "original" in names or "canonical" in names:
+            rows = _matching_rows(file, set(), urls | other_scheme)
+            urls |= {form for row in rows if (form := row["canonical" if "canonical" in names else "url"])}
+    return urls
 
 
 def _is_id(key: str) -> bool:
@@ -70,10 +85,12 @@ def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict
 
 
 def _verdict(file: Path, out: Path, row: dict[str, Any]) -> str:
+    line = f"{row['file']}:{row['line']} {row.get('original') or row['url']}" if {"file", "line"} <= row.keys() else ""
     if file.parent.name == REJECTED:
-        return f"rejected by {row['rule']}: {row['value']}"
-    shown = {name: _plain(value) for name, value in row.items() if name not in _HIDDEN and value not in (None, "")}
-    details = ", ".join(f"{name}={value}" for name, value in shown.items())
+        return f"rejected by {row['rule']}: {row['value']}{f' ({line})' if line else ''}"
+    hidden = _HIDDEN.union(_PLACE_COLUMNS) if line else _HIDDEN
+    shown = {name: _plain(value) for name, value in row.items() if name not in hidden and value not in (None, "")}
+    details = ", ".join([*([line] if line else []), *(f"{name}={value}" for name, value in shown.items())])
     place = file.relative_to(out.parent)
     return f"{'kept in ' if 'source' in row else ''}{place}{': ' + details if details else ''}"
 

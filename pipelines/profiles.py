@@ -5,11 +5,12 @@ its groups say what differs, a profile overrides that, and the command line has 
 profile and the overrides are recorded in `params.yaml` itself, so that it can be composed again.
 """
 
+import importlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipelines import store
 from pipelines.command import StageSpec
@@ -19,15 +20,40 @@ from pipelines.graph import PARAMS_YAML, stage_modules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """What the documents of a corpus are made from, which decides what `urls`, `download` and `extract` do."""
+
+    kind: Literal[
+        "urls",
+        "replay",
+        "hub",
+        "auto",
+        "warc",
+        "arc",
+        "wet",
+        "html",
+        "jsonl",
+        "parquet",
+        "text",
+        "tar",
+        "megatron",
+    ] = "auto"
+    """urls: crawled; replay: taken from an archive as if crawled; hub: files of a data set on the Hub; auto: all
+    that is given, told by names; the others: a prepared corpus of this kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusConfig:
     """Group `corpus`: where documents come from. A source that is not there is an empty file."""
 
     name: str = ""
     """Part of every path below data/."""
+    source: SourceConfig = field(default_factory=SourceConfig)
+    """What kind of source it is."""
     urls: SourcePath = ""
     """A URL list, or a folder of them."""
     documents: SourcePath = ""
-    """A prepared corpus: a JSONL file, or a folder of them."""
+    """A prepared corpus: a file, or a folder with all below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +126,16 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(f"profile {profile} {' '.join(overrides)}: {' '.join(str(error).split())}") from None
     if missing := sorted(_required(written)):
         raise ConfigError(f"profile {profile} needs {' '.join(f'{key}=VALUE' for key in missing)}")
-    return {"profile": profile, "overrides": list(overrides), **checked(values, types)}
+    params = checked(values, types)
+    _check_together(params)
+    return {"profile": profile, "overrides": list(overrides), **params}
+
+
+def _check_together(params: dict[str, Any]) -> None:
+    """Let each stage refuse parameters that cannot work together: its module's `check_parameters`, if it has one."""
+    for module in stage_modules().values():
+        if check_parameters := getattr(importlib.import_module(module), "check_parameters", None):
+            check_parameters(params)
 
 
 def missing_sources(params: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ appears under its name only when it is whole and on disk (temporary name, fsync,
 the folder), and an output folder is swapped in whole.
 """
 
+import bz2
 import contextlib
 import gzip
 import hashlib
@@ -13,31 +14,95 @@ import json
 import lzma
 import os
 import shutil
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from pipelines.errors import UserError
 
-COMPRESSED = (".gz", ".zst", ".xz")
+COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 _CHUNK = 1 << 20
+_ZSTD_WINDOW = 1 << 31
+"""Bytes; what `zstd --long=31` makes, the format's usual maximum. Reading such a file takes as much memory."""
+_ZSTD_FEED = 8192
+"""Compressed bytes at a time: even a run of zeros (32,768 to 1) stays below 256 MiB."""
 
 
 def open_read(path: Path) -> BinaryIO:
-    """Open `path` for reading bytes, decompressed by its last suffix (.gz, .zst, .xz)."""
+    """Open `path` for reading bytes, decompressed by its last suffix (.gz, .zst, .xz, .bz2)."""
     try:
         if path.suffix == ".gz":
             return cast(BinaryIO, gzip.open(path, "rb"))
         if path.suffix == ".xz":
             return cast(BinaryIO, lzma.open(path, "rb"))
+        if path.suffix == ".bz2":
+            return cast(BinaryIO, bz2.open(path, "rb"))
         if path.suffix == ".zst":
-            import pyarrow as pa
-
-            # Unlike python-zstandard, Arrow's stream raises when a frame ends early.
-            return cast(BinaryIO, pa.input_stream(str(path), compression="zstd"))
+            return cast(BinaryIO, io.BufferedReader(_ZstdFile(path), _CHUNK))
         return path.open("rb")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
+
+
+class _ZstdFile(io.RawIOBase):
+    """The plain bytes of a zstd file of one frame or many, also of long windows; OSError when it is damaged.
+
+    Arrow's stream refuses windows above 128 MiB, and python-zstandard's takes a frame that ends early for the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import zstandard
+
+        self._file = path.open("rb")
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+        self._error = zstandard.ZstdError
+        self._frame: Any = None
+        self._plain = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Yes, and nothing else."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` as far as the next plain bytes go; 0 at the end of the last frame."""
+        while not self._plain:
+            left: bytes = self._frame.unused_data if self._frame and self._frame.eof else b""
+            packed = left or self._file.read(_ZSTD_FEED)
+            if not packed:
+                if self._frame and not self._frame.eof:
+                    raise OSError("the last frame ends early")
+                return 0
+            if self._frame is None or self._frame.eof:
+                self._frame = self._decompressor.decompressobj()
+            try:
+                self._plain = memoryview(self._frame.decompress(packed))
+            except self._error as error:
+                raise OSError(str(error)) from None
+        size = min(len(buffer), len(self._plain))
+        buffer[:size] = self._plain[:size]
+        self._plain = self._plain[size:]
+        return size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Generator[BinaryIO, None, None]:
+    """`open_read` for a `with`: UserError when the compressed data turns out to be cut off or damaged."""
+    try:
+        with open_read(path) as file:
+            yield file
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno and not isinstance(error, gzip.BadGzipFile):
+            raise
+        raise UserError(
+            f"{path}: the compressed data is cut off, damaged or of another kind ({error}); fetch or compress the "
+            "file again"
+        ) from None
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -45,21 +110,13 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
     Raises UserError when the compressed data is cut off or damaged.
     """
-    try:
-        with open_read(path) as file:
-            lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
-            try:
-                for line in lines:
-                    yield line.rstrip(b"\r\n")
-            finally:
-                lines.detach()
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
-        if isinstance(error, OSError) and error.errno and not isinstance(error, gzip.BadGzipFile):
-            raise
-        raise UserError(
-            f"{path}: the compressed data is cut off, damaged or of another kind ({error}); fetch or compress the "
-            "file again"
-        ) from None
+    with reading(path) as file:
+        lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
+        try:
+            for line in lines:
+                yield line.rstrip(b"\r\n")
+        finally:
+            lines.detach()
 
 
 @contextlib.contextmanager

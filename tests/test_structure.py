@@ -38,11 +38,14 @@ WEB = {
     "requests",
 }
 HEAVY = TORCH | {"trafilatura", "langdetect", "ftfy", "aiohttp", "datasets", "matplotlib", "scipy", "numba", "pydantic"}
+PREPARED = ("openwebtext_tar", "warc", "wet", "html", "jsonl", "parquet", "text", "megatron")
 TEST_PATHS = {
+    **{name: ["corpus.documents=inputs/documents"] for name in PREPARED},
     "openwebtext": ["corpus.urls=inputs/urls"],
-    "local": ["tokenizer.files=inputs/gpt2", "glue.folder=inputs/glue"],
+    "replay": ["download.replay=inputs/warc"],
+    "local": ["corpus.documents=inputs/documents", "tokenizer.files=inputs/gpt2", "glue.folder=inputs/glue"],
 }
-"""Values for the paths that a user of a profile must give."""
+"""Values for the paths that a user of a profile (or of the corpus of the same name) must give."""
 
 
 def source_files() -> list[Path]:
@@ -214,8 +217,10 @@ def test_every_profile_composes_and_every_section_loads(profile: str) -> None:
     sorted(f"{p.parent.name}={p.stem}" for p in (ROOT / "configs").glob("*/*.yaml") if p.parent.name != "profile"),
 )
 def test_every_choice_of_every_group_composes(choice: str) -> None:
-    paths = [value for values in TEST_PATHS.values() for value in values]
-    compose("sample", [choice, *paths])
+    group, _, name = choice.partition("=")
+    corpus = TEST_PATHS.get(name, []) if group == "corpus" else []
+    others = [path for path in TEST_PATHS["local"] if not path.startswith("corpus.")]
+    compose("sample", [choice, *corpus, *others])
 
 
 @pytest.mark.usefixtures("in_root")

@@ -1,15 +1,21 @@
 """Response bodies, decoded as they arrive and never larger than the limit, before or after decoding."""
 
+import math
 import zlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 ACCEPTED = "gzip, deflate"
 _GZIP = b"\x1f\x8b"
+_HARMLESS_BYTES = 100_000
+"""A decoded body up to this size is no bomb, however well it was compressed."""
 
 
 class BodyTooLargeError(ValueError):
     """A body exceeds the limit; its text says which size, as sent or decoded."""
+
+
+class BodyExpansionError(ValueError):
+    """A body grew more by decompression than any honest page does; its text says how much."""
 
 
 class BodyEncodingError(ValueError):
@@ -17,11 +23,16 @@ class BodyEncodingError(ValueError):
 
 
 class BodyDecoder:
-    """Undoes one Content-Encoding chunk by chunk; holds at most `limit` decoded bytes."""
+    """Undoes one Content-Encoding chunk by chunk; holds at most `limit` decoded bytes.
 
-    def __init__(self, encoding: str, limit: int) -> None:
+    `max_expansion` is the largest ratio of decoded to sent bytes. It is judged when the body is whole,
+    so that the verdict does not depend on the chunks; until then the limit bounds the work.
+    """
+
+    def __init__(self, encoding: str, limit: int, max_expansion: float = math.inf) -> None:
         self.body = bytearray()
         self._limit = limit
+        self._max_expansion = max_expansion
         self._received = 0
         self._encoding = encoding.strip().lower()
         self._plain = self._encoding in ("", "identity")
@@ -46,9 +57,12 @@ class BodyDecoder:
             raise BodyEncodingError(f"{self._encoding}: {error}") from None
 
     def finish(self) -> bytes:
-        """The whole body; raises BodyEncodingError when compressed data stop short."""
+        """The whole body; raises BodyEncodingError when compressed data stop short, and BodyExpansionError."""
         if self._inflater is not None:
             raise BodyEncodingError(f"{self._encoding}: the compressed data are cut off")
+        size = len(self.body)
+        if size > _HARMLESS_BYTES and size > self._received * self._max_expansion:
+            raise BodyExpansionError(f"{size} bytes decoded, from {self._received} sent")
         return bytes(self.body)
 
     def _inflate(self, chunk: bytes) -> None:
@@ -85,11 +99,3 @@ def _new_inflater(encoding: str, start: bytes) -> Any:
         is_zlib = start[:1] and start[0] & 0x0F == 8 and int.from_bytes(start[:2], "big") % 31 == 0
         return zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
     raise BodyEncodingError(f"{encoding} was not asked for")
-
-
-async def read_body(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> bytes:
-    """Read and decode a whole body."""
-    decoder = BodyDecoder(encoding, limit)
-    async for chunk in chunks:
-        decoder.feed(chunk)
-    return decoder.finish()

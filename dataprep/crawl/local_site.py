@@ -1,4 +1,4 @@
-"""A web site in a folder, and the little server that the crawler starts for it on loopback.
+"""A web site in a folder, and the little server that stands for it on loopback.
 
 `index.jsonl` has one object per URL: `url`, and optionally `status` (200), `headers`, `file` (the
 body, a path below the folder), `location`, `fail_first` (so many requests are answered 503 first),
@@ -10,9 +10,12 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import threading
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,6 +59,14 @@ class Site:
         return frozenset(host for host, _ in self.entries)
 
 
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """A server on loopback, and the only hosts whose names lead there; small enough to hand to other processes."""
+
+    hosts: frozenset[str]
+    port: int
+
+
 def load_site(folder: Path) -> Site:
     """Read and check the index of a site folder; UserError names the line that is wrong."""
     index = folder / INDEX
@@ -87,17 +98,33 @@ def _parse_entry(line: bytes, where: str) -> Entry:
         raise UserError(str(error)) from None
 
 
-@contextlib.asynccontextmanager
-async def serve(site: Site) -> AsyncGenerator[int]:
-    """Serve a site on a free loopback port, which is yielded, until the block ends."""
+@contextlib.contextmanager
+def serve(site: Site) -> Generator[LocalServer]:
+    """Serve a site on a free loopback port until the block ends, from a thread with an event loop of its own."""
+    started: Future[tuple[int, Callable[[], object]]] = Future()
+    thread = threading.Thread(target=asyncio.run, args=(_serve(site, started),), name="local site", daemon=True)
+    thread.start()
+    port, stop = started.result()
+    try:
+        yield LocalServer(site.hosts, port)
+    finally:
+        stop()
+        thread.join()
+
+
+async def _serve(site: Site, started: "Future[tuple[int, Callable[[], object]]]") -> None:
     from aiohttp import web
 
-    answers = _Answers(site)
-    runner = web.ServerRunner(web.Server(answers.answer, access_log=None))
+    stopped = asyncio.Event()
+    runner = web.ServerRunner(web.Server(_Answers(site).answer, access_log=None))
     await runner.setup()
     try:
         await web.TCPSite(runner, LOOPBACK, 0, shutdown_timeout=0.1).start()
-        yield cast(tuple[str, int], runner.addresses[0])[1]
+        port = cast(tuple[str, int], runner.addresses[0])[1]
+        started.set_result((port, partial(asyncio.get_running_loop().call_soon_threadsafe, stopped.set)))
+        await stopped.wait()
+    except OSError as error:
+        started.set_exception(error)
     finally:
         await runner.cleanup()
 

@@ -1,19 +1,16 @@
-"""WARC segments and fetch log of a range of the URL list, written from the fetch store.
+"""WARC segments and fetch log of a range of the URL list, written from its plan.
 
-A plan says, for each URL of a range in order, where its outcome lies in the store, or why it was
-never fetched. Equal plans give equal files.
+Nothing is compressed or decompressed here: a segment is a `warcinfo` record, then the members of its
+pages as they were packed. Equal plans give equal files.
 """
 
-import dataclasses
-import hashlib
-import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from dataprep.crawl.fetched import Fetched
-from pipelines import store
+from dataprep.crawl.fetched import PAGE, Outcome, Packed
+from dataprep.crawl.plans import PlanReader
 from pipelines.command import Part
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.manifest import Counts
@@ -37,51 +34,75 @@ FETCH_LOG_SCHEMA = pa.schema(
 )
 
 
-def planned(plan: Path, folder: str) -> Iterator[Fetched]:
-    """The outcomes of one segment's URLs, in order."""
-    from dataprep.crawl.fetch_store import Place, read_record
-
-    for line in store.read_lines(plan):
-        entry = json.loads(line)
-        if entry["place"]:
-            yield read_record(Path(folder), Place(**entry["place"]))
-        else:
-            yield Fetched(**entry["listed"])
+def write_segment(part: Part, folder: Path, logs: str, segment_bytes: int) -> Counts:
+    """The WARC files of one range, and its rejected rows."""
+    with PlanReader(Path(logs)) as reader, SegmentWriter(folder, part.name, segment_bytes) as segment:
+        for packed in reader.packed(part.file):
+            segment.write(packed)
+    return segment.counts
 
 
-def write_segment(part: Part, folder: Path, fetch_store: str) -> Counts:
-    """One WARC segment, and the rejected rows of its range."""
-    from dataprep.crawl.warc_writer import write_page, write_warcinfo
+class SegmentWriter:
+    """Writes `<name>.warc.gz`, and `<name>_01.warc.gz` and so on where one file would be too large."""
 
-    counts = Counts()
-    name = f"{part.name}.warc.gz"
-    rejected: TableWriter | None = None
-    with store.create(folder / name) as file:
-        for fetched in planned(part.file, fetch_store):
-            counts.rows_in += 1
-            if fetched.rule:
-                rejected = rejected or TableWriter(folder / REJECTED / f"{part.name}.parquet", REJECTED_SCHEMA)
-                rejected.write({"doc_id": None, "url": fetched.url, "rule": fetched.rule, "value": fetched.value})
-                counts.reject(fetched.rule)
-                counts.total("transient", int(fetched.transient))
-                continue
-            if not counts.rows_out:
-                write_warcinfo(file, name, fetched.started)
-            write_page(file, fetched)
-            counts.rows_out += 1
-            counts.total("page_bytes", len(fetched.body))
-    if rejected:
-        rejected.__exit__(None, None, None)
-    return counts
+    def __init__(self, folder: Path, name: str, segment_bytes: int) -> None:
+        self.counts = Counts()
+        self._folder = folder
+        self._name = name
+        self._segment_bytes = segment_bytes
+        self._files = 0
+        self._file: BinaryIO | None = None
+        self._rejected: TableWriter | None = None
+
+    def write(self, packed: Packed) -> None:
+        """Append a page, or reject a URL that has none."""
+        self.counts.rows_in += 1
+        if packed.outcome.rule != PAGE:
+            self._reject(packed.outcome)
+            return
+        if self._file and self._file.tell() + len(packed.members) > self._segment_bytes:
+            self._file.close()
+            self._file = None
+        self._file = self._file or self._open_file(packed.outcome.started)
+        self._file.write(packed.members)
+        self.counts.rows_out += 1
+        self.counts.total("page_bytes", packed.outcome.bytes)
+
+    def _open_file(self, date: str) -> BinaryIO:
+        from dataprep.crawl.warc_writer import warcinfo
+
+        # "_" sorts after ".", so the files are in the order of the list.
+        name = f"{self._name}_{self._files:02d}.warc.gz" if self._files else f"{self._name}.warc.gz"
+        file = (self._folder / name).open("wb")
+        file.write(warcinfo(name, date))
+        self._files += 1
+        return file
+
+    def _reject(self, outcome: Outcome) -> None:
+        self._rejected = self._rejected or TableWriter(
+            self._folder / REJECTED / f"{self._name}.parquet", REJECTED_SCHEMA
+        )
+        self._rejected.write({"doc_id": None, "url": outcome.url, "rule": outcome.rule, "value": outcome.value})
+        self.counts.reject(outcome.rule)
+        self.counts.total("transient", int(outcome.transient))
+
+    def __enter__(self) -> "SegmentWriter":
+        return self
+
+    def __exit__(self, *trace: object) -> None:
+        if self._rejected:
+            self._rejected.__exit__(None, None, None)
+        if self._file or not self._files:
+            (self._file or (self._folder / f"{self._name}.warc.gz").open("wb")).close()
 
 
-def write_fetch_log(part: Part, folder: Path, fetch_store: str, subfolder: str) -> Counts:
-    """One row for every URL of a segment's range: what was asked, what came, how long it took."""
-    rows = 0
-    with TableWriter(folder / f"{subfolder}{part.name}.parquet", FETCH_LOG_SCHEMA) as table:
-        for fetched in planned(part.file, fetch_store):
-            row = dataclasses.asdict(fetched)
-            digest = hashlib.sha256(fetched.body).digest() if fetched.body else None
-            table.write({**row, "bytes": len(fetched.body), "sha256": digest})
-            rows += 1
-    return Counts() if subfolder else Counts(rows_in=rows, rows_out=rows)
+def write_fetch_log(part: Part, folder: Path, logs: str, subfolder: str) -> Counts:
+    """One row for every URL of a range: what was asked, what came, how long it took."""
+    with (
+        PlanReader(Path(logs)) as reader,
+        TableWriter(folder / f"{subfolder}{part.name}.parquet", FETCH_LOG_SCHEMA) as table,
+    ):
+        for outcome in reader.outcomes(part.file):
+            row = {name: getattr(outcome, name) for name in FETCH_LOG_SCHEMA.names}
+            table.write({**row, "sha256": bytes.fromhex(outcome.sha256) or None})
+    return Counts() if subfolder else Counts(rows_in=table.rows, rows_out=table.rows)

@@ -1,24 +1,40 @@
 """WARC 1.1 records of a page (request, response, metadata), each a gzip member of its own.
 
 Equal outcomes give equal bytes: record ids are uuid5 of the URL and the page, dates are those of the
-fetch, and gzip headers hold no time. The page is stored as decoded, and the headers that spoke of
-its encoding keep their text under an `X-Crawler-` name, as Common Crawl does.
+fetch, gzip headers hold no time, and libdeflate gives the same bytes on every processor. The page is
+stored as decoded, and the headers that spoke of its encoding keep their text under an `X-Crawler-`
+name, as Common Crawl does. A segment is `warcinfo` followed by the members of its pages as they are.
 """
 
 import base64
 import hashlib
 import uuid
-import zlib
-from typing import IO
+from collections.abc import Mapping
 
-from dataprep.crawl.fetched import Fetched
+import deflate
 
-_GZIP_LEVEL = 6
-_ENCODING_HEADERS = ("content-encoding", "transfer-encoding", "content-length")
+from dataprep.crawl.fetched import PAGE, Fetched, Outcome, Packed
+
+GZIP_LEVEL = 4
+"""Of libdeflate. On 181 real pages: ratio 4.93 in 0.31 of the time of zlib's level 6 (5.06); level 6: 5.08 in 0.43."""
+CRAWLER_PREFIX = "X-Crawler-"
+"""In front of a header that tells of an encoding which the stored page no longer has."""
+ENCODING_HEADERS = ("content-encoding", "transfer-encoding", "content-length")
+_CONTENT_TYPES = {
+    "request": "application/http; msgtype=request",
+    "response": "application/http; msgtype=response",
+    "metadata": "application/warc-fields",
+}
 
 
-def write_warcinfo(file: IO[bytes], name: str, date: str) -> None:
-    """The record that opens a segment."""
+def pack(fetched: Fetched) -> Packed:
+    """An outcome as it is kept: compressed here, once, and never again."""
+    outcome = fetched.outcome()
+    return Packed(outcome, _page_members(fetched, outcome) if outcome.rule == PAGE else b"")
+
+
+def warcinfo(name: str, date: str) -> bytes:
+    """The member that opens the segment `name`."""
     headers = {
         "WARC-Type": "warcinfo",
         "WARC-Record-ID": _record_id("warcinfo", name, date),
@@ -26,47 +42,27 @@ def write_warcinfo(file: IO[bytes], name: str, date: str) -> None:
         "WARC-Filename": name,
         "Content-Type": "application/warc-fields",
     }
-    _write(file, headers, b"software: millrace\r\nformat: WARC File Format 1.1\r\nrobots: RFC 9309\r\n")
+    return _member(headers, b"software: millrace\r\nformat: WARC File Format 1.1\r\nrobots: RFC 9309\r\n")
 
 
-def write_page(file: IO[bytes], fetched: Fetched) -> None:
-    """The three records of one page."""
-    names = (fetched.url, fetched.final_url, hashlib.sha256(fetched.body).hexdigest())
-    response_id = _record_id("response", *names)
-    _write(
-        file,
-        {
-            **_page_headers("request", fetched, _record_id("request", *names)),
-            "WARC-Concurrent-To": response_id,
-            "Content-Type": "application/http; msgtype=request",
-        },
-        fetched.request_head.encode("latin-1", "replace"),
-    )
-    _write(
-        file,
-        {
-            **_page_headers("response", fetched, response_id),
-            "WARC-Payload-Digest": _digest(fetched.body),
-            "Content-Type": "application/http; msgtype=response",
-        },
-        response_block(fetched),
-    )
-    _write(
-        file,
-        {
-            **_page_headers("metadata", fetched, _record_id("metadata", *names)),
-            "WARC-Concurrent-To": response_id,
-            "Content-Type": "application/warc-fields",
-        },
-        metadata_block(fetched),
-    )
+def _page_members(fetched: Fetched, outcome: Outcome) -> bytes:
+    blocks = {
+        "request": fetched.request_head.encode("latin-1", "replace"),
+        "response": response_block(fetched),
+        "metadata": metadata_block(fetched),
+    }
+    ids = {kind: _record_id(kind, fetched.url, fetched.final_url, outcome.sha256) for kind in blocks}
+    if not fetched.request_head:  # an archive that is replayed may not have it
+        del blocks["request"]
+    return b"".join(_member(_page_headers(kind, fetched, ids), block) for kind, block in blocks.items())
 
 
 def response_block(fetched: Fetched) -> bytes:
     """Status line, headers and the decoded page."""
     lines = fetched.response_head.removesuffix("\r\n\r\n").split("\r\n")
     headers = [
-        f"X-Crawler-{line}" if line.partition(":")[0].strip().lower() in _ENCODING_HEADERS else line for line in lines
+        f"{CRAWLER_PREFIX}{line}" if line.partition(":")[0].strip().lower() in ENCODING_HEADERS else line
+        for line in lines
     ]
     headers.append(f"Content-Length: {len(fetched.body)}")
     return "\r\n".join(headers).encode("latin-1", "replace") + b"\r\n\r\n" + fetched.body
@@ -80,14 +76,21 @@ def metadata_block(fetched: Fetched) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in fields).encode()
 
 
-def _page_headers(kind: str, fetched: Fetched, record_id: str) -> dict[str, str]:
+def _page_headers(kind: str, fetched: Fetched, ids: Mapping[str, str]) -> dict[str, str]:
     headers = {
         "WARC-Type": kind,
         "WARC-Target-URI": fetched.final_url,
-        "WARC-Record-ID": record_id,
+        "WARC-Record-ID": ids[kind],
         "WARC-Date": fetched.started,
+        "Content-Type": _CONTENT_TYPES[kind],
     }
-    return {**headers, "WARC-IP-Address": fetched.address} if fetched.address and kind != "metadata" else headers
+    if kind == "response":
+        headers["WARC-Payload-Digest"] = _digest(fetched.body)
+    else:
+        headers["WARC-Concurrent-To"] = ids["response"]
+    if fetched.address and kind != "metadata":
+        headers["WARC-IP-Address"] = fetched.address
+    return headers
 
 
 def _record_id(*names: str) -> str:
@@ -99,9 +102,8 @@ def _digest(data: bytes) -> str:
     return "sha1:" + base64.b32encode(hashlib.sha1(data, usedforsecurity=False).digest()).decode()
 
 
-def _write(file: IO[bytes], headers: dict[str, str], block: bytes) -> None:
-    """Append one record, compressed on its own so that any reader can start there."""
+def _member(headers: Mapping[str, str], block: bytes) -> bytes:
+    """One record, compressed on its own so that any reader can start there."""
     headers = {**headers, "WARC-Block-Digest": _digest(block), "Content-Length": str(len(block))}
     head = "WARC/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
-    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-    file.write(compressor.compress(head.encode() + block + b"\r\n\r\n") + compressor.flush())
+    return bytes(deflate.gzip_compress(head.encode() + block + b"\r\n\r\n", GZIP_LEVEL))

@@ -3,13 +3,15 @@
 The child limits itself: its memory, and for each page its CPU time. (CPU time, because unlike a
 wall clock it does not depend on what else the machine is doing; a signal of the kernel, because it
 also ends a C function that never returns, and needs no living parent.) Messages are JSON lines and
-bytes, never pickles.
+bytes, never pickles; a text is sent as it is, not as a JSON string.
 
 The parent starts it: python -m dataprep.pages.page_child CONNECTION OPTIONS
 """
 
 import dataclasses
 import functools
+import gc
+import itertools
 import json
 import logging
 import multiprocessing
@@ -23,37 +25,22 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from dataprep.pages.contract import OUT_OF_MEMORY, Extracted, PageOptions
+
 MEMORY_BYTES = 4 << 30
-"""Address space of a child; more is a MemoryError, which is a counted reason."""
+"""Address space of a child; what would need more is a counted reason, and costs the child."""
 RECYCLE_KILOBYTES = 1 << 20
 """A child that has ever held so much is replaced after the page."""
 RETRY_FACTOR = 10
 """A page that used up its time is given this many times more, once, in a fresh child."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ChildOptions:
-    """What `html_text.page_text` is told for every page, and the CPU seconds of one page."""
-
-    max_elements: int
-    max_depth: int
-    tables: bool
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Extracted:
-    """The text of a page, or a rule and the value seen."""
-
-    text: str = ""
-    rule: str = ""
-    value: str = ""
+_COLLECT_EVERY = 100
+"""Pages between two garbage collections: left alone, Python walks through all libraries' objects every few pages."""
 
 
 class PageChild:
     """The parent's end: gives pages to a child and starts another when it has died."""
 
-    def __init__(self, options: ChildOptions) -> None:
+    def __init__(self, options: PageOptions) -> None:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection
@@ -61,13 +48,19 @@ class PageChild:
 
     def extract(self, body: bytes, charset: str | None) -> Extracted:
         """The text of one page. A page that ends two children is rejected, with how the second ended."""
-        ended = 0
+        ended, found = 0, Extracted()
         for factor in (1, RETRY_FACTOR):
-            request = json.dumps({"charset": charset, "seconds": self._options.seconds * factor}).encode()
+            request = {"charset": charset, "seconds": self._options.seconds * factor}
             try:
-                return self._ask(request + b"\n" + body)
+                found = self._ask(_pack(request, body))
             except (EOFError, ConnectionError):
                 ended = self._end()
+            else:
+                if found.rule != OUT_OF_MEMORY:
+                    return found
+                self._end()  # what is left of its memory may be in pieces: a fresh child has the last word
+        if found.rule:
+            return found
         if ended == -signal.SIGPROF:
             return Extracted(rule="extract_timeout", value=f"{self._options.seconds * RETRY_FACTOR:g} s of CPU time")
         return Extracted(rule="extractor_crash", value=f"exit status {ended}")
@@ -81,10 +74,10 @@ class PageChild:
         if self._process is None:
             self._start()
         self._connection.send_bytes(message)
-        reply: dict[str, Any] = json.loads(self._connection.recv_bytes())
-        if reply.pop("kilobytes") > RECYCLE_KILOBYTES:
+        header, text = _unpack(self._connection.recv_bytes())
+        if header.pop("kilobytes") > RECYCLE_KILOBYTES:
             self._end()
-        return Extracted(**reply)
+        return Extracted(text.decode(), **header)
 
     def _start(self) -> None:
         self._connection, theirs = multiprocessing.Pipe()
@@ -115,32 +108,39 @@ def _end_child(process: "subprocess.Popen[bytes]", connection: Connection) -> in
 
 
 @functools.lru_cache(maxsize=1)
-def shared_child(options: ChildOptions) -> PageChild:
+def shared_child(options: PageOptions) -> PageChild:
     """The one child of this process: its start takes as long as some fifty pages."""
     return PageChild(options)
 
 
-def serve(connection: Connection, options: ChildOptions) -> None:
+def _pack(header: dict[str, Any], content: bytes) -> bytes:
+    return json.dumps(header).encode() + b"\n" + content
+
+
+def _unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
+    header, _, content = message.partition(b"\n")
+    return json.loads(header), content
+
+
+def serve(connection: Connection, options: PageOptions) -> None:
     """The child's end: answer requests until the parent is gone."""
     from dataprep.pages.html_text import page_text
 
-    while True:
+    gc.freeze()
+    gc.disable()
+    for number in itertools.count():
         try:
-            header, _, body = connection.recv_bytes().partition(b"\n")
+            request, body = _unpack(connection.recv_bytes())
         except EOFError:
             return
-        request = json.loads(header)
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])
-        page = page_text(
-            body,
-            request["charset"],
-            max_elements=options.max_elements,
-            max_depth=options.max_depth,
-            tables=options.tables,
-        )
+        found = page_text(body, request["charset"], options)
+        if number % _COLLECT_EVERY == 0:
+            gc.collect()
         signal.setitimer(signal.ITIMER_PROF, 0)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        connection.send_bytes(json.dumps({**dataclasses.asdict(page), "kilobytes": peak}).encode())
+        reply = {"extractor": found.extractor, "rule": found.rule, "value": found.value, "kilobytes": peak}
+        connection.send_bytes(_pack(reply, found.text.encode()))
 
 
 def main() -> None:
@@ -150,7 +150,7 @@ def main() -> None:
     logging.disable(logging.CRITICAL)  # every failure is a counted reason already
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    serve(Connection(int(sys.argv[1])), ChildOptions(**json.loads(sys.argv[2])))
+    serve(Connection(int(sys.argv[1])), PageOptions(**json.loads(sys.argv[2])))
 
 
 if __name__ == "__main__":

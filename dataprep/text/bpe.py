@@ -51,6 +51,9 @@ def _from_folder(folder: Path) -> Tokenizer:
     for vocabulary, merges in _PAIRS:
         if (folder / vocabulary).exists() and (folder / merges).exists():
             return _from_pair(folder / vocabulary, folder / merges)
+        named = [sorted(folder.glob(f"*-{name}")) for name in (vocabulary, merges)]
+        if [len(files) for files in named] == [1, 1]:  # gpt2-vocab.json and gpt2-merges.txt, as Megatron calls them
+            return _from_pair(named[0][0], named[1][0])
     pairs = " or ".join(" + ".join(pair) for pair in _PAIRS)
     raise UserError(f"{folder}: holds no tokenizer; expected {TOKENIZER_JSON}, or {pairs}")
 

@@ -23,3 +23,14 @@ def registered_domain(host: str) -> str:
         return host
     known = _suffixes().extract_str(host).top_domain_under_public_suffix
     return known or ".".join(host.split(".")[-2:])
+
+
+def second_level_label(domain: str) -> str | None:
+    """`garden.co.uk` -> `garden`, a bare label -> itself; None for a name below a registered domain."""
+    parts = _suffixes().extract_str(domain)
+    return None if parts.subdomain else parts.domain or None
+
+
+def megatron_label(url: str) -> str:
+    """What `tldextract.extract(url).domain` says of a URL, or of a host alone."""
+    return _suffixes().extract_str(url).domain

@@ -1,38 +1,37 @@
-"""The rules that keep a URL out, in order: domain, extension, too short, malformed.
+"""The rules that keep a URL out, in order: domain, page, extension, too short, malformed.
 
-Pure: a line in, a verdict out. (The last rule, `duplicate`, needs the whole list: see `dataprep.urls`.)
-The lists are data files, `lists/domains-<category>.txt` and `lists/extensions-<category>.txt`:
-one entry per line, `#` starts a comment. A domain entry stands for that host and everything below
-it, and never for other endings: `apple.com` says nothing about `apple.org`.
+Pure: a line in, a verdict out. (The last rule, `duplicate`, needs the whole list: see `dataprep.url_lists.merging`.)
+A domain entry stands for that host and everything below it, and never for other endings: `apple.com`
+says nothing about `apple.org`. A page entry stands for its path and everything below it.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import functools
+import re
+from typing import NamedTuple
 
+from dataprep.crawl.addresses import is_public, parse_address
+from dataprep.url_lists.blacklists import Blacklists, page_key
 from dataprep.url_lists.domains import registered_domain
-from pipelines import store
-from pipelines.errors import UserError
-from pipelines.identity import Address, canonical_url, split_url
+from pipelines.identity import Address, split_url, without_tracking
 
-LISTS = Path(__file__).parents[1] / "lists"
 DOMAIN_BLACKLIST = "domain_blacklist"
+URL_BLACKLIST = "url_blacklist"
 EXTENSION_BLACKLIST = "extension_blacklist"
 TOO_SHORT = "too_short"
 MALFORMED = "malformed"
-DUPLICATE = "duplicate"
+_NO_URL = "not an http or https URL with a valid host"
+# RFC 6761, 6762, 7686, 9476, ICANN's names that are never delegated, and what routers call their network.
+_PRIVATE_ENDINGS = frozenset(
+    (
+        *("alt", "corp", "home", "internal", "intranet", "invalid", "lan"),
+        *("local", "localdomain", "localhost", "mail", "onion", "private"),
+    )
+)
+_PAGE_ENDS = re.compile("[/?&;]|$")
+CACHED_HOSTS = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class Blacklists:
-    """Domains (hosts) and extensions (with their dot), each with its category."""
-
-    domains: dict[str, str]
-    extensions: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What the rules say of one line: its canonical URL, or the rule that it breaks and the value seen."""
 
     canonical: str = ""
@@ -40,59 +39,101 @@ class Verdict:
     value: str = ""
 
 
-def list_files(folder: Path) -> list[Path]:
-    """The blacklists of a folder, in order of name; UserError when it has none."""
-    files = sorted([*folder.glob("domains-*.txt"), *folder.glob("extensions-*.txt")])
-    if not files:
-        raise UserError(f"{folder}: holds no blacklist (domains-<category>.txt, extensions-<category>.txt)")
-    return files
+class HostFacts(NamedTuple):
+    """What the rules say of all URLs of a host."""
+
+    blacklisted: Verdict | None
+    """The verdict when a domain entry covers it."""
+    has_pages: bool
+    problem: str
+    """Why it is no public host; empty where it may be one."""
 
 
-def load_blacklists(files: Iterable[Path]) -> Blacklists:
-    """Read blacklists; an entry that stands in two categories belongs to the first."""
-    lists = Blacklists({}, {})
-    for file in files:
-        kind, _, category = file.stem.partition("-")
-        table = lists.domains if kind == "domains" else lists.extensions
-        for entry in _entries(file):
-            table.setdefault(entry, category)
-    return lists
+NOTHING_SAID = HostFacts(None, has_pages=False, problem="")
 
 
-def _entries(file: Path) -> Iterator[str]:
-    for line in store.read_lines(file):
-        entry = line.decode("utf-8", "replace").partition("#")[0].strip().lower()
-        if entry:
-            yield entry
+class Judge:
+    """Applies the rules to one URL after the other; what concerns hosts is kept for the next URL."""
 
+    def __init__(self, lists: Blacklists, longest_short: int) -> None:
+        self.longest_short = longest_short
+        self._lists = lists
+        self.facts = functools.lru_cache(CACHED_HOSTS)(self.look_up)
 
-def judge(url: str, lists: Blacklists, longest_short: int) -> Verdict:
-    """Apply the rules to one line of a list, in their order.
+    def __call__(self, url: str) -> Verdict:
+        """The verdict on one line of a list."""
+        address = split_url(url)
+        if address is None:
+            return self._no_url(url)
+        facts = self.facts(address.host)
+        if facts.blacklisted:
+            return facts.blacklisted
+        if facts.has_pages and (entry := blacklisted_page(address, self._lists)):
+            return Verdict(rule=URL_BLACKLIST, value=f"{entry} ({self._lists.pages.get(entry)})")
+        if broken := self.extension(path_extension(address.path)):
+            return broken
+        if len(url) <= self.longest_short:
+            return Verdict(rule=TOO_SHORT, value=f"{len(url)} characters")
+        if facts.problem:
+            return Verdict(rule=MALFORMED, value=facts.problem)
+        if len(url.split(None, 1)) > 1:
+            return Verdict(rule=MALFORMED, value="white space inside")
+        return Verdict(without_tracking(address).url)
 
-    >>> judge("http://a.imgur.com/x", load_blacklists(list_files(LISTS)), 8).value
-    'imgur.com (images)'
-    """
-    address = split_url(url)
-    if address and (entry := blacklisted_domain(address.host, lists)):
-        return Verdict(rule=DOMAIN_BLACKLIST, value=f"{entry} ({lists.domains[entry]})")
-    extension = path_extension(address.path if address else url.partition("#")[0].partition("?")[0])
-    if extension in lists.extensions:
-        return Verdict(rule=EXTENSION_BLACKLIST, value=f"{extension} ({lists.extensions[extension]})")
-    if len(url) <= longest_short:
-        return Verdict(rule=TOO_SHORT, value=f"{len(url)} characters")
-    if problem := _malformed(url, address):
-        return Verdict(rule=MALFORMED, value=problem)
-    return Verdict(canonical=canonical_url(url) or "")
+    def extension(self, extension: str) -> Verdict | None:
+        """The verdict on all URLs with this extension, if it is blacklisted."""
+        category = self._lists.extensions.get(extension)
+        return Verdict(rule=EXTENSION_BLACKLIST, value=f"{extension} ({category})") if category else None
+
+    def look_up(self, host: str) -> HostFacts:
+        """What `facts` remembers of a host in canonical form."""
+        entry = blacklisted_domain(host, self._lists)
+        has_pages = self._lists.page_hosts.get(host.removeprefix("www.")) is not None
+        problem = host_problem(host)
+        if not (entry or has_pages or problem):
+            return NOTHING_SAID
+        value = f"{entry} ({self._lists.domains.get(entry)})" if entry else ""
+        return HostFacts(Verdict(rule=DOMAIN_BLACKLIST, value=value) if entry else None, has_pages, problem)
+
+    def _no_url(self, url: str) -> Verdict:
+        if broken := self.extension(path_extension(url.partition("#")[0].partition("?")[0])):
+            return broken
+        if len(url) <= self.longest_short:
+            return Verdict(rule=TOO_SHORT, value=f"{len(url)} characters")
+        return Verdict(rule=MALFORMED, value=_NO_URL)
 
 
 def blacklisted_domain(host: str, lists: Blacklists) -> str | None:
     """The entry that covers `host`: the host itself or a parent, up to its registered domain."""
-    domain = registered_domain(host)
-    while host not in lists.domains:
-        if host == domain or "." not in host:
+    entry = host
+    while lists.domains.get(entry) is None:
+        entry = entry.partition(".")[2]
+        if not entry:
             return None
-        host = host.partition(".")[2]
-    return host
+    return entry if entry == host or len(entry) >= len(registered_domain(host)) else None
+
+
+def blacklisted_page(address: Address, lists: Blacklists) -> str | None:
+    """The entry that covers a page: itself, or a path above it."""
+    key = page_key(address)
+    for end in _PAGE_ENDS.finditer(key):
+        entry = key[: end.start()]
+        if lists.pages.get(entry):
+            return entry
+    return None
+
+
+def host_problem(host: str) -> str:
+    """Why a host is not one of the public web, or nothing: what a crawler must never be sent to.
+
+    The names that exist, and the addresses that they have, are the downloader's to check.
+    """
+    # A host whose last label is a number is an address, and no other name ends with a digit and is one.
+    if (host[-1].isdigit() or ":" in host) and (address := parse_address(host)):
+        return "" if is_public(address) else f"address {host} is not public"
+    if "." not in host or host.rpartition(".")[2] in _PRIVATE_ENDINGS:
+        return f"host {host!r} is no public name"
+    return ""
 
 
 def path_extension(path: str) -> str:
@@ -100,14 +141,3 @@ def path_extension(path: str) -> str:
     name = path.rpartition("/")[2].partition(";")[0]
     stem, dot, extension = name.rpartition(".")
     return f".{extension.lower()}" if dot and stem else ""
-
-
-def _malformed(url: str, address: Address | None) -> str:
-    """Why a line is no URL of a web page, or nothing."""
-    if address is None:
-        return "not an http or https URL with a valid host"
-    if "." not in address.host and ":" not in address.host:
-        return f"host {address.host!r} is no public name"
-    if any(character.isspace() for character in url.strip()):
-        return "white space inside"
-    return ""

@@ -2,13 +2,21 @@
 
 import asyncio
 import contextlib
+import io
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dataprep.crawl.fetched import Fetched
-from dataprep.crawl.local_site import Site, load_site
+from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+from dataprep.crawl.crawler import crawl
+from dataprep.crawl.fetched import Outcome, Packed
+from dataprep.crawl.local_site import LocalServer, Site, load_site, serve
 from dataprep.download import DownloadConfig
 
 HTML = "<!doctype html><html><head><title>T</title></head><body><p>{}</p></body></html>"
@@ -47,11 +55,14 @@ async def no_such_host(name: str) -> list[str]:
     raise OSError(-2, "Name or service not known")
 
 
-@contextlib.asynccontextmanager
-async def raw_server(answer: Callable[[bytes], Awaitable[bytes] | bytes]) -> AsyncGenerator[int]:
-    """A server that sends exactly the bytes that `answer(request head)` gives, then closes; yields its port."""
+Answer = Callable[[bytes], Awaitable[bytes] | bytes]
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+@contextlib.contextmanager
+def raw_server(answer: Answer, *hosts: str) -> Generator[LocalServer]:
+    """A server that sends exactly the bytes that `answer(request head)` gives, then closes."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await reader.readuntil(b"\r\n\r\n")
             found = answer(request)
@@ -62,15 +73,62 @@ async def raw_server(answer: Callable[[bytes], Awaitable[bytes] | bytes]) -> Asy
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    with stream_server(talk, *hosts) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def stream_server(talk: Callable[..., Awaitable[None]], *hosts: str, **options: Any) -> Generator[LocalServer]:
+    """A server that does what `talk(reader, writer)` says, from a thread of its own."""
+    started: Future[tuple[int, Callable[[], None]]] = Future()
+
+    async def until_cancelled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await talk(reader, writer)
+
+    async def run() -> None:
+        stopped = asyncio.Event()
+        async with await asyncio.start_server(until_cancelled, "127.0.0.1", 0, **options) as server:
+            loop = asyncio.get_running_loop()
+            port = server.sockets[0].getsockname()[1]
+            started.set_result((port, partial(loop.call_soon_threadsafe, stopped.set)))
+            await stopped.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    port, stop = started.result()
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield LocalServer(frozenset(hosts or ("raw.test",)), port)
     finally:
-        server.close()
+        stop()
+        thread.join()
 
 
-def by_url(outcomes: list[Fetched]) -> dict[str, Fetched]:
+def crawling(
+    urls: Iterable[str], web: Site | LocalServer, lookup: Any = no_such_host, processes: int = 1, **config: Any
+) -> Iterator[Packed]:
+    """A crawl of a site or of what a server answers, with a scratch folder of its own."""
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-crawl-")))
+        server = stack.enter_context(serve(web)) if isinstance(web, Site) else web
+        yield from crawl(urls, quick(**config), server, lookup, processes=processes, scratch=scratch)
+        assert list(scratch.iterdir()) == [], "a crawl leaves nothing behind"
+
+
+def crawled(urls: Iterable[str], web: Site | LocalServer, lookup: Any = no_such_host, **config: Any) -> list[Outcome]:
+    """The outcomes of a whole crawl, in the order in which they came."""
+    return [packed.outcome for packed in crawling(urls, web, lookup, **config)]
+
+
+def records(packed: Packed) -> dict[str, bytes]:
+    """The blocks of a page's WARC records, by type."""
+    found = ArchiveIterator(io.BytesIO(packed.members), parse_http=False, record_types=WarcRecordType.any_type)
+    return {record.headers["WARC-Type"]: record.reader.read() for record in found}
+
+
+def by_url(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
     """Outcomes by the URL of the list; each URL has one."""
-    found = {fetched.url: fetched for fetched in outcomes}
+    outcomes = list(outcomes)
+    found = {outcome.url: outcome for outcome in outcomes}
     assert len(found) == len(outcomes)
     return found

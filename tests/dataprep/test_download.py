@@ -1,7 +1,8 @@
 """Stage `download`: archive, rejections and log from one crawl; nothing is lost and nothing fetched twice."""
 
+import dataclasses
+import errno
 import gzip
-import io
 import json
 import os
 import signal
@@ -13,12 +14,9 @@ from typing import Any
 
 import pytest
 from fastwarc.warc import ArchiveIterator, WarcRecordType
-from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
-from dataprep.crawl.fetch_store import read_log
-from dataprep.crawl.fetched import Fetched
-from dataprep.crawl.warc_writer import response_block, write_page, write_warcinfo
-from dataprep.download import FETCH_STORE
+from dataprep.crawl.record_log import LogWriter, read_log
+from dataprep.download import FETCH_STORE, DownloadConfig
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import read_rows
@@ -39,6 +37,7 @@ def small_site(folder: Path) -> Path:
         {"url": f"{G}/flaky", "body": HTML.format("flaky"), "fail_first": 1},
         {"url": f"{G}/down", "status": 500},
         {"url": f"{G}/old", "status": 301, "location": "/page/0"},
+        {"url": f"{G}/inside", "status": 302, "location": "http://10.0.0.1/"},
         {"url": f"{G}/robots.txt", "body": "User-agent: *\nDisallow: /private\n"},
         pages=8,
     )
@@ -46,8 +45,7 @@ def small_site(folder: Path) -> Path:
 
 SMALL_LIST = [
     *(f"{G}/page/{i}" for i in range(8)),
-    *(f"{G}/{name}" for name in ("flaky", "down", "old", "private/x", "never")),
-    "http://10.0.0.1/",
+    *(f"{G}/{name}" for name in ("flaky", "down", "old", "private/x", "never", "inside")),
 ]
 
 
@@ -107,7 +105,7 @@ def test_every_url_has_a_page_or_a_reason_and_a_row_in_the_log(tmp_path: Path) -
         f"{G}/down": ("http_status", "500"),
         f"{G}/never": ("http_status", "404"),
         f"{G}/private/x": ("robots_denied", f"{G}/robots.txt"),
-        "http://10.0.0.1/": ("private_address", "10.0.0.1"),
+        f"{G}/inside": ("private_address", "10.0.0.1"),
     }
 
 
@@ -271,71 +269,71 @@ def test_workers_change_no_byte_of_the_archive(tmp_path: Path) -> None:
     assert store.sha256(tmp_path / "1" / "out" / MANIFEST) == store.sha256(tmp_path / "2" / "out" / MANIFEST)
 
 
-# ---- the records themselves
+def test_failures_that_may_pass_are_told_with_the_way_to_ask_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = small_site(tmp_path / "site")
+    listed = write_list(tmp_path / "list.txt", [f"{G}/page/0", f"{G}/never", f"{G}/down"])
+    arguments = [listed, tmp_path / "out", "--local-site", site, *QUICK[:-1], "warning"]
+    assert run_command(SPEC, [*map(str, arguments)]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "1 of 3 URLs failed in ways that may pass" in told
+    assert "--overwrite" in told
+    assert "MILLRACE_REFETCH=failed" in told
 
 
-def a_page(**changes: Any) -> Fetched:
-    values = {
-        "url": f"{G}/old",
-        "final_url": f"{G}/new?x=ä",
-        "redirects": (f"301 {G}/old",),
-        "note": "",
-        "started": "2026-01-31T12:00:00Z",
-        "status": 200,
-        "address": "93.184.216.34",
-        "request_head": "GET /new HTTP/1.1\r\nHost: garden.test\r\n\r\n",
-        "response_head": "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Encoding: gzip\r\n"
-        "Content-Length: 20\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "body": HTML.format("ä").encode(),
-        **changes,
-    }
-    return Fetched(**values)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("connect", ".inf"), ("read", "-1.0"), ("total", "0.0"), ("total", ".nan"), ("read", "100000.0")],
+)
+def test_times_that_make_no_sense_are_refused(
+    name: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {field.name: field.default for field in dataclasses.fields(DownloadConfig)}
+    lines = [f"  {key}: {json.dumps(default)}" for key, default in values.items() if key != f"{name}_seconds"]
+    (tmp_path / "params.yaml").write_text("\n".join(["download:", *lines, f"  {name}_seconds: {value}"]))
+    listed = write_list(tmp_path / "list.txt", [f"{G}/a"])
+    run(listed, tmp_path / "out", "--params", tmp_path / "params.yaml", status=2)
+    assert f"download.{name}_seconds: expected" in capsys.readouterr().err
 
 
-def test_the_archive_is_read_by_warcio_with_valid_digests() -> None:
-    buffer = io.BytesIO()
-    write_warcinfo(buffer, "segment-00000.warc.gz", "2026-01-31T12:00:00Z")
-    write_page(buffer, a_page())
-    buffer.seek(0)
-    records = [
-        (record.rec_type, record.rec_headers, record.http_headers, record.content_stream().read())
-        for record in WarcioIterator(buffer, check_digests="raise")
-    ]
-    assert [kind for kind, *_ in records] == ["warcinfo", "request", "response", "metadata"]
-    _, headers, http, body = records[2]
-    assert headers.protocol == "WARC/1.1"
-    assert headers["WARC-Target-URI"] == f"{G}/new?x=ä"
-    assert headers["WARC-IP-Address"] == "93.184.216.34"
-    assert body == a_page().body
-    assert http["Content-Length"] == str(len(body))
-    assert http["X-Crawler-Content-Encoding"] == "gzip"
-    assert http["Content-Encoding"] is None
-    assert {headers["WARC-Concurrent-To"] for kind, headers, *_ in records if kind in ("request", "metadata")} == {
-        headers["WARC-Record-ID"]
-    }
-    assert records[3][3].decode() == f"list-url: {G}/old\r\nredirect: 301 {G}/old\r\n"
+@pytest.mark.parametrize("user_agent", ["", " /1", "bot/1\nCookie: a=b", "b\u00f6t/1"])
+def test_a_user_agent_that_names_nobody_or_breaks_out_of_its_header_is_refused(
+    user_agent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = tmp_path / "urls.txt"
+    urls.write_text("http://garden.test/a\n")
+    assert run_command(SPEC, [str(urls), str(tmp_path / "out"), "--user-agent", user_agent]) == 2
+    assert capsys.readouterr().err.startswith(f"error: download.user_agent {user_agent!r}: expected")
 
 
-def test_each_record_is_a_gzip_member_of_its_own() -> None:
-    buffer = io.BytesIO()
-    write_page(buffer, a_page())
-    data = buffer.getvalue()
-    starts = [i for i in range(len(data)) if data.startswith(b"\x1f\x8b\x08", i)]
-    assert len([start for start in starts if gzip.GzipFile(fileobj=io.BytesIO(data[start:])).read(4) == b"WARC"]) == 3
+def test_a_full_disk_stops_the_crawl_with_a_word_and_it_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = small_site(tmp_path / "site")
+    listed = write_list(tmp_path / "list.txt", SMALL_LIST[:8])
+    append, kept = LogWriter.append, []
+
+    def append_until_full(self: LogWriter, *arguments: Any) -> Any:
+        if len(kept) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        kept.append(append(self, *arguments))
+        return kept[-1]
+
+    monkeypatch.setattr(LogWriter, "append", append_until_full)
+    run(listed, tmp_path / "out", "--local-site", site, status=1)
+    assert "No space left on device" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    run(listed, tmp_path / "out", "--local-site", site)
+    assert [fetched_in(log) for log in sorted((tmp_path / FETCH_STORE).iterdir())] == [3, 5]
+    assert len(responses(tmp_path / "out")) == 8
 
 
-def test_record_ids_follow_from_the_page() -> None:
-    def ids(page: Fetched) -> set[str]:
-        buffer = io.BytesIO()
-        write_page(buffer, page)
-        buffer.seek(0)
-        return {record.rec_headers["WARC-Record-ID"] for record in WarcioIterator(buffer)}
-
-    assert ids(a_page()) == ids(a_page(started="2027-01-01T00:00:00Z"))
-    assert not ids(a_page()) & ids(a_page(body=b"<html>other</html>"))
-    assert len(ids(a_page())) == 3
-
-
-def test_a_header_without_a_colon_stays_as_it_is() -> None:
-    block = response_block(a_page(response_head="HTTP/1.1 200 \r\nodd line\r\n\r\n", body=b"x"))
-    assert block == b"HTTP/1.1 200 \r\nodd line\r\nContent-Length: 1\r\n\r\nx"
+def test_segments_may_be_limited_in_size_too(tmp_path: Path) -> None:
+    site = small_site(tmp_path / "site")
+    listed = write_list(tmp_path / "list.txt", SMALL_LIST[:6])
+    run(listed, tmp_path / "out", "--local-site", site, "--urls-per-segment", 3, "--segment-bytes", 1)
+    names = [name for name in Manifest.load(tmp_path / "out" / MANIFEST).files if "/" not in name]
+    assert names == [f"segment-0000{k}{part}.warc.gz" for k in (0, 1) for part in ("", "_01", "_02")]
+    assert [uri for uri, _ in responses(tmp_path / "out")] == SMALL_LIST[:6]

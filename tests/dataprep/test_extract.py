@@ -1,7 +1,6 @@
 """Stage `extract`: archives of any origin in, documents out, and a reason for every record that gives none."""
 
 import gzip
-import io
 import json
 import os
 import signal
@@ -13,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from dataprep.crawl.fetched import Fetched
-from dataprep.crawl.warc_writer import write_page
-from dataprep.pages.warc_reader import GzipStream, read_pages
+from dataprep.sources import parts
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import part_files, read_rows
-from pipelines.errors import UserError
 from pipelines.identity import document_id
 from pipelines.manifest import MANIFEST, Manifest
 from pipelines.stage import run_command
-from tests.dataprep.sites import HTML, TEXT
+from tests.dataprep.archives import archive_of, chunked, damage_response, http, page, record, response
+from tests.dataprep.sites import TEXT
 
 ROOT = Path(__file__).parents[2]
 SPEC = StageSpec.load("dataprep.extract")
@@ -46,37 +43,6 @@ def rejected(output: Path) -> list[tuple[str, str, str]]:
     return [(row["url"], row["rule"], row["value"]) for file in files for row in read_rows(file)]
 
 
-def record(kind: str, url: str, block: bytes, content_type: str, **headers: str) -> bytes:
-    lines = {
-        "WARC-Type": kind,
-        "WARC-Target-URI": url,
-        "WARC-Record-ID": "<urn:uuid:00000000-0000-0000-0000-000000000000>",
-        "WARC-Date": "2026-01-31T12:00:00Z",
-        "Content-Type": content_type,
-        **{name.replace("_", "-"): value for name, value in headers.items()},
-        "Content-Length": headers.get("Content_Length", str(len(block))),
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"WARC/1.0\r\n{head}\r\n".encode() + block + b"\r\n\r\n"
-
-
-def http(body: bytes, *headers: str, status: str = "200 OK", type_: str = "text/html") -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Type: {type_}", *headers]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-def response(url: str, block: bytes, **headers: str) -> bytes:
-    return record("response", url, block, "application/http; msgtype=response", **headers)
-
-
-def page(number: int) -> bytes:
-    return HTML.format(f"{number} {TEXT}").encode()
-
-
-def chunked(body: bytes) -> bytes:
-    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-
-
 CASES: list[tuple[str, bytes, str, str]] = [
     # what it is, the record, rule ("" for a document), value
     ("a page", response("http://a.test/1", http(page(1))), "", ""),
@@ -96,7 +62,8 @@ CASES: list[tuple[str, bytes, str, str]] = [
     ("no text", response("http://a.test/none", http(b"<html><body></body></html>")), "empty_text", "page of 26 bytes"),
     ("no page", response("http://a.test/words", http(b"words")), "not_html", "no tags that make a page"),
     ("a revisit", record("revisit", "http://a.test/again", http(b""), "application/http"), "revisit", ""),
-    ("text", record("conversion", "http://a.test/wet", b"words", "text/plain"), "not_html", "text/plain"),
+    ("blank text", record("conversion", "http://a.test/wet", b" ", "text/plain"), "empty_text", "of 1 bytes"),
+    ("JSON made of it", record("conversion", "http://a.test/j", b"{}", "application/json"), "not_html", "json"),
     ("cut short", response("http://a.test/cut", http(page(1)), WARC_Truncated="length"), "truncated_record", "length"),
     ("no HTTP at all", response("http://a.test/x", b"\x00\x01\x02"), "invalid_http", ""),
     ("damaged gzip", response("http://a.test/g", http(b"no gzip", "Content-Encoding: gzip")), "invalid_http", ""),
@@ -130,17 +97,10 @@ def test_every_record_is_a_document_or_has_its_reason(tmp_path: Path) -> None:
         assert value in reasons[name][1], name
     assert manifest is not None
     assert (manifest.counts.rows_in, manifest.counts.rows_out) == (len(CASES), 9)
-
-
-def archive_of(path: Path, numbers: range) -> Path:
-    with path.open("wb") as file:
-        for i in numbers:
-            url = f"http://garden.test/{i}?utm_source=x"
-            head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
-            write_page(
-                file, Fetched(url=url, final_url=url, started="2026-01-31T12:00:00Z", response_head=head, body=page(i))
-            )
-    return path
+    assert {name: n for name, n in manifest.counts.totals.items() if name.startswith("skipped_")} == {
+        "skipped_request": 1,
+        "skipped_warcinfo": 1,
+    }
 
 
 def test_our_own_segments_and_documents_come_out_in_order(tmp_path: Path) -> None:
@@ -160,18 +120,29 @@ def test_our_own_segments_and_documents_come_out_in_order(tmp_path: Path) -> Non
     assert found[-1]["text"] == "ready"
     assert manifest.counts.rejected == {"invalid_json": 1}
     assert [name for name in manifest.files if "/" not in name] == [
-        "part-00000.parquet",
-        "part-00001.parquet",
+        "part-00000-00000.parquet",
+        "part-00001-00000.parquet",
         "part-00002-00000.parquet",
     ]
 
 
-def test_workers_hash_seed_and_a_kill_change_no_byte(tmp_path: Path) -> None:
-    folder = tmp_path / "download"
-    folder.mkdir()
+def many_sources(folder: Path) -> Path:
+    """Archives, one of them damaged, pages and documents."""
+    (folder / "pages" / "deep").mkdir(parents=True)
     for k in range(4):
         archive_of(folder / f"segment-{k:05}.warc.gz", range(k * 20, k * 20 + 20))
-    run(folder, tmp_path / "one", "--workers", 1)
+    damage_response(folder / "segment-00002.warc.gz", 7)
+    for k in range(8):
+        (folder / "pages" / "deep" / f"{k}.html").write_bytes(page(k))
+    (folder / "documents.jsonl").write_text("".join(json.dumps({"text": f"text {k}"}) + "\n" for k in range(9)))
+    return folder
+
+
+def test_workers_hash_seed_and_a_kill_change_no_byte(tmp_path: Path) -> None:
+    folder = many_sources(tmp_path / "in")
+    manifest = run(folder, tmp_path / "one", "--workers", 1)
+    assert manifest is not None
+    assert (manifest.counts.rows_out, manifest.counts.rejected) == (79 + 8 + 9, {"damaged_record": 1})
     command = [sys.executable, "-m", "dataprep.extract", str(folder), str(tmp_path / "two"), "--workers", "2"]
     environment = {**os.environ, "PYTHONHASHSEED": "99", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -185,28 +156,74 @@ def test_workers_hash_seed_and_a_kill_change_no_byte(tmp_path: Path) -> None:
     assert store.sha256(tmp_path / "one" / MANIFEST) == store.sha256(tmp_path / "two" / MANIFEST)
 
 
-def test_a_cut_archive_gives_what_is_whole_and_says_where_it_ends(tmp_path: Path) -> None:
-    data = archive_of(tmp_path / "whole.warc.gz", range(6)).read_bytes()
-    whole = list(read_pages(tmp_path / "whole.warc.gz", 10**6))
-    assert len(whole) == 6
-    for size in range(len(data) // 2, len(data), 211):
-        (tmp_path / "cut.warc.gz").write_bytes(data[:size])
-        found = list(read_pages(tmp_path / "cut.warc.gz", 10**6))
-        good = [each for each in found if not each.rule]
-        assert good == whole[: len(good)]
-        at_a_boundary = data[size:].startswith(b"\x1f\x8b\x08\x00\x00")
-        assert [each.rule for each in found[len(good) :]] == ([] if at_a_boundary else ["truncated_record"]), size
+def test_a_large_archive_is_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = archive_of(tmp_path / "large.warc.gz", range(40))
+    run(archive, tmp_path / "whole", "--workers", 1)
+    monkeypatch.setattr(parts, "SPLIT_BYTES", archive.stat().st_size // 5)
+    run(archive, tmp_path / "one", "--workers", 1)
+    run(archive, tmp_path / "two", "--workers", 2)
+    assert len(part_files(tmp_path / "two")) == 5
+    assert documents(tmp_path / "two") == documents(tmp_path / "whole")
+    assert store.sha256(tmp_path / "one" / MANIFEST) == store.sha256(tmp_path / "two" / MANIFEST)
 
 
-def test_a_damaged_member_costs_what_follows_it_and_is_counted(tmp_path: Path) -> None:
-    data = bytearray(archive_of(tmp_path / "whole.warc.gz", range(6)).read_bytes())
-    middle = len(data) // 2
-    data[middle : middle + 40] = b"\xff" * 40
-    (tmp_path / "bad.warc.gz").write_bytes(data)
+def test_pages_in_folders_are_called_by_their_paths(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mirror = tmp_path / "mirror"
+    (mirror / "a.test" / "sub").mkdir(parents=True)
+    (mirror / "a.test" / "index.html").write_bytes(page(1))
+    latin = f"<html><head><meta charset=iso-8859-1></head><body><p>Grüße. {TEXT}</p></body></html>"
+    (mirror / "a.test" / "sub" / "page.htm.gz").write_bytes(gzip.compress(latin.encode("latin-1")))
+    (mirror / "b.xhtml").write_bytes(page(2))
+    (mirror / "picture.png").write_bytes(b"\x89PNG")
+    (mirror / "b.warc.wat.gz").write_bytes(b"")
+    arguments = [str(mirror), str(tmp_path / "out"), "--workers", "1", "--log-level", "warning"]
+    assert run_command(SPEC, arguments) == 0
+    found = documents(tmp_path / "out")
+    assert [row["url"] for row in found] == ["a.test/index.html", "a.test/sub/page.htm.gz", "b.xhtml"]
+    assert found[1]["text"].startswith("Grüße. The miller")
+    assert {row["source"] for row in found} == {"mirror"}
+    warning = capfd.readouterr().err
+    assert "picture.png (no kind of source by its name)" in warning
+    assert "b.warc.wat.gz (a WAT file holds no text" in warning
+
+
+def test_the_kind_of_a_source_can_be_said(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "index.php").write_bytes(page(1))
+    (tmp_path / "in" / "style").write_bytes(b"p { color: red }")
+    (tmp_path / "in" / "truth.json").write_text("{")
+    manifest = run(tmp_path / "in", tmp_path / "out", "--workers", 1, "--source", "html")
+    assert manifest is not None
+    assert (manifest.counts.rows_out, manifest.counts.rejected) == (1, {"not_html": 1})
+
+
+def test_hostile_pages_cost_themselves_alone(tmp_path: Path) -> None:
+    hostile = [
+        b"<html><body><p " + b" ".join(b'a%d="x"' % i for i in range(100_000)) + b">text</p></body></html>",
+        b"<html><body>" + b"<div>" * 1_900_000,
+        b"<html><body>" + b"<p>a</p>" * 200_000,
+        b"<html><body><table><tr><td colspan=9000000000000000 rowspan=99999999>x</td></tr></table></body></html>",
+        b"<html><body>" + b"&lt;" * 2_000_000 + b"</body></html>",
+        b"<html><body>" + b"<b><i>" * 3000 + b"</b>" * 3000,
+    ]
+    pages = [page(0), *(each for body in hostile for each in (body, page(1)))]
+    records = [response(f"http://a.test/{i}", http(body)) for i, body in enumerate(pages)]
+    (tmp_path / "a.warc").write_bytes(b"".join(records))
+    manifest = run(tmp_path / "a.warc", tmp_path / "out", "--workers", 1, "--page-seconds", 0.3)
+    assert manifest is not None
+    assert manifest.counts.rows_in == len(pages)
+    urls = {row["url"] for row in documents(tmp_path / "out")}
+    assert {f"http://a.test/{i}" for i in range(0, len(pages), 2)} <= urls
+    assert manifest.counts.rows_out + sum(manifest.counts.rejected.values()) == len(pages)
+    assert len(rejected(tmp_path / "out")) >= 3
+
+
+def test_a_damaged_member_costs_its_record_and_is_counted(tmp_path: Path) -> None:
+    damage_response(archive_of(tmp_path / "bad.warc.gz", range(6)), 2)
     manifest = run(tmp_path / "bad.warc.gz", tmp_path / "out", "--workers", 1)
     assert manifest is not None
-    assert 1 <= manifest.counts.rows_out < 6
-    assert manifest.counts.rejected == {"truncated_record": 1}
+    assert [row["url"][-1] for row in documents(tmp_path / "out")] == ["0", "1", "3", "4", "5"]
+    assert manifest.counts.rejected == {"damaged_record": 1}
 
 
 @pytest.mark.parametrize(
@@ -249,24 +266,13 @@ def test_one_jsonl_file_may_be_the_output(tmp_path: Path) -> None:
     assert [line["url"] for line in lines] == ["http://garden.test/0", "http://garden.test/1"]
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 16])
-def test_members_are_read_in_pieces_of_any_size(size: int) -> None:
-    data = b"".join(gzip.compress(b"member %d " % i * (i * 50)) for i in range(8))
-    stream = GzipStream(io.BytesIO(data))
-    out = b""
-    while piece := stream.read(size):
-        assert len(piece) <= size
-        out += piece
-    assert out == b"".join(b"member %d " % i * (i * 50) for i in range(8))
-    assert (stream.damage, stream.tell()) == ("", len(out))
-
-
 @needs_warcs
 @pytest.mark.parametrize(
     ("name", "rows_in", "rows_out", "reasons"),
     [
         ("commoncrawl-whirlwind.warc.gz", 1, 1, {}),
-        ("commoncrawl-whirlwind.warc.wet.gz", 1, 0, {"not_html": 1}),
+        ("commoncrawl-whirlwind.warc.wet.gz", 1, 1, {}),
+        ("copycat-cc-small-sample-1262850551027_8.arc", 8, 8, {}),
         ("dolma-sample-0000.warc.gz", 24, 22, {"not_html": 2}),
         ("pywb-dupes.warc.gz", 12, 1, {"http_status": 1, "not_html": 1, "revisit": 9}),
         ("resiliparse-warcfile.warc.gz", 16, 16, {}),
@@ -277,9 +283,3 @@ def test_real_archives(name: str, rows_in: int, rows_out: int, reasons: dict[str
     assert manifest is not None
     counts = manifest.counts
     assert (counts.rows_in, counts.rows_out, counts.rejected) == (rows_in, rows_out, reasons)
-
-
-@needs_warcs
-def test_an_arc_file_is_no_warc_file() -> None:
-    with pytest.raises(UserError, match="not a readable WARC file"):
-        list(read_pages(WARCS / "copycat-cc-small-sample-1262850551027_8.arc", 10**7))

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines import identity
 from pipelines.identity import canonical_url, document_id, normal_host, split_url
 
 CANONICAL = {
@@ -19,6 +20,9 @@ CANONICAL = {
     "http://garden.test/a?#part": "http://garden.test/a",
     "http://garden.test/a?utm_source=x&UTM_Medium=y&q=1": "http://garden.test/a?q=1",
     "http://garden.test/a?fbclid=1": "http://garden.test/a",
+    "http://garden.test/a?gbraid=1&_ga=2&q=1&hsCtaTracking=3&mtm_cid=4": "http://garden.test/a?q=1",
+    "http://garden.test/a?utm%5Fsource=x": "http://garden.test/a",
+    "http://garden.test/a?utm_=1&gclid_x=2&my_gclid=3": "http://garden.test/a?utm_=1&gclid_x=2&my_gclid=3",
     "http://garden.test/a?q=utm_source": "http://garden.test/a?q=utm_source",
     "http://garden.test/a?b=2&a=1": "http://garden.test/a?b=2&a=1",
     "http://garden.test/a?x=1&&y=2&": "http://garden.test/a?x=1&y=2",
@@ -36,6 +40,10 @@ CANONICAL = {
     "http://%67arden.test/": "http://garden.test/",
     "http://bücher.test/": "http://xn--bcher-kva.test/",
     "http://BÜCHER.test/": "http://xn--bcher-kva.test/",
+    "http://straße.test/": "http://xn--strae-oqa.test/",
+    "http://STRASSE.test/": "http://strasse.test/",
+    "http://www.fußBÜCHER.test/": "http://www.xn--fubcher-1va6x.test/",
+    "hTTps://garden.test/": "https://garden.test/",
     "http://under_score.garden.test/": "http://under_score.garden.test/",
     "http://127.0.0.1/": "http://127.0.0.1/",
     "http://2130706433/": "http://127.0.0.1/",
@@ -125,3 +133,22 @@ def test_document_id_depends_on_canonical_url_and_text_only() -> None:
     assert document_id("http://garden.test/a", "text") != document_id("http://garden.test/a", "text.")
     assert document_id("row 1", "text") != document_id("row 2", "text")
     assert document_id("http://garden.test/a", "text").hex() == "bdc19a6c35b1e912348e24c1400aa601"
+
+
+SPELLINGS = st.lists(
+    st.sampled_from(
+        [
+            *("http://", "HTTPS://", "garden.test", "GARDEN.test.", "127.1", "a_b.test", "ü.test", "x..y", "a" * 64),
+            *("/", "//", "..", ".", "%2e", "%2F", "%7e", "%", "%zz", "?", "&", "=", "utm_source=x", "gclid", "q=1"),
+            *("#", "# b", ":", "80", ":443", ":99999", ":0", "@", "[::1]", "\\", " ", "\t", "é", "|", "+", ";v", "\n"),
+        ]
+    ),
+    max_size=9,
+).map("".join)
+
+
+@settings(deadline=None, max_examples=500)
+@given(SPELLINGS)
+def test_the_quick_way_to_take_a_url_apart_is_the_general_one(text: str) -> None:
+    for url in (text, f"http://garden.test{text}"):
+        assert split_url(url) == identity._split_any(url)

@@ -1,8 +1,10 @@
 """Files and folders appear whole or not at all."""
 
+import bz2
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from pipelines import store
 from pipelines.errors import UserError
@@ -66,3 +68,33 @@ def test_a_broken_manifest_is_one_clear_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(UserError, match=r"manifest.json: not "):
         load_checked(tmp_path)
+
+
+LINES = [b"http://garden.test/%d" % i for i in range(5000)]
+
+
+def packed(suffix: str) -> bytes:
+    data = b"\n".join(LINES)
+    if suffix == ".bz2":
+        return bz2.compress(data)
+    long = zstandard.ZstdCompressionParameters.from_level(1, window_log=31, enable_ldm=True)
+    packer = zstandard.ZstdCompressor(compression_params=long).compressobj()
+    half = len(data) // 2
+    return zstandard.compress(data[:half]) + packer.compress(data[half:]) + packer.flush()
+
+
+@pytest.mark.parametrize("suffix", [".zst", ".bz2"])
+def test_packed_lines_are_read_also_of_several_frames_and_a_window_of_two_gibibytes(
+    suffix: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"list{suffix}").write_bytes(packed(suffix))
+    assert list(store.read_lines(tmp_path / f"list{suffix}")) == LINES
+
+
+@pytest.mark.parametrize("suffix", [".zst", ".bz2"])
+@pytest.mark.parametrize("cut", [0.5, 0.999])
+def test_packed_lines_that_end_early_are_one_clear_line(suffix: str, cut: float, tmp_path: Path) -> None:
+    data = packed(suffix)
+    (tmp_path / f"list{suffix}").write_bytes(data[: int(len(data) * cut)])
+    with pytest.raises(UserError, match="cut off, damaged or of another kind"):
+        list(store.read_lines(tmp_path / f"list{suffix}"))

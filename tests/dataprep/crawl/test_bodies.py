@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from dataprep.crawl.bodies import BodyDecoder, BodyEncodingError, BodyTooLargeError
+from dataprep.crawl.bodies import BodyDecoder, BodyEncodingError, BodyExpansionError, BodyTooLargeError
 from dataprep.pages.sniffing import may_be_html, why_not_html
 
 TEXT = b"".join(b"<p>line %d of the page</p>" % i for i in range(5000))
@@ -63,6 +63,19 @@ def test_a_bomb_is_refused_after_the_limit_and_not_unpacked() -> None:
     with pytest.raises(BodyTooLargeError, match="more than 100000 bytes decoded"):
         decoder.feed(bomb)
     assert len(decoder.body) == 100_001
+
+
+def test_a_body_that_grew_too_much_is_refused_whatever_its_chunks_and_a_small_one_is_not() -> None:
+    for chunk in (7, 1000, 10**6):
+        sent = gzip.compress(b"<p>" + b" " * 200_000)
+        decoder = BodyDecoder("gzip", 10**6, max_expansion=100)
+        for start in range(0, len(sent), chunk):
+            decoder.feed(sent[start : start + chunk])
+        with pytest.raises(BodyExpansionError, match=rf"200003 bytes decoded, from {len(sent)} sent"):
+            decoder.finish()
+    small = BodyDecoder("gzip", 10**6, max_expansion=100)
+    small.feed(gzip.compress(b" " * 90_000))
+    assert small.finish() == b" " * 90_000
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

@@ -1,24 +1,39 @@
 """The crawler over real HTTP on loopback: retries, robots.txt, redirects, refusals, and nobody waits for the slow."""
 
 import asyncio
+import errno
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
 
-from dataprep.crawl.crawler import crawl
-from dataprep.crawl.fetched import Fetched
-from dataprep.crawl.local_site import SITE_TIME
-from tests.dataprep.sites import HTML, TEXT, by_url, make_site, no_such_host, quick, site_of
+from dataprep.crawl import crawler, local_site
+from dataprep.crawl.backlog import Backlog
+from dataprep.crawl.fetched import Outcome
+from dataprep.crawl.jobs import Job
+from dataprep.crawl.local_site import SITE_TIME, load_site
+from tests.dataprep.sites import (
+    HTML,
+    TEXT,
+    by_url,
+    crawled,
+    crawling,
+    make_site,
+    no_such_host,
+    quick,
+    raw_server,
+    site_of,
+)
 
 G = "http://garden.test"
 
 
-def outcomes(site_folder: Path, urls: list[str], **config: object) -> dict[str, Fetched]:
-    from dataprep.crawl.local_site import load_site
-
-    return by_url(list(crawl(urls, quick(**config), load_site(site_folder), no_such_host)))
+def outcomes(site_folder: Path, urls: list[str], **config: object) -> dict[str, Outcome]:
+    return by_url(crawled(urls, load_site(site_folder), **config))
 
 
 def test_pages_errors_and_redirects_each_have_their_outcome(tmp_path: Path) -> None:
@@ -115,7 +130,7 @@ def test_private_places_are_refused_as_literals_by_redirect_and_by_name(tmp_path
         f"{G}/hex": "127.0.0.1",
         f"{G}/name": "10.1.2.3 (for inside.test)",
     }
-    found = by_url(list(crawl(urls, quick(), site, lookup)))
+    found = by_url(crawled(urls, site, lookup))
     assert {url: (f.rule, f.value) for url, f in found.items()} == {
         url: ("private_address", value) for url, value in urls.items()
     }
@@ -125,7 +140,7 @@ def test_private_places_are_refused_as_literals_by_redirect_and_by_name(tmp_path
 
 def test_an_unknown_host_is_a_dns_error_for_later(tmp_path: Path) -> None:
     site = site_of(tmp_path, pages=1)
-    [found] = crawl(["http://unknown.test/"], quick(), site, no_such_host)
+    [found] = crawled(["http://unknown.test/"], site)
     assert (found.rule, found.transient, found.attempts) == ("dns_error", True, 1)
     assert "not known" in found.value
 
@@ -150,8 +165,8 @@ def test_a_slow_host_and_a_silent_name_server_stall_nobody(tmp_path: Path) -> No
 
     urls = [f"http://slow{i}.test/x" for i in range(3)] + [f"http://silent{i}.test/" for i in range(3)]
     urls += [f"{G}/page/{i}" for i in range(60)]
-    config = quick(concurrency=8, per_host=2, max_attempts=1, read_seconds=2.0, total_seconds=2.0)
-    order = list(crawl(urls, config, site, lookup))
+    config = {"concurrency": 8, "per_host": 2, "max_attempts": 1, "read_seconds": 2.0, "total_seconds": 2.0}
+    order = crawled(urls, site, lookup, **config, connect_seconds=2.0)
     assert all(fetched.url.startswith(G) for fetched in order[:60]), "all fast pages come before any slow one"
     assert {fetched.rule for fetched in order[:60]} == {""}
     assert {fetched.rule for fetched in order[60:]} == {"timeout", "robots_unreachable"}
@@ -162,8 +177,8 @@ def test_a_failing_host_waits_without_holding_a_place(tmp_path: Path) -> None:
     """With a single place, 20 pages are fetched while a retry is waiting for its time."""
     site = site_of(tmp_path, {"url": "http://down.test/x", "status": 503}, pages=20)
     urls = ["http://down.test/x", *(f"{G}/page/{i}" for i in range(20))]
-    config = quick(concurrency=1, max_attempts=2, backoff_seconds=2.0, robots=False)
-    order = [fetched.url for fetched in crawl(urls, config, site, no_such_host)]
+    found = crawled(urls, site, concurrency=1, max_attempts=2, backoff_seconds=2.0, robots=False)
+    order = [outcome.url for outcome in found]
     assert order[-1] == "http://down.test/x"
 
 
@@ -174,24 +189,22 @@ def test_retry_after_is_waited_for_and_too_long_a_wait_is_left_to_a_later_run(tm
         {"url": f"{G}/late", "body": HTML, "fail_first": 1, "headers": {"Retry-After": "86400"}},
     )
     started = time.monotonic()
-    [soon] = crawl([f"{G}/soon"], quick(robots=False), site, no_such_host)
+    [soon] = crawled([f"{G}/soon"], site, robots=False)
     assert (soon.rule, soon.attempts) == ("", 2)
     assert time.monotonic() - started >= 1.0
-    [late] = crawl([f"{G}/late"], quick(robots=False), site, no_such_host)
+    [late] = crawled([f"{G}/late"], site, robots=False)
     assert (late.rule, late.value, late.attempts, late.transient) == ("http_status", "503", 1, True)
 
 
 def test_a_host_is_asked_no_more_often_than_it_likes(tmp_path: Path) -> None:
     site = site_of(tmp_path, {"url": f"{G}/robots.txt", "body": "User-agent: *\nCrawl-delay: 0.2\n"}, pages=4)
     started = time.monotonic()
-    found = list(crawl([f"{G}/page/{i}" for i in range(4)], quick(per_host=4), site, no_such_host))
+    found = crawled([f"{G}/page/{i}" for i in range(4)], site, per_host=4)
     assert {f.rule for f in found} == {""}
     assert time.monotonic() - started >= 0.6
 
 
 def test_limits_on_requests_under_way_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataprep.crawl import local_site
-
     hosts = [f"h{i}.test" for i in range(6)]
     entries = [
         {"url": f"http://{host}/{i}", "delay_seconds": 0.02, "body": HTML.format(TEXT)}
@@ -215,7 +228,7 @@ def test_limits_on_requests_under_way_hold(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(local_site._Answers, "answer", counted)
     urls = [str(entry["url"]) for entry in entries]
-    found = list(crawl(urls, quick(concurrency=7, per_host=2, robots=False), site, no_such_host))
+    found = crawled(urls, site, concurrency=7, per_host=2, robots=False)
     assert {f.rule for f in found} == {""}
     assert most == {"all": 7, "host": 2}
 
@@ -224,8 +237,231 @@ def test_leaving_early_cancels_and_closes_everything(tmp_path: Path) -> None:
     site = site_of(tmp_path, {"url": f"{G}/slow", "delay_seconds": 30.0, "body": HTML}, pages=3)
     before = threading.active_count()
     started = time.monotonic()
-    crawling = crawl([f"{G}/slow", *(f"{G}/page/{i}" for i in range(3))], quick(read_seconds=30.0), site, no_such_host)
-    assert next(crawling).rule == ""
-    crawling.close()  # type: ignore[attr-defined]
+    under_way = crawling([f"{G}/slow", *(f"{G}/page/{i}" for i in range(3))], site, read_seconds=30.0)
+    assert next(under_way).outcome.rule == ""
+    under_way.close()  # type: ignore[attr-defined]
     assert time.monotonic() - started < 3.0
     assert threading.active_count() <= before + 1
+
+
+class Watched:
+    """A server of plain pages that notes when each host was asked for what, and how many at once."""
+
+    def __init__(self, answers: dict[str, bytes], seconds: float = 0.0) -> None:
+        self.requests: list[tuple[str, str, float]] = []
+        self.most: Counter[str] = Counter()
+        self._answers = answers
+        self._seconds = seconds
+        self._under_way: Counter[str] = Counter()
+
+    async def __call__(self, request: bytes) -> bytes:
+        path = request.split(b" ")[1].decode()
+        host = request.partition(b"\r\nHost: ")[2].partition(b"\r\n")[0].decode()
+        self.requests.append((host, path, time.monotonic()))
+        self._under_way[host] += 1
+        self.most[host] = max(self.most[host], self._under_way[host])
+        await asyncio.sleep(self._seconds)
+        self._under_way[host] -= 1
+        return self._answers.get(f"{host}{path}", MISSING if path == "/robots.txt" else GOOD)
+
+    def asked(self, host: str) -> list[str]:
+        return [path for asked, path, _ in self.requests if asked == host]
+
+    def gaps(self, host: str) -> list[float]:
+        times = [moment for asked, _, moment in self.requests if asked == host]
+        return [later - sooner for sooner, later in pairwise(times)]
+
+
+def answer(*lines: str, body: bytes = b"", status: str = "200 OK") -> bytes:
+    head = [f"HTTP/1.1 {status}", "Content-Type: text/html", f"Content-Length: {len(body)}", *lines]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+GOOD = answer(body=HTML.encode())
+MISSING = answer(status="404 Not Found")
+
+
+def moved(location: str) -> bytes:
+    return answer(f"Location: {location}", status="302 Found")
+
+
+def test_a_redirect_keeps_to_the_manners_of_the_host_it_leads_to() -> None:
+    """Eight hosts redirect to one that wants 0.1 s between requests and closes /private."""
+    hosts = [f"h{i}.test" for i in range(8)]
+    answers = {f"{host}/": moved(f"http://slow.test/{i}") for i, host in enumerate(hosts)}
+    answers["h0.test/"] = moved("http://slow.test/private/x")
+    rules = b"User-agent: *\nCrawl-delay: 0.1\nDisallow: /private/\n"
+    answers["slow.test/robots.txt"] = answer(body=rules)
+    watched = Watched(answers)
+    with raw_server(watched, "slow.test", *hosts) as server:
+        found = by_url(crawled([f"http://{host}/" for host in hosts], server))
+    assert watched.asked("slow.test")[0] == "/robots.txt"
+    assert watched.asked("slow.test").count("/robots.txt") == 1
+    assert not any("private" in path for path in watched.asked("slow.test"))
+    assert min(watched.gaps("slow.test")) > 0.09
+    assert found["http://h0.test/"].rule == "robots_denied"
+    assert found["http://h1.test/"].final_url == "http://slow.test/1"
+    assert found["http://h1.test/"].redirects == ("302 http://h1.test/",)
+    assert {outcome.attempts for outcome in found.values()} == {1}
+
+
+def test_redirects_of_many_hosts_to_one_keep_to_its_limit() -> None:
+    hosts = [f"h{i}.test" for i in range(40)]
+    watched = Watched({f"{host}/": moved(f"http://one.test/{host}") for host in hosts}, seconds=0.01)
+    with raw_server(watched, "one.test", *hosts) as server:
+        found = crawled([f"http://{host}/" for host in hosts], server, per_host=2)
+    assert {outcome.rule for outcome in found} == {""}
+    assert watched.most["one.test"] == 2
+
+
+def test_a_robots_txt_elsewhere_is_asked_for_in_the_turn_of_its_host_and_its_own_waits() -> None:
+    hosts = [f"h{i}.test" for i in range(10)]
+    answers = {f"{host}/robots.txt": moved("http://one.test/all-robots") for host in hosts}
+    answers["one.test/all-robots"] = answer(body=b"User-agent: *\nDisallow: /no\n")
+    answers["h3.test/robots.txt"] = moved("http://10.0.0.1/robots.txt")
+    answers["h4.test/robots.txt"] = moved("/robots.txt")
+    watched = Watched(answers, seconds=0.01)
+    with raw_server(watched, "one.test", *hosts) as server:
+        found = by_url(crawled([f"http://{host}/{path}" for host in hosts for path in ("no", "yes")], server))
+    assert watched.most["one.test"] <= 2
+    assert watched.asked("h1.test") == ["/robots.txt", "/yes"]
+    assert watched.asked("one.test") == ["/all-robots"] * 8, "once for each origin that it is the robots.txt of"
+    assert found["http://h1.test/no"].rule == "robots_denied"
+    assert found["http://h1.test/yes"].rule == ""
+    assert found["http://h3.test/yes"].rule == "robots_unreachable"
+    assert found["http://h3.test/yes"].value == "after a redirect: private_address: 10.0.0.1"
+    assert found["http://h4.test/no"].rule == "", "more than five redirects are as no robots.txt at all"
+    assert len(watched.asked("h4.test")) == 6 + 2
+
+
+def test_robots_txt_that_fails_is_asked_for_again_without_holding_a_place() -> None:
+    """With a single place, 20 pages are fetched while the other host's robots.txt waits for its next attempt."""
+    answers = {"down.test/robots.txt": answer(status="503 Busy")}
+    watched = Watched(answers)
+    urls = ["http://down.test/1", "http://down.test/2", *(f"http://up.test/{i}" for i in range(20))]
+    with raw_server(watched, "down.test", "up.test") as server:
+        order = crawled(urls, server, concurrency=1, max_attempts=2, backoff_seconds=1.0)
+    assert {outcome.url for outcome in order[-2:]} == set(urls[:2])
+    assert {outcome.rule for outcome in order[-2:]} == {"robots_unreachable"}
+    assert watched.asked("down.test") == ["/robots.txt"] * 2
+
+
+def test_a_page_that_robots_txt_denies_costs_no_turn() -> None:
+    answers = {"a.test/robots.txt": answer(body=b"User-agent: *\nCrawl-delay: 1\nDisallow: /\n")}
+    started = time.monotonic()
+    with raw_server(Watched(answers), "a.test") as server:
+        found = crawled([f"http://a.test/{i}" for i in range(30)], server)
+    assert {outcome.rule for outcome in found} == {"robots_denied"}
+    assert time.monotonic() - started < 10.0, "and not 30 s"
+
+
+def test_a_busy_host_is_left_alone_as_a_whole() -> None:
+    """429 with Retry-After for one page: no page of that host is asked for until then, and others go on."""
+    busy = iter([answer("Retry-After: 1", status="429 Slow Down")])
+
+    async def talk(request: bytes) -> bytes:
+        asked.append((request.partition(b"\r\nHost: ")[2].partition(b"\r\n")[0].decode(), time.monotonic()))
+        return next(busy, GOOD) if b"Host: busy" in request else GOOD
+
+    asked: list[tuple[str, float]] = []
+    urls = [f"http://busy.test/{i}" for i in range(4)] + [f"http://calm.test/{i}" for i in range(4)]
+    with raw_server(talk, "busy.test", "calm.test") as server:
+        found = crawled(urls, server, robots=False, per_host=1)
+    assert {outcome.rule for outcome in found} == {""}
+    times = [moment for host, moment in asked if host == "busy.test"]
+    assert times[1] - times[0] >= 1.0
+    assert max(moment for host, moment in asked if host == "calm.test") < times[1]
+
+
+def test_all_requests_together_keep_to_the_global_rate() -> None:
+    hosts = [f"h{i}.test" for i in range(10)]
+    watched = Watched({"h0.test/": moved("http://h1.test/next")})
+    with raw_server(watched, *hosts) as server:
+        started = time.monotonic()
+        found = crawled([f"http://{host}/" for host in hosts], server, requests_per_second=20.0)
+    assert {outcome.rule for outcome in found} == {""}
+    assert len(watched.requests) == 21, "robots.txt, pages, and one redirect"
+    assert time.monotonic() - started >= 20 / 20.0 - 0.15
+
+
+def test_a_list_larger_than_the_window_is_crawled_whole_with_no_more_than_that_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host with half of all URLs, which is slow, and many small ones: those come first, and nothing is lost."""
+    monkeypatch.setattr(crawler, "WINDOW", 60)
+    monkeypatch.setattr(crawler, "FILL_SLICE", 10)
+    most = 0
+    fill = crawler.Crawler._fill
+
+    def watched_fill(self: crawler.Crawler) -> None:
+        nonlocal most
+        fill(self)
+        most = max(most, self._frontier.in_memory)
+
+    monkeypatch.setattr(crawler.Crawler, "_fill", watched_fill)
+    huge = [f"http://huge.test/{i}" for i in range(150)]
+    small = [f"http://s{i}.test/" for i in range(150)]
+    answers = {"huge.test/robots.txt": answer(body=b"User-agent: *\nCrawl-delay: 0.01\n")}
+    with raw_server(Watched(answers), "huge.test", *(f"s{i}.test" for i in range(150))) as server:
+        order = crawled((url for url in [*huge, *small]), server, concurrency=8)
+    assert {outcome.rule for outcome in order} == {""}
+    assert sorted(outcome.url for outcome in order) == sorted([*huge, *small])
+    assert most <= 60 + 8, "the window, and what comes back from under way"
+    last_small = max(place for place, outcome in enumerate(order) if outcome.url in set(small))
+    assert last_small < 250, "the small hosts do not wait for the huge one"
+
+
+@pytest.mark.parametrize("there_is_room_for", [0, 20])
+def test_an_error_of_the_disk_ends_the_crawl_whenever_it_comes(
+    there_is_room_for: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the event loop called, which would write it in its log and wait for ever."""
+    push, free = Backlog.push, count(there_is_room_for, -1)
+
+    def on_a_full_disk(self: Backlog, job: Job) -> None:
+        if next(free) <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        push(self, job)
+
+    monkeypatch.setattr(Backlog, "push", on_a_full_disk)
+    monkeypatch.setattr(crawler, "FILL_SLICE", 10)
+    with raw_server(Watched({}), "a.test") as server, pytest.raises(OSError, match="No space left"):
+        crawled([f"http://a.test/{i}" for i in range(100)], server)
+
+
+def test_outcomes_that_nobody_fetches_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of URLs that may not be asked need no network, and come as fast as they are read."""
+    monkeypatch.setattr(crawler, "UNSENT_BYTES", 100_000)
+    read = 0
+
+    def listed() -> Iterator[str]:
+        nonlocal read
+        for read in range(1, 5_001):
+            yield f"http://10.0.0.1/{read}"
+
+    async def crawl_with_a_pause() -> int:
+        crawl = crawler.Crawler(listed(), quick(), None, tmp_path)
+        await crawl.open(no_such_host)
+        number = len(await crawl.next_outcomes())
+        await asyncio.sleep(0.3)
+        assert read - number < 250, "what 100,000 bytes are enough for, and what was at hand"
+        while outcomes := await crawl.next_outcomes():
+            number += len(outcomes)
+        await crawl.close()
+        return number
+
+    assert asyncio.run(crawl_with_a_pause()) == 5_000
+
+
+def test_what_may_not_be_asked_is_an_outcome_at_once() -> None:
+    urls = ["nothing", "http://[::1", "http://a.test:22/", "http://10.0.0.1/", "http://user:x@a.test/ok"]
+    with raw_server(Watched({}), "a.test") as server:
+        found = by_url(crawled(urls, server))
+    assert {url: (found[url].rule, found[url].attempts) for url in urls} == {
+        "nothing": ("malformed", 1),
+        "http://[::1": ("malformed", 1),
+        "http://a.test:22/": ("port_not_allowed", 1),
+        "http://10.0.0.1/": ("private_address", 1),
+        "http://user:x@a.test/ok": ("", 1),
+    }
+    assert found["http://user:x@a.test/ok"].final_url == "http://a.test/ok"

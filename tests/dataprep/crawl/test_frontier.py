@@ -2,12 +2,25 @@
 
 import math
 import random
+from collections.abc import Iterator
+from pathlib import Path
 
-from dataprep.crawl.frontier import Frontier, Job
+import pytest
+
+from dataprep.crawl.backlog import Backlog
+from dataprep.crawl.frontier import HOST_QUEUE, Frontier
+from dataprep.crawl.jobs import Job
+
+
+@pytest.fixture
+def backlog(tmp_path: Path) -> Iterator[Backlog]:
+    made = Backlog(tmp_path / "backlog")
+    yield made
+    made.close()
 
 
 def jobs(host: str, number: int) -> list[Job]:
-    return [Job(f"http://{host}/{i}", host) for i in range(number)]
+    return [Job(f"http://{host}/{i}", host, f"http://{host}/{i}") for i in range(number)]
 
 
 def take_all(frontier: Frontier, now: float) -> list[str]:
@@ -17,8 +30,8 @@ def take_all(frontier: Frontier, now: float) -> list[str]:
     return taken
 
 
-def test_a_host_starts_with_one_job_until_it_is_welcome() -> None:
-    frontier = Frontier(0.0)
+def test_a_host_starts_with_one_job_until_it_is_welcome(backlog: Backlog) -> None:
+    frontier = Frontier(0.0, backlog)
     for job in jobs("a", 5):
         frontier.add(job)
     assert take_all(frontier, 1.0) == ["http://a/0"]
@@ -27,63 +40,159 @@ def test_a_host_starts_with_one_job_until_it_is_welcome() -> None:
     assert frontier.next_turn() == math.inf
 
 
-def test_hosts_take_turns_however_long_their_queues() -> None:
-    frontier = Frontier(0.0)
+def test_hosts_take_turns_however_long_their_queues(backlog: Backlog) -> None:
+    frontier = Frontier(0.0, backlog)
     for job in [*jobs("a", 100), *jobs("b", 2), *jobs("c", 2)]:
         frontier.add(job)
     assert take_all(frontier, 1.0) == ["http://a/0", "http://b/0", "http://c/0"]
 
 
-def test_two_starts_at_a_host_are_a_delay_apart() -> None:
-    frontier = Frontier(0.5)
+def test_two_starts_at_a_host_are_a_delay_apart(backlog: Backlog) -> None:
+    frontier = Frontier(0.5, backlog)
     for job in jobs("a", 3):
         frontier.add(job)
     frontier.welcome("a", 2, 2.0)
-    first = frontier.take(10.0)
-    assert first is not None
+    assert frontier.take(10.0) is not None
     assert frontier.take(11.9) is None
     assert frontier.next_turn() == 12.0
     assert frontier.take(12.0) is not None
-    frontier.done(first)
+    frontier.done("a", 12.5)
     assert frontier.take(13.0) is None
     assert frontier.take(14.0) is not None
 
 
-def test_a_retry_waits_until_it_is_due_and_others_go_on() -> None:
-    frontier = Frontier(0.0)
+def test_a_host_is_remembered_until_it_has_rested(backlog: Backlog) -> None:
+    """A job that comes after the others are done does not come too early for that; later nothing is kept."""
+    frontier = Frontier(0.0, backlog)
+    first, second, third = jobs("a", 3)
+    frontier.add(first)
+    frontier.welcome("a", 1, 2.0)
+    assert frontier.take(10.0) is first
+    frontier.done("a", 10.1)
+    assert len(frontier) == 0
+    frontier.add(second)
+    assert frontier.take(11.9) is None
+    assert frontier.take(12.0) is second
+    frontier.hold("a", 30.0)
+    frontier.done("a", 12.1)
+    frontier.add(third)
+    assert frontier.take(29.9) is None
+    assert frontier.take(30.0) is third
+    frontier.done("a", 30.1)
+    assert "a" in frontier._hosts
+    assert frontier.take(32.1) is None
+    assert frontier._hosts == {}
+    assert frontier.next_turn() == math.inf
+
+
+def test_a_start_without_a_request_does_not_count(backlog: Backlog) -> None:
+    frontier = Frontier(5.0, backlog)
+    for job in jobs("a", 3):
+        frontier.add(job)
+    assert frontier.take(10.0)
+    frontier.done("a", 10.0, asked=False)
+    assert frontier.take(10.0)
+    frontier.done("a", 10.0)
+    assert frontier.take(10.0) is None
+
+
+def test_a_retry_waits_until_it_is_due_and_others_go_on(backlog: Backlog) -> None:
+    frontier = Frontier(0.0, backlog)
     first, second = jobs("a", 2)
     frontier.add(first)
     frontier.add(second)
     assert frontier.take(1.0) is first
-    frontier.add(first, due=5.0)
-    frontier.done(first)
+    frontier.add_first(first, 5.0)
+    frontier.done("a", 1.0)
     assert frontier.take(1.0) is second
-    frontier.done(second)
+    frontier.done("a", 1.0)
     assert frontier.take(4.9) is None
     assert frontier.next_turn() == 5.0
     assert frontier.take(5.0) is first
 
 
-def test_a_host_on_hold_starts_nothing() -> None:
-    frontier = Frontier(0.0)
+def test_a_host_on_hold_starts_nothing(backlog: Backlog) -> None:
+    frontier = Frontier(0.0, backlog)
     first, second = jobs("a", 2)
     frontier.add(first)
     frontier.add(second)
     assert frontier.take(1.0) is first
     frontier.hold("a", 9.0)
-    frontier.done(first)
+    frontier.done("a", 1.0)
     assert frontier.take(8.9) is None
     assert frontier.take(9.0) is second
 
 
-def test_every_job_is_taken_once_under_any_interleaving() -> None:
+def test_a_closed_host_waits_until_it_is_welcome_again(backlog: Backlog) -> None:
+    frontier = Frontier(0.0, backlog)
+    first, second = jobs("a", 2)
+    frontier.add(first)
+    assert frontier.take(1.0) is first
+    frontier.close_host("a")
+    frontier.done("a", 1.0)
+    frontier.add(second)
+    assert frontier.take(99.0) is None
+    frontier.add_first(first, 99.0)
+    frontier.welcome("a", 1, 0.0)
+    assert frontier.take(99.0) is first, "what comes back goes before what waits"
+
+
+def test_a_host_with_many_retries_to_come_gets_no_new_jobs(backlog: Backlog) -> None:
+    frontier = Frontier(0.0, backlog)
+    everything = jobs("a", 3 * HOST_QUEUE)
+    for job in everything:
+        frontier.add(job)
+    for _ in range(HOST_QUEUE):
+        job = frontier.take(1.0)
+        assert job
+        frontier.add_first(job, 50.0)
+        frontier.done("a", 1.0)
+    assert frontier.take(2.0) is None
+    assert frontier.next_turn() == 50.0
+    assert frontier.take(50.0) is everything[0]
+
+
+def test_of_a_huge_host_only_a_few_jobs_are_in_memory_and_none_is_lost(backlog: Backlog) -> None:
+    frontier = Frontier(0.0, backlog)
+    frontier.add(Job("http://b/0", "b", "http://b/0"))
+    for job in jobs("a", 5000):
+        frontier.add(job)
+    assert frontier.in_memory == HOST_QUEUE + 1
+    assert len(frontier) == 5001
+    taken: list[str] = []
+    while job := frontier.take(1.0):
+        taken.append(job.url)
+        assert frontier.in_memory <= HOST_QUEUE + 1
+        frontier.done(job.host, 1.0)
+    assert taken[:2] == ["http://b/0", "http://a/0"], "nobody waits for it"
+    assert sorted(taken) == sorted(["http://b/0", *(job.url for job in jobs("a", 5000))])
+    assert len(frontier) == frontier.in_memory == 0
+
+
+def test_too_many_jobs_from_elsewhere_wait_on_disk_with_all_they_met(backlog: Backlog) -> None:
+    frontier = Frontier(0.0, backlog)
+    redirected = [
+        Job(f"http://{i}.test/", "a", f"http://a/{i}", 1, [f"301 http://{i}.test/"], "a note ä\udcff")
+        for i in range(10 * HOST_QUEUE)
+    ]
+    for job in redirected:
+        frontier.add_redirected(job, 0.0)
+    assert frontier.in_memory == 2 * HOST_QUEUE
+    taken: list[Job] = []
+    while job := frontier.take(1.0):
+        taken.append(job)
+        frontier.done("a", 1.0)
+    assert sorted(taken, key=lambda job: job.url) == sorted(redirected, key=lambda job: job.url)
+
+
+def test_every_job_is_taken_once_under_any_interleaving(backlog: Backlog) -> None:
     rng = random.Random(7)
-    frontier = Frontier(0.01)
+    frontier = Frontier(0.01, backlog)
     everything = [job for host in "abcdefg" for job in jobs(host, rng.randrange(1, 40))]
     for job in everything:
         frontier.add(job)
     now, active, retried, finished = 0.0, list[Job](), set[str](), list[str]()
-    while active or frontier.next_turn() < math.inf:
+    while active or len(frontier):
         now += 0.01
         while job := frontier.take(now):
             active.append(job)
@@ -94,8 +203,8 @@ def test_every_job_is_taken_once_under_any_interleaving() -> None:
             active.remove(job)
             if job.url not in retried and rng.random() < 0.3:
                 retried.add(job.url)
-                frontier.add(job, now + rng.random())
+                frontier.add_first(job, now + rng.random())
             else:
                 finished.append(job.url)
-            frontier.done(job)
+            frontier.done(job.host, now)
     assert sorted(finished) == sorted(job.url for job in everything)

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+import pickle
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from dataprep.crawl.local_site import Site, load_site, serve
+from dataprep.crawl.local_site import LocalServer, Site, load_site, serve
 from pipelines.errors import UserError
 from tests.dataprep.sites import HTML, make_site, site_of
 
@@ -17,17 +19,18 @@ from tests.dataprep.sites import HTML, make_site, site_of
 def ask(site: Site, *requests: tuple[str, str]) -> list[tuple[int, dict[str, str], bytes]]:
     """(status, headers, body) of each (host, path)."""
 
-    async def main() -> list[tuple[int, dict[str, str], bytes]]:
+    async def main(server: LocalServer) -> list[tuple[int, dict[str, str], bytes]]:
         answers: list[tuple[int, dict[str, str], bytes]] = []
-        async with serve(site) as port, aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession() as session:
             for host, path in requests:
                 headers = {"Host": host}
-                url = f"http://127.0.0.1:{port}{path}"
+                url = f"http://127.0.0.1:{server.port}{path}"
                 async with session.get(url, headers=headers, allow_redirects=False) as response:
                     answers.append((response.status, dict(response.headers), await response.read()))
         return answers
 
-    return asyncio.run(main())
+    with serve(site) as server:
+        return asyncio.run(main(server))
 
 
 def test_it_answers_each_host_by_its_own_index(tmp_path: Path) -> None:
@@ -74,18 +77,18 @@ def test_it_fails_first_waits_and_pads_as_told(tmp_path: Path) -> None:
 
 
 def test_it_listens_on_loopback_only_and_stops_with_its_block(tmp_path: Path) -> None:
-    async def main() -> int:
-        async with serve(site_of(tmp_path, {"url": "http://garden.test/a"})) as port:
-            with socket.create_connection(("127.0.0.1", port), 1) as connection:
-                assert connection.getpeername()[0] == "127.0.0.1"
-            listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-            assert f"0100007F:{port:04X}" in listening
-            assert f"00000000:{port:04X}" not in listening
-            return port
-
-    port = asyncio.run(main())
+    threads = threading.active_count()
+    with serve(site_of(tmp_path, {"url": "http://garden.test/a"})) as server:
+        with socket.create_connection(("127.0.0.1", server.port), 1) as connection:
+            assert connection.getpeername()[0] == "127.0.0.1"
+        listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        assert f"0100007F:{server.port:04X}" in listening
+        assert f"00000000:{server.port:04X}" not in listening
+        assert server.hosts == {"garden.test"}
+        assert pickle.loads(pickle.dumps(server)) == server
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", port), 1)
+        socket.create_connection(("127.0.0.1", server.port), 1)
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from dataprep.url_lists.blacklists import LISTS, Blacklists, list_files, load_blacklists
 from dataprep.url_lists.domains import registered_domain
-from dataprep.url_lists.rules import (
-    LISTS,
-    Blacklists,
-    blacklisted_domain,
-    judge,
-    list_files,
-    load_blacklists,
-    path_extension,
-)
+from dataprep.url_lists.rules import Judge, Verdict, blacklisted_domain, path_extension
 from pipelines.errors import UserError
 
 BUILT_IN = load_blacklists(list_files(LISTS))
+
+
+def judge(url: str, lists: Blacklists, longest_short: int) -> Verdict:
+    return Judge(lists, longest_short)(url)
+
 
 REJECTED = [
     # url, rule, value
@@ -45,6 +43,11 @@ REJECTED = [
     ("ftp://garden.test/a", "malformed", "not an http or https URL with a valid host"),
     ("http://garden.test/a b", "malformed", "white space inside"),
     ("http://garden.test:99999/", "malformed", "not an http or https URL with a valid host"),
+    ("http://169.254.169.254/latest/", "malformed", "address 169.254.169.254 is not public"),
+    ("http://[::ffff:10.0.0.1]/page", "malformed", "address ::ffff:a00:1 is not public"),
+    ("http://2130706433/page", "malformed", "address 127.0.0.1 is not public"),
+    ("http://wiki.corp/page", "malformed", "host 'wiki.corp' is no public name"),
+    ("http://printer.local/page", "malformed", "host 'printer.local' is no public name"),
 ]
 ACCEPTED = [
     "http://garden.test/",
@@ -61,6 +64,8 @@ ACCEPTED = [
     "http://notyoutube.com/",
     "http://twitter.com.garden.test/",
     "http://news.google.com/story",
+    "http://8.8.8.8/page",
+    "http://corp.garden.test/page",
 ]
 
 
@@ -92,7 +97,51 @@ def test_the_built_in_lists_are_clean() -> None:
             assert entry.startswith(".") == file.name.startswith("extensions"), entry
             assert file.name.startswith("extensions") or registered_domain(entry), entry
     assert {".7z", ".ai"} <= BUILT_IN.extensions.keys()
-    assert len(BUILT_IN.domains) > 100
+    assert len(BUILT_IN.domains) > 1000
+    assert len(BUILT_IN.extensions) > 200
+
+
+def test_no_built_in_entry_stands_twice_or_below_another() -> None:
+    """An entry covers everything below it, so a second one would only hide which category applies."""
+    entries = [line for file in list_files(LISTS) for line in file.read_text().splitlines() if line[0] != "#"]
+    assert len(entries) == len(set(entries))
+    for entry in entries:
+        parent = entry.partition(".")[2]
+        while parent:
+            assert parent not in BUILT_IN.domains, entry
+            parent = parent.partition(".")[2]
+
+
+def test_built_in_extensions_are_no_endings_of_hosts_that_stand_in_paths() -> None:
+    """`/web/2010/http://www.abc.net.au` is a page; only .ai, .zip, .mov and .ps are both, as they were in the seeds."""
+    for ending in (
+        ".com",
+        ".org",
+        ".net",
+        ".au",
+        ".br",
+        ".pl",
+        ".rs",
+        ".sh",
+        ".uk",
+        ".de",
+        ".html",
+        ".php",
+        ".asp",
+        ".cgi",
+    ):
+        assert ending not in BUILT_IN.extensions, ending
+
+
+def test_a_page_entry_covers_the_pages_below_it_and_nothing_beside_them() -> None:
+    lists = Blacklists({}, {}, {"garden.test/~rose": "mine", "garden.test/forum?id=7": "mine"}, {"garden.test": "mine"})
+    below = ["/~rose", "/~rose/", "/~rose/thorns?x=1", "/%7Erose", "/forum?id=7", "/forum?id=7&page=2"]
+    beside = ["/", "/~rosemary", "/~ros", "/forum", "/forum?id=77", "/x/~rose"]
+    for host in ("http://garden.test", "https://www.garden.test"):
+        assert [judge(host + path, lists, 8).rule for path in below] == ["url_blacklist"] * len(below)
+        assert [judge(host + path, lists, 8).rule for path in beside] == [""] * len(beside)
+    assert judge("http://garden.test/~rose/a", lists, 8).value == "garden.test/~rose (mine)"
+    assert judge("http://other.garden.test/~rose", lists, 8).rule == ""
 
 
 def test_lists_of_ones_own_take_the_place_of_the_built_in_ones(tmp_path: Path) -> None:

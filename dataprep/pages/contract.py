@@ -1,0 +1,33 @@
+"""What goes into the extraction of a page and what comes out, for the parent as well as for its child."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+ExtractorName = Literal["routed", "trafilatura", "precision", "resiliparse"]
+
+OUT_OF_MEMORY = "out_of_memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """How the text of a page is found, how large a page may be, and how long it may take."""
+
+    extractor: ExtractorName
+    fallback_chars: int
+    """A shorter text is compared with the other library's."""
+    max_elements: int
+    max_depth: int
+    tables: bool
+    """Keep the text of tables."""
+    seconds: float
+    """CPU time of one page, before its process is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """The text of a page and the library that made it, or the rule that the page breaks and the value seen."""
+
+    text: str = ""
+    extractor: str = ""
+    rule: str = ""
+    value: str = ""

@@ -1,0 +1,99 @@
+"""Documents in Parquet files of any origin: a column of text, and one of URLs where there is one.
+
+The Hub's `openwebtext` has `text` alone, FineWeb `text`, `url` and more. A dot leads into a struct:
+`document.text`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dataprep.sources.records import Broken, Record, Text
+from pipelines.documents import ROW_GROUP_ROWS, open_parquet
+from pipelines.errors import UserError, did_you_mean
+
+_URL, _SOURCE = "url", "source"
+
+
+def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Record]:
+    """Every row of a Parquet file, in order.
+
+    Raises UserError when the file is damaged, when a column that was asked for is not there or not
+    text, and, at the end, when no row has a text.
+    """
+    row = documents = 0
+    with open_parquet(file) as opened:
+        columns = _find_columns(file, opened.schema_arrow, text_column, url_column)
+        for batch in opened.iter_batches(ROW_GROUP_ROWS, columns=list(columns.values())):
+            values = [_bytes(batch, columns.get(name)) for name in ("text", _URL, _SOURCE)]
+            for text, url, source in zip(*values, strict=True):
+                row += 1
+                record = _document(f"{file.name}:{row}", text, url, source)
+                documents += isinstance(record, Text)
+                yield record
+    if row and not documents:
+        raise UserError(f"{file}: none of its {row} rows has a text in column {text_column!r}; name another column")
+
+
+def _find_columns(file: Path, schema: pa.Schema, text: str, url: str) -> dict[str, str]:
+    """What is read from which column; `url` and `source` only where they are."""
+    _check_text(file, schema, text, required=True)
+    found = {"text": text}
+    if _check_text(file, schema, url, required=url != _URL):
+        found[_URL] = url
+    if _check_text(file, schema, _SOURCE, required=False):
+        found[_SOURCE] = _SOURCE
+    return found
+
+
+def _check_text(file: Path, schema: pa.Schema, column: str, *, required: bool) -> bool:
+    kind = _type_of(schema, column)
+    plain = kind.value_type if kind is not None and pa.types.is_dictionary(kind) else kind
+    if plain is not None and (pa.types.is_string(plain) or pa.types.is_large_string(plain)):
+        return True
+    if not required:
+        return False
+    if kind is None:
+        raise UserError(f"{file}: has no column {column!r}.{did_you_mean(column, schema.names)}")
+    raise UserError(f"{file}: column {column!r} is {kind}, expected text; name another column")
+
+
+def _type_of(schema: pa.Schema, column: str) -> pa.DataType | None:
+    """The type of a column, `a.b` being field b of struct a; None where there is none."""
+    fields: Any = schema
+    kind: pa.DataType | None = None
+    for name in _path(schema, column):
+        index = fields.get_field_index(name) if isinstance(fields, (pa.Schema, pa.StructType)) else -1
+        if index < 0:
+            return None
+        kind = fields = fields.field(index).type
+    return kind
+
+
+def _path(schema: pa.Schema, column: str) -> list[str]:
+    return [column] if column in schema.names else column.split(".")
+
+
+def _bytes(batch: pa.RecordBatch, column: str | None) -> list[bytes | None]:
+    """The values of a column, not yet known to be UTF-8: Parquet does not check that."""
+    if column is None:
+        return [None] * batch.num_rows
+    path = _path(batch.schema, column)
+    values: Any = batch.column(path[0])
+    for name in path[1:]:
+        values = pc.call_function("struct_field", [values], pc.StructFieldOptions(name))
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return values.cast(pa.large_binary()).to_pylist()
+
+
+def _document(place: str, text: bytes | None, url: bytes | None, source: bytes | None) -> Record:
+    if text is None:
+        return Broken(place, "no_text", "null")
+    try:
+        return Text((url or b"").decode(), text.decode(), (source or b"").decode())
+    except UnicodeDecodeError as error:
+        return Broken(place, "invalid_utf8", f"not valid UTF-8 at byte {error.start}")

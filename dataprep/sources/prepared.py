@@ -1,0 +1,108 @@
+"""A corpus that is ready, brought into the download folder under names that `extract` knows.
+
+Files of records (JSONL, Parquet, WARC, tar...) are linked as documents-NNNNN.*; a very large tar is cut
+into tars of its members, so that several workers can read it; a Megatron pair gets its tokenizer
+beside it; texts and pages of a file each are packed into tars, under their paths in the corpus.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from dataprep.sources.finding import Input, describe, find_inputs
+from dataprep.sources.megatron_reader import (
+    IDX,
+    TOKENIZER,
+    check_pair,
+    find_tokenizer,
+    is_tokenizer_file,
+    load_byte_level,
+)
+from dataprep.sources.tar_writer import create_tar, cut_tar
+from dataprep.sources.text_reader import is_plain_file
+from pipelines import store
+from pipelines.command import Output, Part, Source
+from pipelines.config import given
+from pipelines.manifest import Counts
+from pipelines.run import StageRun
+
+logger = logging.getLogger(__name__)
+
+LARGE_BYTES = 1 << 30
+"""A tar larger than this is cut: openwebtext.tar.xz (12 GB) is, a subset of the Hub's (0.6 GB) is not."""
+_COMPRESSIONS = {".tgz": ".gz", ".txz": ".xz"} | {suffix: suffix for suffix in store.COMPRESSED}
+
+
+def pass_documents(run: StageRun, documents: Source | None, output: Output, kind: str = "auto") -> int:
+    """Bring a ready corpus into the output, what is of one kind or of any; the number of parts, 0 without one.
+
+    Raises UserError when nothing in it can be read.
+    """
+    path = given(documents.path) if documents else None
+    if path is None:
+        return 0
+    found = find_inputs(path, kind)
+    if found.unread:
+        logger.warning("%s: %d files are not passed on: %s", run.name, len(found.unread), describe(found.unread))
+    parts = [(each.kind, Part(f"documents-{i:05d}", _files(each))) for i, each in enumerate(found.inputs)]
+    root = path if path.is_dir() else path.parent
+    for each in sorted({kind for kind, _ in parts}):
+        run.map(pass_part, [part for kind, part in parts if kind == each], each, str(root), into=output)
+    return len(parts)
+
+
+def _files(inputs: Input) -> tuple[Path, ...]:
+    """What a part depends on; a Megatron pair's files are the .bin, the .idx, then its tokenizer's."""
+    if inputs.kind != "megatron":
+        return inputs.files
+    file = inputs.files[0]
+    tokenizer = find_tokenizer(file)
+    beside = sorted(tokenizer.iterdir()) if tokenizer.is_dir() else [tokenizer]
+    return (
+        file,
+        file.with_suffix(IDX),
+        *(each for each in beside if is_tokenizer_file(each.name) or each == tokenizer),
+    )
+
+
+def pass_part(part: Part, folder: Path, kind: str, root: str) -> Counts:
+    """One part of a corpus, of a kind, under the names that `extract` looks for."""
+    match kind:
+        case "html" | "text":
+            return _pack(part.files, Path(root), kind, folder / f"{part.name}.tar")
+        case "megatron":
+            return _pass_pair(part, folder)
+        case _:
+            return pass_records(part.file, part.file.name, kind, folder / part.name)
+
+
+def pass_records(file: Path, name: str, kind: str, target: Path) -> Counts:
+    """Link a file of records that is called `name` as `target`.*; cut it when it is a very large tar."""
+    compression = _COMPRESSIONS.get(PurePosixPath(name.lower()).suffix, "")
+    if kind == "tar" and file.stat().st_size > LARGE_BYTES:
+        return cut_tar(file, compression, target.name, target.parent)
+    suffix = ".txt" if kind == "text" else f".{kind}"
+    store.link_or_copy(file.resolve(), target.with_name(f"{target.name}{suffix}{compression}"))
+    return Counts(totals={"document_files": 1})
+
+
+def _pass_pair(part: Part, folder: Path) -> Counts:
+    bin_file, index, *tokenizer = part.files
+    check_pair(bin_file)
+    for file in (bin_file, index):
+        store.link_or_copy(file.resolve(), folder / f"{part.name}{file.suffix}")
+    if tokenizer:
+        with store.create(folder / f"{part.name}{TOKENIZER}") as opened:
+            opened.write(load_byte_level(find_tokenizer(bin_file)).to_str(pretty=True).encode())
+    return Counts(totals={"document_files": 1})
+
+
+def _pack(files: Sequence[Path], root: Path, kind: str, target: Path) -> Counts:
+    with create_tar(target) as tar:
+        for file in files:
+            name = file.relative_to(root).as_posix()
+            # What is read only because the user says what it is gets a name that says so too.
+            name += "" if is_plain_file(name) else {"html": ".html", "text": ".txt"}[kind]
+            with file.open("rb") as body:
+                tar.add(name, file.stat().st_size, body)
+    return Counts(totals={"document_files": len(files)})

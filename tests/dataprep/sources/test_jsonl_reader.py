@@ -1,0 +1,57 @@
+"""JSON lines as records: the rules are those of `pipelines.documents`, and other keys can be named."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dataprep.sources.jsonl_reader import read_json_lines
+from dataprep.sources.records import Broken, Record, Text
+from pipelines.documents import ingest_jsonl, read_rows
+from pipelines.errors import UserError
+
+LINES = [
+    {"text": "one", "url": "http://a.test/1", "source": "here", "more": 1},
+    {"text": "two"},
+    {"text": 3},
+    {"body": "no text"},
+    ["not", "an", "object"],
+]
+
+
+def write(path: Path) -> Path:
+    path.write_bytes(gzip.compress(b"\n\n".join(json.dumps(line).encode() for line in LINES) + b"\nbroken\n\xff\n"))
+    return path
+
+
+def test_lines_are_texts_or_say_why_not(tmp_path: Path) -> None:
+    records: list[Record] = list(read_json_lines(write(tmp_path / "a.jsonl.gz"), "text", "url"))
+    assert records[:2] == [Text("http://a.test/1", "one", "here"), Text("", "two", "a.jsonl.gz")]
+    assert [(record.url, record.rule) for record in records if isinstance(record, Broken)] == [
+        ("a.jsonl.gz:5", "text_not_text"),
+        ("a.jsonl.gz:7", "no_text"),
+        ("a.jsonl.gz:9", "not_an_object"),
+        ("a.jsonl.gz:10", "invalid_json"),
+        ("a.jsonl.gz:11", "invalid_utf8"),
+    ]
+
+
+def test_the_other_stages_read_the_same_lines_the_same_way(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl.gz")
+    records = list(read_json_lines(file, "text", "url"))
+    counts = ingest_jsonl(file, tmp_path, "out")
+    rows = list(read_rows(tmp_path / "out-00000.parquet"))
+    rejected = list(read_rows(tmp_path / "rejected" / "out.parquet"))
+    assert [Text(row["url"], row["text"], row["source"]) for row in rows] == records[:2]
+    assert [Broken(row["url"], row["rule"], row["value"]) for row in rejected] == records[2:]
+    assert (counts.rows_in, counts.rows_out) == (7, 2)
+
+
+def test_other_keys_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"content": "words", "link": "http://a.test/"}\n')
+    assert list(read_json_lines(tmp_path / "a.jsonl", "content", "link")) == [
+        Text("http://a.test/", "words", "a.jsonl")
+    ]
+    with pytest.raises(UserError, match=r"none of its 1 lines is a document; line 1: has no key 'body'"):
+        list(read_json_lines(tmp_path / "a.jsonl", "body", "url"))

@@ -1,0 +1,98 @@
+"""Profiles: one for every kind of source; `use` refuses what cannot work before anything is written."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import yaml
+
+from pipelines.config import given
+from pipelines.errors import ConfigError
+from pipelines.profiles import SourceConfig, compose, profiles
+from tests.test_structure import TEST_PATHS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_a_profile_exists_for_each_kind_of_source() -> None:
+    kinds = {compose(name, TEST_PATHS.get(name, []))["corpus"]["source"]["kind"] for name in profiles()}
+    # ARC files come with the profile of WARC files, and corpus.source.kind=arc.
+    assert kinds == {*get_args(get_type_hints(SourceConfig)["kind"])} - {"arc"}
+    arc = compose("warc", ["corpus.source.kind=arc", "corpus.documents=inputs/arc"])
+    assert (arc["corpus"]["source"]["kind"], arc["download"]["source"]) == ("arc", "arc")
+
+
+@pytest.mark.parametrize("profile", [path.stem for path in sorted((ROOT / "configs" / "profile").glob("*.yaml"))])
+def test_a_profile_says_the_command_that_uses_it(profile: str) -> None:
+    """The command in its comment composes, whatever paths it names."""
+    text = (ROOT / "configs" / "profile" / f"{profile}.yaml").read_text()
+    commands = [line for line in text.splitlines() if line.startswith("#   python -m pipelines use ")]
+    if profile == "sample":
+        assert commands == []
+        return
+    (command,) = commands
+    name, *overrides = command.removeprefix("#   python -m pipelines use ").split()
+    assert name == profile
+    compose(name, overrides)
+
+
+@pytest.mark.parametrize("profile", [path.stem for path in sorted((ROOT / "configs" / "profile").glob("*.yaml"))])
+def test_sources_that_a_profile_has_not_are_empty_files(profile: str) -> None:
+    """DVC needs every dependency to be there, in every profile."""
+    params = compose(profile, TEST_PATHS.get(profile, []))
+    sections = {
+        "corpus": ("urls", "documents"),
+        "urls": ("blacklists", "blacklist"),
+        "download": ("local_site", "replay"),
+        "extract": ("tokenizer",),
+    }
+    for section, keys in sections.items():
+        for key in keys:
+            path = params[section][key]
+            assert path, f"{section}.{key}"
+            assert given(path) or path.startswith("configs/none/")
+
+
+@pytest.mark.parametrize(
+    ("profile", "overrides", "message"),
+    [
+        ("openwebtext", ["corpus.urls=configs/none/urls"], "corpus.urls: corpus.source.kind is 'urls', so give"),
+        ("jsonl", ["corpus.documents=configs"], "corpus.documents, of kind 'jsonl': configs: holds neither"),
+        ("openwebtext_hub", ["download.hub_revision=main"], "download.hub_revision: expected a commit"),
+        ("jsonl", ["corpus.documents=a", "corpus.source.kind=json"], "corpus.source.kind"),
+    ],
+)
+def test_a_combination_that_cannot_work_is_refused(profile: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        compose(profile, overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_use_writes_nothing_when_it_refuses(tmp_path: Path) -> None:
+    for name in ("dvc.yaml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.tar").write_bytes(b"a tar by its name")
+
+    def use(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pipelines", "use", *arguments]
+        environment: dict[str, Any] = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    refused = use("jsonl", "corpus.documents=corpus")
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("error: corpus.documents, of kind 'jsonl': corpus: holds neither")
+    assert not (tmp_path / "params.yaml").exists()
+    assert use("openwebtext_tar", "corpus.documents=corpus").returncode == 0
+    written = yaml.safe_load((tmp_path / "params.yaml").read_text())
+    assert written["download"]["source"] == "tar"

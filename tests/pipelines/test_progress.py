@@ -1,0 +1,101 @@
+"""Progress: a bar on a (pseudo-)terminal, lines in the log elsewhere, and never a change to the items."""
+
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dataprep.crawl.fetched import Outcome, Packed
+from dataprep.crawl.tally import Tally
+from pipelines import progress
+from pipelines.progress import track
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys, time
+from pipelines.progress import track
+from dataprep.crawl.fetched import Outcome, Packed
+from dataprep.crawl.tally import Tally
+
+def outcomes():
+    for i in range(40):
+        time.sleep(0.02)
+        yield Packed(Outcome(url=str(i), rule="" if i % 4 else "http_status", bytes=90_000 if i % 4 else 0))
+
+print(sum(1 for _ in track(outcomes(), what="download: fetch", total=40, unit="URLs", detail=Tally())))
+"""
+
+
+def test_a_terminal_shows_rates_outcomes_and_the_time_left() -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "COLUMNS": "160", "TERM": "xterm"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 1 << 16)
+        except OSError:  # how Linux says that nobody has the other end any more
+            break
+    os.close(ours)
+    assert process.communicate(timeout=20)[0] == b"40\n"
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert "download: fetch" in text
+    assert re.search(r"\d+/40 URLs \d+\.\d/s 0:00:0\d \d\.\d MB/s, \d+ pages, http_status \d+", text)
+    assert "40/40 URLs" in text
+
+
+def test_elsewhere_a_line_comes_every_so_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.1)
+    packed = [Packed(Outcome(url=str(i), rule="" if i % 2 else "timeout", bytes=i)) for i in range(30)]
+
+    def slowly() -> Iterator[Packed]:
+        for item in packed:
+            time.sleep(0.01)
+            yield item
+
+    with caplog.at_level(logging.INFO):
+        items = track(slowly(), what="download: fetch", total=110, unit="URLs", done=80, detail=Tally())
+        assert list(items) == packed
+    assert 2 <= len(caplog.messages) <= 4
+    last = r"download: fetch: 110 of 110 URLs, \d+\.\d/s, 0\.0 MB/s, 15 pages, timeout 15, 0 s left"
+    assert re.fullmatch(last, caplog.messages[-1])
+
+
+def test_short_work_says_nothing(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert list(track(range(5), what="clean", total=5)) == [0, 1, 2, 3, 4]
+    assert caplog.messages == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_many_rules_are_summed_up() -> None:
+    tally = Tally()
+    for rule, number in {"": 9, "a": 5, "b": 4, "c": 3, "d": 2, "e": 1, "f": 1}.items():
+        for _ in range(number):
+            tally.add(Packed(Outcome(url="u", rule=rule, bytes=0)))
+    assert tally.text(1.0) == "0.0 MB/s, 9 pages, a 5, b 4, c 3, d 2, other 2"
+
+
+def test_the_time_left_is_told_in_words() -> None:
+    assert [progress._time(seconds) for seconds in (0.2, 59, 61, 3600, 7505)] == [
+        "0 s",
+        "59 s",
+        "1 min",
+        "1 h 00 min",
+        "2 h 05 min",
+    ]
