@@ -86,7 +86,7 @@ def add_redirects(site: SiteFolder) -> None:
 
 
 def add_forbidden(site: SiteFolder) -> None:
-    """URLs that must not be asked for: by robots.txt, because they are private, or on odd ports."""
+    """URLs that must not be asked for: by robots.txt, on odd ports, or private (which `urls` knows already)."""
     for url in (
         "http://garden.test/private/diary",
         "http://harbour.test/drafts/tide.html",
@@ -94,7 +94,7 @@ def add_forbidden(site: SiteFolder) -> None:
     ):
         site.expect(site.serve(url), "download", "robots_denied", kind="robots.txt")
     for url in ("http://127.0.0.1/index.html", "http://2130706433/status", "http://0xa9fea9fe/latest/meta-data/"):
-        site.expect(url, "download", "private_address", kind="private address")
+        site.expect(url, "urls", "malformed", kind="private address")
     for url in ("http://garden.test:8080/admin", "http://harbour.test:6379/"):
         site.expect(url, "download", "port_not_allowed", kind="port")
 
