@@ -3,16 +3,18 @@
 PATH is the folder of the stage `download`, or a file or folder (with all below it) of WARC, ARC or WET
 archives (plain, .gz, .zst), of HTML pages, of JSON lines, Parquet, text, tar archives of texts or pages
 (and archives of such), or a Megatron .bin with its .idx. Kinds are told by names, or said with --source;
-what is not read is named. OUTPUT gets part-*.parquet with `doc_id, url, text, source`: archives first,
-then pages, then ready documents, each by name; `source` is the registered domain where there is one.
-Every record that gives no document goes to rejected/ with its rule (not_html, http_status, empty_text,
-damaged_record, truncated_record, too_large, too_deep, extractor_error, ...) and the value seen; requests,
-metadata and the like are counted as skipped_*. A page file is called by its path below PATH.
+what is not read is named, and of several files one that cannot be read costs itself alone. OUTPUT gets
+part-*.parquet with `doc_id, url, text, source`: archives first, then pages, then ready documents, each by
+name; `source` is the registered domain where there is one. Every record that gives no document goes to
+rejected/ with its rule (not_html, http_status, empty_text, damaged_record, truncated_record, too_large,
+too_deep, extractor_error, unreadable_file, ...) and the value seen; requests, metadata and the like are
+counted as skipped_*. A page file is called by its path below PATH.
 
 Run: python -m dataprep.extract PATH OUTPUT
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,6 +23,8 @@ from annotated_types import Interval
 
 from pipelines.command import Part, Source, Table
 from pipelines.config import Count, NonNegative, SourcePath, given
+from pipelines.documents import UNREADABLE_FILE, rejected_rows
+from pipelines.errors import UserError, describe
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
@@ -68,14 +72,24 @@ class ExtractConfig:
 
 def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -> None:
     """Find the inputs, divide them into parts, work on each."""
-    from dataprep.sources.finding import describe, find_inputs
+    from dataprep.sources.finding import find_inputs
     from dataprep.sources.parts import make_parts
 
     found = find_inputs(path.path, config.source)
     if found.unread:
         logger.warning("extract: not read, %d file(s): %s", len(found.unread), describe(found.unread))
     parts = make_parts(run, found.inputs, path.path, config.max_page_bytes)
-    run.map(extract_part, parts, config, into=output)
+    counts = run.map(extract_part, parts, config, into=output)
+    if UNREADABLE_FILE in counts.rejected:
+        refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), len(found.inputs), counts)
+
+
+def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: int, counts: Counts) -> None:
+    """One file of several that cannot be read is named; the only one, or all without a document, are an error."""
+    if files == 1 or not counts.rows_out:
+        name, why = unreadable[0]
+        raise UserError(f"{(path if path.is_dir() else path.parent) / name}: {why}")
+    logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
 
 
 def extract_part(part: Part, folder: Path, config: ExtractConfig) -> Counts:

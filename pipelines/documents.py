@@ -39,6 +39,10 @@ REJECTED_SCHEMA = pa.schema(
 REJECTED = "rejected"
 ROW_GROUP_ROWS = 1024
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
+UNREADABLE_FILE = "unreadable_file"
+"""The rule for one file of several that cannot be read, or not to its end."""
+MAX_LINE_BYTES = 1 << 27
+"""Longest JSONL line, which memory holds several times over; the longest documents of real corpora have some 10 MB."""
 INGEST_ROWS = 20_000
 """Documents per shard made from JSONL: part of the result, so a constant and not an option."""
 
@@ -146,7 +150,8 @@ def read_table(path: Path) -> pa.Table:
 def open_parquet(path: Path) -> Generator[pq.ParquetFile, None, None]:
     """A Parquet file for reading; UserError when it is damaged, at the opening or later."""
     try:
-        with pq.ParquetFile(str(path)) as file:
+        # Without the two, every column of a row group is read whole, and people write files of one row group.
+        with pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20) as file:
             yield file
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno:
@@ -184,6 +189,8 @@ class BrokenLineError(ValueError):
 
 def parse_document(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> Row:
     """One JSONL line as a document row. Only the text is required; raises BrokenLineError."""
+    if len(line) > MAX_LINE_BYTES:
+        raise BrokenLineError("too_large", f"longer than {MAX_LINE_BYTES} bytes")
     try:
         record = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -198,16 +205,12 @@ def parse_document(line: bytes, source: str, text_key: str = "text", url_key: st
     for name, key in (("text", text_key), ("url", url_key), ("source", "source")):
         if not isinstance(fields.get(key, ""), str):
             raise BrokenLineError(f"{name}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
-    text, url = fields[text_key], fields.get(url_key, "")
+    text, url, source = fields[text_key], fields.get(url_key, ""), fields.get("source", source)
     try:
-        return {
-            "doc_id": document_id(url, text),
-            "url": url,
-            "text": text.encode().decode(),
-            "source": fields.get("source", source),
-        }
+        f"{url}{text}{source}".encode()
     except UnicodeEncodeError:
         raise BrokenLineError("invalid_utf8", "holds half of a surrogate pair") from None
+    return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
 
 
 def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iterator[tuple[int, Row | BrokenLineError]]:
@@ -217,8 +220,8 @@ def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iter
     """
     lines = documents = 0
     first_problem = ""
-    for number, line in enumerate(store.read_lines(path), start=1):
-        if not line.strip():
+    for number, line in enumerate(store.read_lines(path, MAX_LINE_BYTES), start=1):
+        if len(line) <= MAX_LINE_BYTES and not line.strip():
             continue
         lines += 1
         try:
@@ -233,21 +236,38 @@ def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iter
         raise UserError(f"{path}: none of its {lines} lines is a document; {first_problem}")
 
 
-def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
+def reason_of(error: UserError, file: Path) -> str:
+    """What an error says of a file, the same wherever the file lies."""
+    return str(error).replace(f"{file.parent}/", "").removeprefix(f"{file.name}: ")
+
+
+def _lines_of(path: Path, alone: bool) -> Iterator[tuple[str, Row | BrokenLineError]]:
+    """The lines of a JSONL file by place; of a file that is not alone, what is wrong with all of it comes last."""
+    try:
+        for number, row in read_jsonl(path):
+            yield f"{path.name}:{number}", row
+    except UserError as error:
+        if alone:
+            raise
+        yield path.name, BrokenLineError(UNREADABLE_FILE, reason_of(error, path))
+
+
+def ingest_jsonl(path: Path, folder: Path, name: str, *, alone: bool = True) -> Counts:
     """Convert one JSONL file to document shards `<name>-00000.parquet`... in `folder`.
 
-    A line that is no document is counted, and written to `rejected/` with its place. Raises UserError
-    when there are lines and none of them is a document.
+    A line that is no document is counted, and written to `rejected/` with its place. When the file is
+    damaged, or there are lines and none of them is a document, that is a UserError, or for a file that
+    is not alone one more rejected row.
     """
     counts = Counts()
     writer: TableWriter | None = None
     rejected: TableWriter | None = None
-    for number, row in read_jsonl(path):
+    for place, row in _lines_of(path, alone):
         counts.rows_in += 1
         if isinstance(row, BrokenLineError):
             counts.reject(row.rule)
             rejected = rejected or TableWriter(folder / REJECTED / f"{name}.parquet", REJECTED_SCHEMA)
-            rejected.write({"doc_id": None, "url": f"{path.name}:{number}", "rule": row.rule, "value": str(row)})
+            rejected.write({"doc_id": None, "url": place, "rule": row.rule, "value": str(row)})
             continue
         if writer is None or writer.rows == INGEST_ROWS:
             if writer:
@@ -261,6 +281,13 @@ def ingest_jsonl(path: Path, folder: Path, name: str) -> Counts:
         if open_writer:
             open_writer.__exit__(None, None, None)
     return counts
+
+
+def rejected_rows(folder: Path, rule: str) -> list[tuple[str, str]]:
+    """URL and value of every row that a rule kept out of an output, or of one in the making."""
+    files = sorted((folder / REJECTED).glob("*.parquet"))
+    rows = (row for file in files for row in read_rows(file, ["url", "rule", "value"]))
+    return [(row["url"], row["value"]) for row in rows if row["rule"] == rule]
 
 
 def write_jsonl(parts: Iterable[Path], output: Path) -> None:

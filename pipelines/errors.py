@@ -1,7 +1,7 @@
 """Errors that are the user's to mend: one line that says what, where and what to do."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -19,3 +19,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if nearest:
         return f" Did you mean {nearest[0]!r}?"
     return f" Choose from: {', '.join(choices)}." if choices else ""
+
+
+def describe(files: Sequence[tuple[str, str]]) -> str:
+    """Files that are not read and why, the first few by name."""
+    named = ", ".join(f"{name} ({why})" for name, why in files[:5])
+    return named + (f" and {len(files) - 5} more" if len(files) > 5 else "")

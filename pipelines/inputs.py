@@ -7,8 +7,8 @@ from pathlib import Path
 from pipelines import documents as formats
 from pipelines import store
 from pipelines.command import Documents, Output, Part, Source
-from pipelines.errors import UserError
-from pipelines.manifest import MANIFEST, Counts, load_checked
+from pipelines.errors import UserError, describe
+from pipelines.manifest import Counts, is_published, load_checked
 from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 def open_source(run: StageRun, path: Path) -> Source:
     """A path with its manifest, if it has one; its files' digests are then known without hashing."""
-    manifest = load_checked(path) if (path / MANIFEST).exists() else None
+    manifest = load_checked(path) if is_published(path) else None
     if manifest:
         run.know(path, manifest)
     return Source(path, manifest)
@@ -45,7 +45,12 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
 def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
     target = Output(run.scratch / folder, Path(folder))
     parts = [Part(f"file-{i:05d}", (source,)) for i, source in enumerate(sources)]
-    counts = run.map(ingest_part, parts, into=target)
+    counts = run.map(ingest_part, parts, len(sources) == 1, into=target)
+    if formats.UNREADABLE_FILE in counts.rejected:
+        unreadable = formats.rejected_rows(target.folder, formats.UNREADABLE_FILE)
+        if not counts.rows_out:
+            raise UserError(f"{sources[0].parent / unreadable[0][0]}: {unreadable[0][1]}")
+        logger.warning("%s: %d file(s) could not be read: %s", run.name, len(unreadable), describe(unreadable))
     first_output = next(iter(run.outputs.values()))
     for rule, number in counts.rejected.items():
         logger.warning("%s: %d broken input lines (%s)", run.name, number, rule)
@@ -59,6 +64,6 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
     return sorted(target.folder / file for file in target.files if "/" not in file)
 
 
-def ingest_part(part: Part, folder: Path) -> Counts:
-    """One JSONL file as document shards."""
-    return formats.ingest_jsonl(part.file, folder, part.name)
+def ingest_part(part: Part, folder: Path, alone: bool) -> Counts:
+    """One JSONL file, alone or one of a folder, as document shards."""
+    return formats.ingest_jsonl(part.file, folder, part.name, alone=alone)

@@ -5,6 +5,7 @@ A folder holds its own manifest; a single file has `<file>.manifest.json` beside
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,6 +113,18 @@ def manifest_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.{MANIFEST}")
 
 
+def is_published(folder: Path) -> bool:
+    """Whether a folder has a manifest of ours; mirrors of web sites have a `manifest.json` of other makers."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return False
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError:
+        return True  # whoever loads it says what is wrong with it
+    return not isinstance(value, dict) or "counts" in value
+
+
 def load_checked(folder: Path) -> Manifest:
     """The manifest of `folder`, after checking that every file is there with its size.
 
@@ -138,12 +151,12 @@ def content_hash(path: Path) -> str:
         return store.sha256(path)
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; check the path or run its stage first")
-    if (path / MANIFEST).exists():
+    if is_published(path):
         load_checked(path)
         return store.sha256(path / MANIFEST)
     digest = hashlib.sha256()
     for child in sorted(path.iterdir()):
         # Scratch of a stage that works inside is not content.
         if child.name != WORK:
-            digest.update(f"{child.name}\0{content_hash(child)}\n".encode())
+            digest.update(f"{child.name}\0{content_hash(child)}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

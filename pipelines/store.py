@@ -14,6 +14,7 @@ import json
 import lzma
 import os
 import shutil
+import sys
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -30,31 +31,32 @@ _ZSTD_FEED = 8192
 
 
 def open_read(path: Path) -> BinaryIO:
-    """Open `path` for reading bytes, decompressed by its last suffix (.gz, .zst, .xz, .bz2)."""
+    """Open `path` for reading bytes, decompressed by its last suffix (.gz, .zst, .xz, .bz2, in any case)."""
     try:
-        if path.suffix == ".gz":
+        suffix = path.suffix.lower()
+        if suffix == ".gz":
             return cast(BinaryIO, gzip.open(path, "rb"))
-        if path.suffix == ".xz":
+        if suffix == ".xz":
             return cast(BinaryIO, lzma.open(path, "rb"))
-        if path.suffix == ".bz2":
+        if suffix == ".bz2":
             return cast(BinaryIO, bz2.open(path, "rb"))
-        if path.suffix == ".zst":
-            return cast(BinaryIO, io.BufferedReader(_ZstdFile(path), _CHUNK))
+        if suffix == ".zst":
+            return cast(BinaryIO, io.BufferedReader(ZstdFile(path.open("rb")), _CHUNK))
         return path.open("rb")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
 
 
-class _ZstdFile(io.RawIOBase):
-    """The plain bytes of a zstd file of one frame or many, also of long windows; OSError when it is damaged.
+class ZstdFile(io.RawIOBase):
+    """The plain bytes of an open zstd file of one frame or many, also of long windows; OSError when it is damaged.
 
     Arrow's stream refuses windows above 128 MiB, and python-zstandard's takes a frame that ends early for the end.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         import zstandard
 
-        self._file = path.open("rb")
+        self._file = file
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
         self._error = zstandard.ZstdError
         self._frame: Any = None
@@ -105,16 +107,19 @@ def reading(path: Path) -> Generator[BinaryIO, None, None]:
         ) from None
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path, most_bytes: int = sys.maxsize - 1) -> Iterator[bytes]:
     """The lines of a text file, plain or compressed, without line ends.
 
+    Of a line of more than `most_bytes` the first `most_bytes` + 1 are given; the rest is read past, never held.
     Raises UserError when the compressed data is cut off or damaged.
     """
     with reading(path) as file:
         lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
         try:
-            for line in lines:
+            while line := lines.readline(most_bytes + 1):
                 yield line.rstrip(b"\r\n")
+                while len(line) > most_bytes and not line.endswith(b"\n"):
+                    line = lines.readline(most_bytes + 1)
         finally:
             lines.detach()
 
@@ -154,7 +159,8 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON with sorted keys: equal values give equal bytes."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     with create(path) as file:
-        file.write(text.encode() + b"\n")
+        # A file name that is no UTF-8 has halves of surrogate pairs; JSON readers take them back the same way.
+        file.write(text.encode("utf-8", "surrogatepass") + b"\n")
 
 
 def read_json(path: Path) -> Any:

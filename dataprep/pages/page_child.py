@@ -65,6 +65,11 @@ class PageChild:
             return Extracted(rule="extract_timeout", value=f"{self._options.seconds * RETRY_FACTOR:g} s of CPU time")
         return Extracted(rule="extractor_crash", value=f"exit status {ended}")
 
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; None between two children."""
+        return self._process.pid if self._process else None
+
     def close(self) -> None:
         """End the child, if there is one."""
         if self._process is not None:

@@ -1,7 +1,7 @@
 """The main text of a page by resiliparse: the whole page's, or that of the element that says it is the article.
 
 resiliparse alone keeps captions, bylines and teasers (F1 .94 on the article extraction benchmark, where
-trafilatura's fast mode has .962, in a tenth of its time). Inside an element that its author marked as the
+trafilatura's fast mode has .962, in a seventh of its time). Inside an element that its author marked as the
 article (`itemprop=articleBody`, <article>, class="post-content" and the like) little of that is left: where
 such an element holds nearly all that resiliparse sees on the page, the two readings agree and its text is as
 good as trafilatura's.

@@ -12,8 +12,8 @@ from dataprep.sources.megatron_reader import BIN, IDX, TOKENIZER, is_tokenizer_f
 from dataprep.sources.tar_reader import is_tar
 from dataprep.sources.text_reader import HTML_SUFFIXES, TEXT_SUFFIXES, plain_suffix
 from pipelines.documents import is_jsonl
-from pipelines.errors import UserError
-from pipelines.manifest import MANIFEST, Manifest
+from pipelines.errors import UserError, describe
+from pipelines.manifest import MANIFEST, Manifest, is_published
 
 ARCHIVES = ("warc", "arc", "wet")
 KINDS = (*ARCHIVES, "html", "jsonl", "parquet", "text", "tar", "megatron")
@@ -23,6 +23,7 @@ FILES_PER_PART = 1000
 _GROUPED = ("html", "text")
 _COMPANIONS = (f".{MANIFEST}", ".provenance.json", ".rejected.jsonl", TOKENIZER)
 _WAT = "a WAT file holds no text, only what WARC records say of themselves"
+_LINKED = "a link to a folder; give the folder that it leads to"
 _UNKNOWN = "no kind of source by its name"
 _EXPECTED = ".warc .arc .wet .html .jsonl .parquet .txt .tar .bin, also compressed"
 
@@ -57,8 +58,9 @@ def find_inputs(path: Path, source: str) -> Found:
             raise UserError(f"{path}: {why}; expected {_EXPECTED}, or say what it is with --source")
         return Found((Input(kind, (path,), (path.name,)),), ())
     by_kind: dict[str, list[Path]] = {kind: [] for kind in KINDS}
-    unread: list[tuple[str, str]] = []
-    for file in _files_below(path):
+    files, linked = _files_below(path)
+    unread = [(name_of(folder, path), _LINKED) for folder in linked]
+    for file in files:
         kind, why = kind_of(file)
         if source in _GROUPED and why == _UNKNOWN:
             kind = source
@@ -67,22 +69,15 @@ def find_inputs(path: Path, source: str) -> Found:
         if kind:
             by_kind[kind].append(file)
         else:
-            unread.append((file.relative_to(path).as_posix(), why))
-    published = (path / MANIFEST).exists()
-    if source == "auto" and not published and any(files for kind, files in by_kind.items() if kind != "text"):
+            unread.append((name_of(file, path), why))
+    if source == "auto" and not is_published(path) and any(files for kind, files in by_kind.items() if kind != "text"):
         # A README beside archives is no document; a folder of texts alone is a corpus.
-        unread += [(file.relative_to(path).as_posix(), "text beside other sources") for file in by_kind.pop("text")]
+        unread += [(name_of(file, path), "text beside other sources") for file in by_kind.pop("text")]
     inputs = [each for kind, files in by_kind.items() for each in _group(kind, files, path)]
     if not inputs:
         named = f"; not read: {describe(unread)}" if unread else ""
         raise UserError(f"{path}: holds neither WARC files nor another source that is read ({_EXPECTED}){named}")
     return Found(tuple(inputs), tuple(sorted(unread)))
-
-
-def describe(unread: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
-    """Files that are not read, the first few by name."""
-    named = ", ".join(f"{name} ({why})" for name, why in unread[:5])
-    return named + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
 
 
 def kind_of(file: Path) -> tuple[str, str]:
@@ -107,16 +102,26 @@ def kind_of(file: Path) -> tuple[str, str]:
     return ("tar", "") if is_tar(file) else ("", _UNKNOWN)
 
 
-def _files_below(root: Path) -> list[Path]:
-    """Regular files in order of their paths; not hidden ones, nor what our outputs hold beside their rows."""
+def name_of(file: Path, root: Path) -> str:
+    """A file's path below a folder, as text also where it is no UTF-8: old mirrors have names in Latin-1."""
+    return os.fsencode(file.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _files_below(root: Path) -> tuple[list[Path], list[Path]]:
+    """Regular files in order of their paths; not hidden ones, nor what our outputs hold beside their rows.
+
+    Links to folders are not followed (they may lead in circles) but named: the second list.
+    """
     found: list[Path] = []
+    linked: list[Path] = []
     for folder, subfolders, names in os.walk(root):
         here = Path(folder)
-        published = Manifest.load(here / MANIFEST).files if MANIFEST in names else None
+        published = Manifest.load(here / MANIFEST).files if is_published(here) else None
         subfolders[:] = [] if published is not None else [name for name in subfolders if not name.startswith(".")]
+        linked += [here / name for name in subfolders if (here / name).is_symlink()]
         listed = names if published is None else [name for name in published if "/" not in name]
         found += [here / name for name in listed if not _is_companion(here, name)]
-    return sorted((file for file in found if file.is_file()), key=lambda file: file.relative_to(root).parts)
+    return sorted((file for file in found if file.is_file()), key=lambda file: file.relative_to(root).parts), linked
 
 
 def _is_companion(folder: Path, name: str) -> bool:
@@ -128,4 +133,4 @@ def _is_companion(folder: Path, name: str) -> bool:
 def _group(kind: str, files: list[Path], root: Path) -> list[Input]:
     size = FILES_PER_PART if kind in _GROUPED else 1
     groups = [tuple(files[i : i + size]) for i in range(0, len(files), size)]
-    return [Input(kind, group, tuple(file.relative_to(root).as_posix() for file in group)) for group in groups]
+    return [Input(kind, group, tuple(name_of(file, root) for file in group)) for group in groups]

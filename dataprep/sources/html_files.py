@@ -8,8 +8,7 @@ the file, and in a mirror it is the real URL without its scheme. What a page say
 from pathlib import Path
 
 from dataprep.sources.records import Broken, Page, Record
-from dataprep.sources.text_reader import DAMAGE, HTML_SUFFIXES, plain_suffix, raise_unless_damage
-from pipelines import store
+from dataprep.sources.text_reader import HTML_SUFFIXES, plain_suffix, read_body
 
 
 def read_html_file(file: Path, name: str, max_bytes: int) -> Record:
@@ -18,12 +17,9 @@ def read_html_file(file: Path, name: str, max_bytes: int) -> Record:
     The charset is what the page itself says. A file that is called otherwise than HTML (`index.php`)
     is judged by its first bytes.
     """
-    try:
-        with store.open_read(file) as opened:
-            body = opened.read(max_bytes + 1)
-    except DAMAGE as error:
-        raise_unless_damage(error)
-        return Broken(name, "damaged_file", str(error))
+    body = read_body(file, name, max_bytes)
+    if isinstance(body, Broken):
+        return body
     if len(body) > max_bytes:
         return Broken(name, "too_large", f"more than {max_bytes} bytes")
     return Page(name, body, "text/html" if plain_suffix(name) in HTML_SUFFIXES else None)

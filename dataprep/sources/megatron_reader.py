@@ -123,9 +123,10 @@ def _check_bounds(bin_file: Path, index: Index) -> None:
     except FileNotFoundError:
         raise UserError(f"{bin_file}: no such file; a Megatron .idx needs its .bin beside it") from None
     ends = index.offsets + index.lengths.astype(np.int64) * index.dtype.itemsize
-    if len(ends) and (index.lengths.min() < 0 or index.offsets.min() < 0 or ends.max() > size):
+    reach = max(int(index.offsets.max()), int(ends.max())) if len(ends) else 0  # a sum may overflow, an offset not
+    if len(ends) and (index.lengths.min() < 0 or index.offsets.min() < 0 or reach > size):
         raise UserError(
-            f"{bin_file}: {size} bytes, but its index reaches to byte {ends.max()}; the file is cut off or belongs to "
+            f"{bin_file}: {size} bytes, but its index reaches to byte {reach}; the file is cut off or belongs to "
             "another index: copy it again"
         )
 

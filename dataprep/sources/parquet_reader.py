@@ -10,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from dataprep.sources.records import Broken, Record, Text
 from pipelines.documents import ROW_GROUP_ROWS, open_parquet
 from pipelines.errors import UserError, did_you_mean
 
 _URL, _SOURCE = "url", "source"
+_BATCH_BYTES = 1 << 26
 
 
 def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Record]:
@@ -27,7 +29,7 @@ def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Reco
     row = documents = 0
     with open_parquet(file) as opened:
         columns = _find_columns(file, opened.schema_arrow, text_column, url_column)
-        for batch in opened.iter_batches(ROW_GROUP_ROWS, columns=list(columns.values())):
+        for batch in opened.iter_batches(_batch_rows(opened.metadata), columns=list(columns.values())):
             values = [_bytes(batch, columns.get(name)) for name in ("text", _URL, _SOURCE)]
             for text, url, source in zip(*values, strict=True):
                 row += 1
@@ -36,6 +38,13 @@ def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Reco
                 yield record
     if row and not documents:
         raise UserError(f"{file}: none of its {row} rows has a text in column {text_column!r}; name another column")
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """As many rows at once as have about _BATCH_BYTES in the row group of the longest ones."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    longest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(1, min(ROW_GROUP_ROWS, _BATCH_BYTES // max(longest, 1)))
 
 
 def _find_columns(file: Path, schema: pa.Schema, text: str, url: str) -> dict[str, str]:

@@ -5,13 +5,16 @@ the extraction itself would, so that the parts together are what the whole would
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dataprep.sources.finding import ARCHIVES, Input
-from dataprep.sources.records import Record
+from dataprep.sources.records import Broken, Record
 from pipelines import store
 from pipelines.command import Part
+from pipelines.documents import UNREADABLE_FILE, reason_of
+from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -75,9 +78,10 @@ def split_archive(part: Part, folder: Path, max_bytes: int, split_bytes: int) ->
 
     dialect = ARC if part.name.startswith("arc-") else WARC
     starts = [0]
-    for frame in read_frames(part.file, dialect, max_bytes + EXTRA_BYTES):
-        if frame.head and frame.offset is not None and frame.offset >= starts[-1] + split_bytes:
-            starts.append(frame.offset)
+    with suppress(UserError):  # a file that is no archive is one part, whose reading says so
+        for frame in read_frames(part.file, dialect, max_bytes + EXTRA_BYTES):
+            if frame.head and frame.offset is not None and frame.offset >= starts[-1] + split_bytes:
+                starts.append(frame.offset)
     store.write_json(folder / f"{part.name}.json", starts)
     return Counts()
 
@@ -85,7 +89,19 @@ def split_archive(part: Part, folder: Path, max_bytes: int, split_bytes: int) ->
 def read_part(
     reading: Reading, files: Sequence[Path], max_bytes: int, keys: tuple[str, str], tokenizer: Path | None
 ) -> Iterator[Record]:
-    """Every record of a part, in order; `keys` name the text and the URL, `tokenizer` undoes a Megatron .bin."""
+    """Every record of a part, in order; `keys` name the text and the URL, `tokenizer` undoes a Megatron .bin.
+
+    A file of another kind than its name says, or one that cannot be read to its end, gives an unreadable_file.
+    """
+    try:
+        yield from _read(reading, files, max_bytes, keys, tokenizer)
+    except UserError as error:
+        yield Broken(reading.names[0], UNREADABLE_FILE, reason_of(error, files[0]))
+
+
+def _read(
+    reading: Reading, files: Sequence[Path], max_bytes: int, keys: tuple[str, str], tokenizer: Path | None
+) -> Iterator[Record]:
     from dataprep.sources import (
         arc_reader,
         html_files,

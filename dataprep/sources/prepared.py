@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from dataprep.sources.finding import Input, describe, find_inputs
+from dataprep.sources.finding import Input, find_inputs, name_of
 from dataprep.sources.megatron_reader import (
     IDX,
     TOKENIZER,
@@ -18,11 +18,13 @@ from dataprep.sources.megatron_reader import (
     is_tokenizer_file,
     load_byte_level,
 )
-from dataprep.sources.tar_writer import create_tar, cut_tar
+from dataprep.sources.tar_writer import create_tar, cut_tar, write_rejected
 from dataprep.sources.text_reader import is_plain_file
 from pipelines import store
 from pipelines.command import Output, Part, Source
 from pipelines.config import given
+from pipelines.documents import REJECTED, UNREADABLE_FILE, reason_of, rejected_rows
+from pipelines.errors import UserError, describe
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -46,8 +48,14 @@ def pass_documents(run: StageRun, documents: Source | None, output: Output, kind
         logger.warning("%s: %d files are not passed on: %s", run.name, len(found.unread), describe(found.unread))
     parts = [(each.kind, Part(f"documents-{i:05d}", _files(each))) for i, each in enumerate(found.inputs)]
     root = path if path.is_dir() else path.parent
+    alone = len(parts) == 1
     for each in sorted({kind for kind, _ in parts}):
-        run.map(pass_part, [part for kind, part in parts if kind == each], each, str(root), into=output)
+        run.map(pass_part, [part for kind, part in parts if kind == each], each, str(root), alone, into=output)
+    if output.counts.rejected.get(UNREADABLE_FILE):
+        unreadable = rejected_rows(output.folder, UNREADABLE_FILE)
+        if len(unreadable) == len(parts):
+            raise UserError(f"{path}: none of its files can be read: {describe(unreadable)}")
+        logger.warning("%s: %d file(s) could not be read: %s", run.name, len(unreadable), describe(unreadable))
     return len(parts)
 
 
@@ -65,8 +73,19 @@ def _files(inputs: Input) -> tuple[Path, ...]:
     )
 
 
-def pass_part(part: Part, folder: Path, kind: str, root: str) -> Counts:
-    """One part of a corpus, of a kind, under the names that `extract` looks for."""
+def pass_part(part: Part, folder: Path, kind: str, root: str, alone: bool) -> Counts:
+    """One part of a corpus, of a kind, under the names that `extract` looks for; one of several may be unreadable."""
+    try:
+        return _pass(part, folder, kind, root)
+    except UserError as error:
+        if alone:
+            raise
+        name = name_of(part.files[0], Path(root))
+        row = (name, UNREADABLE_FILE, reason_of(error, part.files[0]))
+        return write_rejected([row], folder / REJECTED / f"{part.name}.parquet", Counts())
+
+
+def _pass(part: Part, folder: Path, kind: str, root: str) -> Counts:
     match kind:
         case "html" | "text":
             return _pack(part.files, Path(root), kind, folder / f"{part.name}.tar")
@@ -89,20 +108,27 @@ def pass_records(file: Path, name: str, kind: str, target: Path) -> Counts:
 def _pass_pair(part: Part, folder: Path) -> Counts:
     bin_file, index, *tokenizer = part.files
     check_pair(bin_file)
+    decoder = load_byte_level(find_tokenizer(bin_file)) if tokenizer else None
     for file in (bin_file, index):
         store.link_or_copy(file.resolve(), folder / f"{part.name}{file.suffix}")
-    if tokenizer:
+    if decoder:
         with store.create(folder / f"{part.name}{TOKENIZER}") as opened:
-            opened.write(load_byte_level(find_tokenizer(bin_file)).to_str(pretty=True).encode())
+            opened.write(decoder.to_str(pretty=True).encode())
     return Counts(totals={"document_files": 1})
 
 
 def _pack(files: Sequence[Path], root: Path, kind: str, target: Path) -> Counts:
     with create_tar(target) as tar:
         for file in files:
-            name = file.relative_to(root).as_posix()
-            # What is read only because the user says what it is gets a name that says so too.
-            name += "" if is_plain_file(name) else {"html": ".html", "text": ".txt"}[kind]
+            name = _plain_name(name_of(file, root), kind)
             with file.open("rb") as body:
                 tar.add(name, file.stat().st_size, body)
     return Counts(totals={"document_files": len(files)})
+
+
+def _plain_name(name: str, kind: str) -> str:
+    """What is read only because the user says what it is gets a name that says so too, as does its compression."""
+    if is_plain_file(name):
+        return name
+    suffix = PurePosixPath(name).suffix
+    return name + {"html": ".html", "text": ".txt"}[kind] + (suffix if suffix.lower() in store.COMPRESSED else "")

@@ -76,14 +76,24 @@ def read_tar(file: Path, max_bytes: int) -> Iterator[Record]:
 def each_member(archive: io.BufferedReader) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
     """What lies in an archive, folders apart, with its bytes, which must be read before the next is asked for.
 
-    Links and devices have no bytes. Raises one of TAR_DAMAGE where the archive is broken or cut off.
+    Links, devices and files with holes (of which 512 bytes may stand for terabytes) have none. Raises one of
+    TAR_DAMAGE where the archive is broken or cut off.
     """
     stream: Any = _Pieces(archive)
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER, tarinfo=_Header, errors="backslashreplace") as tar:
         while (member := tar.next()) is not None:
             cast(Any, tar).members.clear()  # or the headers of millions of files would stay in memory
             if not member.isdir():
-                yield member, (tar.extractfile(member) if member.isreg() else None) or io.BytesIO()
+                yield member, (tar.extractfile(member) if not why_no_file(member) else None) or io.BytesIO()
+
+
+def why_no_file(member: tarfile.TarInfo) -> str:
+    """What a member is that has no bytes of its own; empty for an ordinary file."""
+    if member.issparse():
+        return "a file with holes"
+    if member.isreg():
+        return ""
+    return f"a link to {member.linkname}" if member.linkname else "a device"
 
 
 def unpacked(stream: IO[bytes], name: str) -> io.BufferedReader:
@@ -97,9 +107,7 @@ def unpacked(stream: IO[bytes], name: str) -> io.BufferedReader:
         case ".bz2":
             plain = bz2.BZ2File(packed)
         case ".zst":
-            import pyarrow as pa
-
-            plain = pa.input_stream(packed, compression="zstd")
+            plain = io.BufferedReader(store.ZstdFile(packed), _BUFFER)
         case _:
             return io.BufferedReader(packed, _BUFFER)
     return io.BufferedReader(_Unpacked(plain, packed), _BUFFER)
@@ -120,8 +128,8 @@ def _read_archive(archive: io.BufferedReader, name: str, prefix: str, max_bytes:
 
 def _read_member(member: tarfile.TarInfo, body: IO[bytes], name: str, max_bytes: int, depth: int) -> Iterator[Record]:
     base = PurePosixPath(name.lower())
-    if not member.isreg():
-        yield Broken(name, "not_a_file", f"a link to {member.linkname}" if member.linkname else "a device")
+    if why := why_no_file(member):
+        yield Broken(name, "not_a_file", why)
     elif base.name.startswith("."):
         yield Broken(name, "hidden_file", base.name)
     elif base.suffix in (".tar", *_COMPRESSED):

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from dataprep.sources.tar_reader import TAR_DAMAGE, each_member, unpacked
+from dataprep.sources.tar_reader import TAR_DAMAGE, each_member, unpacked, why_no_file
 from dataprep.sources.text_reader import raise_unless_damage
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import UserError
@@ -64,20 +64,21 @@ def cut_tar(file: Path, compression: str, stem: str, folder: Path, tar_bytes: in
     with _Shards(folder, stem, tar_bytes) as shards, file.open("rb") as opened:
         try:
             for member, body in each_member(unpacked(opened, f"{stem}{compression}")):
-                if member.isreg():
+                if why := why_no_file(member):
+                    rejected.append((member.name, "not_a_file", why))
+                else:
                     shards.add(member.name, member.size, body)
                     members += 1
-                else:
-                    rejected.append((member.name, "not_a_file", member.linkname or "a device"))
         except TAR_DAMAGE as error:
             raise_unless_damage(error)
             if not members:
                 raise UserError(f"{file}: not a readable tar archive ({error}); fetch or make it again") from None
             rejected.append((file.name, "damaged_archive", f"{error} (after {members} files)"))
-    return _write_rejected(rejected, folder / REJECTED / f"{stem}.parquet", Counts(totals={"document_files": members}))
+    return write_rejected(rejected, folder / REJECTED / f"{stem}.parquet", Counts(totals={"document_files": members}))
 
 
-def _write_rejected(rejected: list[tuple[str, str, str]], path: Path, counts: Counts) -> Counts:
+def write_rejected(rejected: list[tuple[str, str, str]], path: Path, counts: Counts) -> Counts:
+    """Count and write down what is not passed on: name, rule, value; `counts`, with these in it."""
     if rejected:
         with TableWriter(path, REJECTED_SCHEMA) as table:
             for name, rule, value in rejected:

@@ -35,13 +35,18 @@ def is_plain_file(name: str) -> bool:
 
 def read_plain_file(file: Path, name: str, max_bytes: int) -> Record:
     """The document in one file; `name` is what to call it, such as its path in the corpus."""
+    body = read_body(file, name, max_bytes)
+    return body if isinstance(body, Broken) else document_of(name, body, max_bytes)
+
+
+def read_body(file: Path, name: str, max_bytes: int) -> bytes | Broken:
+    """The bytes of a file, decompressed by its last suffix; one more than `max_bytes` where there are more."""
     try:
         with store.open_read(file) as opened:
-            body = opened.read(max_bytes + 1)
+            return opened.read(max_bytes + 1)
     except DAMAGE as error:
         raise_unless_damage(error)
         return Broken(name, "damaged_file", str(error))
-    return document_of(name, body, max_bytes)
 
 
 def raise_unless_damage(error: Exception) -> None:

@@ -16,6 +16,8 @@ from dataprep.sources.records import Broken, Page, Record, Skipped, Text
 from pipelines.identity import canonical_url
 
 PAGE_STATUSES = (200, 203)
+SKIPPED = ("warcinfo", "request", "metadata", "continuation")
+"""Types of records that carry no document; there are no others in ISO 28500."""
 EXTRA_BYTES = 1 << 20
 """What a record may have beside its page: the HTTP head, and framing."""
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -59,7 +61,7 @@ def read_record(frame: Frame, max_bytes: int) -> Record:
     if kind == "revisit":
         return Broken(url, "revisit", fields.get("warc-refers-to-date", ""))
     if kind not in ("response", "resource", "conversion"):
-        return Skipped(kind if kind.isalpha() and len(kind) < 20 else "unknown")
+        return Skipped(kind if kind in SKIPPED else "unknown")
     if truncated := fields.get("warc-truncated") or fields.get("warc-segment-number"):
         return Broken(url, "truncated_record", truncated)
     content_type = fields.get("content-type")

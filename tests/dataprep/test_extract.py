@@ -283,3 +283,50 @@ def test_real_archives(name: str, rows_in: int, rows_out: int, reasons: dict[str
     assert manifest is not None
     counts = manifest.counts
     assert (counts.rows_in, counts.rows_out, counts.rejected) == (rows_in, rows_out, reasons)
+
+
+def test_of_several_files_one_that_cannot_be_read_costs_itself_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "SPLIT_BYTES", 10)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "words"}\n')
+    (tmp_path / "in" / "b.json").write_text("[1]\n")
+    cut = gzip.compress(b'{"text": "before the cut"}\n' * 100_000 + os.urandom(9000).hex().encode())
+    (tmp_path / "in" / "c.jsonl.gz").write_bytes(cut[:-5000])
+    for name in ("d.parquet", "e.tar", "f.warc"):
+        (tmp_path / "in" / name).write_bytes(b"words" * 400)
+    arguments = [str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "1", "--log-level", "warning"]
+    assert run_command(SPEC, arguments) == 0
+    texts = [row["text"] for row in documents(tmp_path / "out")]
+    assert texts[0] == "words"
+    assert set(texts[1:]) == {"before the cut"}
+    found = {url: value for url, rule, value in rejected(tmp_path / "out") if rule == "unreadable_file"}
+    assert list(found) == ["f.warc", "b.json", "c.jsonl.gz", "d.parquet", "e.tar"]
+    assert found["b.json"].startswith("none of its 1 lines is a document; line 1: expected an object")
+    assert str(tmp_path) not in "".join(found.values())
+    assert "extract: 5 file(s) could not be read: f.warc (not a readable WARC file" in capfd.readouterr().err
+
+
+def test_when_no_file_gives_a_document_the_first_that_cannot_be_read_is_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / "in" / name).write_text('{"body": "words"}\n')
+    run(tmp_path / "in", tmp_path / "out", "--workers", 1, status=1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"error: {tmp_path}/in/a.jsonl: none of its 1 lines is a document; line 1: has no key 'text'"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mirror_of_a_site_may_have_a_web_manifest_and_names_in_latin_1(tmp_path: Path) -> None:
+    (tmp_path / "in" / "app").mkdir(parents=True)
+    for folder in (tmp_path / "in", tmp_path / "in" / "app"):
+        (folder / MANIFEST).write_text('{"name": "App", "icons": []}')
+        (folder / "index.html").write_bytes(page(1))
+    Path(os.fsdecode(os.fsencode(tmp_path / "in") + b"/caf\xe9.html")).write_bytes(page(2))
+    run(tmp_path / "in", tmp_path / "out", "--workers", 1)
+    assert [row["url"] for row in documents(tmp_path / "out")] == ["app/index.html", "caf\\xe9.html", "index.html"]

@@ -333,3 +333,18 @@ def test_several_workers_print_nothing_but_the_result(tmp_path: Path) -> None:
     result = clean(source, tmp_path / "out", "--workers", 2)
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith("clean: 9 in, 9 out in ")
+
+
+def test_of_a_folder_one_jsonl_file_without_documents_costs_itself_alone(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "in" / "a.jsonl", 5)
+    (tmp_path / "in" / "b.jsonl").write_text("{\n")
+    done = clean(tmp_path / "in", tmp_path / "out")
+    assert done.returncode == 0
+    assert "clean: 1 file(s) could not be read: b.jsonl (none of its 1 lines is a document; line 1:" in done.stderr
+    assert load_checked(tmp_path / "out").counts.rejected == {"invalid_json": 1, "unreadable_file": 1}
+    write_jsonl(tmp_path / "in" / "a.jsonl", 0)
+    refused = clean(tmp_path / "in", tmp_path / "none")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith(
+        f"error: {tmp_path}/in/b.jsonl: none of its 1 lines is a document"
+    )

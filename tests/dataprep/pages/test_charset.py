@@ -1,11 +1,17 @@
 """The text of a page from its bytes, as a browser would read them."""
 
 import codecs
+import re
+import tarfile
 import time
+from pathlib import Path
 
 import pytest
 
-from dataprep.pages.charset import codec_name, decode_html
+from benchmarks import page_sets
+from dataprep.pages.charset import codec_name, declared_in, decode_html, decode_text
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
 
 GERMAN = "Der Müller öffnet früh die Schleuse, und das große Rad beginnt sich zu drehen – „schon wieder“."
 RUSSIAN = "Мельник открывает ворота на рассвете, и вода начинает вращать тяжёлое колесо мельницы."
@@ -92,3 +98,113 @@ def test_a_hostile_meta_tag_takes_no_time() -> None:
     started = time.process_time()
     decode_html(b"<meta " * 227 + b"charset=" + b" " * 2700, None)
     assert time.process_time() - started < 2.0, "it took 20 s when two patterns could share the spaces"
+
+
+def test_a_hostile_page_of_brackets_or_scripts_takes_no_time() -> None:
+    started = time.process_time()
+    for body in (b"<" * 2_000_000, b"<script" * 300_000, b"<style>a</" * 200_000):
+        decode_html(body + b"\xfc", None)
+    assert time.process_time() - started < 2.0
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_markup_in_utf_16_is_seen_without_a_mark(encoding: str) -> None:
+    for text in (GERMAN, JAPANESE):
+        assert decode_html(page(text).encode(encoding), None) == page(text)
+        assert decode_html(page(text).encode(encoding), encoding) == page(text)
+
+
+def test_a_header_that_says_utf_16_of_something_else_is_wrong() -> None:
+    assert decode_html(page("plain words!").encode(), "utf-16") == page("plain words!")
+    assert decode_html(page(GERMAN).encode("cp1252"), "utf-16") == page(GERMAN)
+
+
+@pytest.mark.parametrize("declared", ["utf-8", "UTF8", "nonsense", None])
+@pytest.mark.parametrize(("text", "encoding"), [(GERMAN, "cp1252"), (RUSSIAN, "koi8-r"), (JAPANESE, "euc_jp")])
+def test_a_page_that_calls_itself_utf_8_and_is_not_is_read_by_its_bytes(
+    text: str, encoding: str, declared: str | None
+) -> None:
+    meta = f'<meta charset="{declared}">' if declared else ""
+    assert decode_html(page(text * 5, meta).encode(encoding), declared) == page(text * 5, meta)
+
+
+@pytest.mark.parametrize("encoding", ["cp1251", "koi8-r", "cp866", "iso8859-5"])
+def test_a_western_label_on_another_script_is_not_believed(encoding: str) -> None:
+    source = page("<script>var text = 'a'; " * 30 + "</script>" + RUSSIAN * 8, '<meta charset="iso-8859-1">')
+    assert decode_html(source.encode(encoding), "ISO-8859-1") == source
+
+
+def test_a_few_quotes_and_accents_are_western() -> None:
+    text = "A page of English words, “quoted” as in Word – with a naïve café and £5 on it. " * 20
+    assert decode_html(page(text).encode("cp1252"), None) == page(text)
+
+
+def test_plain_text_is_read_the_same_way() -> None:
+    assert decode_text((RUSSIAN * 5).encode("cp1251")) == RUSSIAN * 5
+    assert decode_text(codecs.BOM_UTF16_LE + GERMAN.encode("utf-16-le")) == GERMAN
+    assert decode_text(b"") == ""
+
+
+LANGUAGES = {
+    "ar": ["cp1256"],
+    "bg": ["cp1251"],
+    "de": ["cp1252"],
+    "el": ["cp1253", "iso8859-7"],
+    "es": ["cp1252"],
+    "fr": ["cp1252"],
+    "hu": ["iso8859-2", "cp1250"],
+    "ja": ["cp932", "euc_jp"],
+    "ko": ["cp949"],
+    "pl": ["iso8859-2", "cp1250"],
+    "pt": ["cp1252"],
+    "ro": ["iso8859-2"],
+    "ru": ["cp1251", "koi8-r", "cp866", "iso8859-5"],
+    "tr": ["cp1254"],
+    "zh-hans": ["gb18030", "gbk"],
+    "zh-hant": ["big5"],
+}
+
+
+def test_real_texts_of_sixteen_languages_are_read_in_their_old_encodings() -> None:
+    archive = DATA / "text" / "opensource-guide-multilingual.tar.gz"
+    if not archive.exists():
+        pytest.skip("needs the translated guides in ../shared/data/text")
+    wrong: list[tuple[str, str]] = []
+    tried = 0
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            found = re.search(r"_articles/([a-zA-Z-]+)/(?:building|leadership|metrics)[a-z-]*\.md$", member.name)
+            for encoding in LANGUAGES.get(found[1].lower(), ()) if found else ():
+                file = tar.extractfile(member)
+                assert file
+                body = page(file.read().decode()[1000:4000]).encode(encoding, "ignore")
+                for declared in (None, "utf-8", encoding):
+                    tried += 1
+                    if decode_html(body, declared) != body.decode(encoding):
+                        wrong.append((member.name, encoding))
+    assert tried > 150
+    assert len(wrong) <= tried // 50, wrong
+
+
+def test_real_pages_in_old_encodings_are_read_as_they_declare() -> None:
+    if not (DATA / "html").exists():
+        pytest.skip("needs the real pages in ../shared/data/html")
+    legacy = 0
+    for each in page_sets.load(DATA / "html", "cleaneval"):
+        text = decode_html(each.body, None)
+        assert text.count("\ufffd") <= 0.005 * len(text) + 3
+        names = [name for name in map(codec_name, declared_in(each.body)) if name]
+        if names and names[0] not in ("utf-8", "cp1252"):
+            legacy += 1
+            assert text == each.body.decode(names[0], "replace")
+    assert legacy
+
+
+def test_latin_1_books_are_read_as_pages() -> None:
+    books = sorted((DATA / "text" / "gutenberg").glob("*-8.txt"))
+    if not books:
+        pytest.skip("needs the books in ../shared/data/text/gutenberg")
+    for book in books:
+        text = book.read_bytes()[:60_000].decode("cp1252")
+        assert decode_html(page(text).encode("cp1252"), None) == page(text)
+        assert decode_html(page(text).encode("cp1252"), "utf-8") == page(text)

@@ -128,3 +128,13 @@ def test_a_file_that_cannot_be_read_is_an_error(name: str, tmp_path: Path) -> No
         find_inputs(tmp_path / name, "auto")
     with pytest.raises(UserError, match="holds neither WARC files nor another source"):
         find_inputs(tmp_path, "auto")
+
+
+def test_links_to_files_are_followed_and_links_to_folders_are_named(tmp_path: Path) -> None:
+    make(tmp_path, "elsewhere/b.html", "in/a.html")
+    (tmp_path / "in" / "file.html").symlink_to(tmp_path / "elsewhere" / "b.html")
+    (tmp_path / "in" / "folder").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "circle").symlink_to(tmp_path / "in")
+    assert found(tmp_path / "in") == [("html", ("a.html", "file.html"))]
+    names = [name for name, why in find_inputs(tmp_path / "in", "auto").unread if "a link to a folder" in why]
+    assert names == ["circle", "folder"]

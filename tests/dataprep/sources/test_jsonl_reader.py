@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,35 @@ def test_other_keys_can_be_named(tmp_path: Path) -> None:
     ]
     with pytest.raises(UserError, match=r"none of its 1 lines is a document; line 1: has no key 'body'"):
         list(read_json_lines(tmp_path / "a.jsonl", "body", "url"))
+
+
+@pytest.mark.parametrize("key", ["text", "url", "source"])
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_stands(key: str, tmp_path: Path) -> None:
+    line = json.dumps({"text": "words", key: "\ud800"})
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "good"}}\n{line}\n')
+    counts = ingest_jsonl(tmp_path / "a.jsonl", tmp_path, "out")
+    assert (counts.rows_out, counts.rejected) == (1, {"invalid_utf8": 1})
+
+
+def test_a_line_without_end_is_refused_and_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.documents.MAX_LINE_BYTES", 1 << 20)
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
+        file.write(b'{"text": "before"}\n')
+        for _ in range(40):
+            file.write(b" " * (1 << 20))
+        file.write(b'\n{"text": "after"}\n')
+    tracemalloc.start()
+    records = list(read_json_lines(tmp_path / "a.jsonl.gz", "text", "url"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
+    assert [record.text if isinstance(record, Text) else record for record in records] == [
+        "before",
+        Broken("a.jsonl.gz:2", "too_large", "longer than 1048576 bytes"),
+        "after",
+    ]
+
+
+def test_suffixes_may_be_in_capitals(tmp_path: Path) -> None:
+    file = write(tmp_path / "A.JSONL.GZ")
+    assert len(list(read_json_lines(file, "text", "url"))) == 7

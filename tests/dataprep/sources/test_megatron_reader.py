@@ -148,3 +148,13 @@ def test_gpt2s_alphabet_is_the_one_that_tokenizers_uses() -> None:
     for text in ("é\x00\x7f\xad 日🙂\n\t", "".join(map(chr, range(0x20, 0x3000, 7)))):
         mapped = "".join(piece for piece, _ in pieces.pre_tokenize_str(text))
         assert bytes(letters[letter] for letter in mapped) == text.encode()
+
+
+def test_an_offset_near_the_end_of_all_numbers_is_one_clear_line(tmp_path: Path) -> None:
+    """Offset and length together overflow, and look small."""
+    file = write_pair(tmp_path, [[[1, 2, 3]]])
+    index = bytearray((tmp_path / "a.idx").read_bytes())
+    struct.pack_into("<q", index, len(index) - 24, 2**63 - 2)
+    (tmp_path / "a.idx").write_bytes(index)
+    with pytest.raises(UserError, match=r"its index reaches to byte 9223372036854775806"):
+        list(read_megatron(file, tmp_path))

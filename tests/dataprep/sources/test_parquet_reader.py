@@ -1,5 +1,8 @@
 """Parquet from anywhere: the schemas that people have, and the errors for those that hold no text."""
 
+import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +96,27 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
         (tmp_path / "a.parquet").write_bytes(damaged)
         with pytest.raises(UserError, match="not a readable Parquet file"):
             list(read_parquet(tmp_path / "a.parquet", "text", "url"))
+
+
+def test_one_row_group_of_a_large_file_is_never_held_whole(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    texts = [chance.randbytes(50_000).hex() for _ in range(600)]
+    pq.write_table(
+        pa.table({"text": texts}),
+        tmp_path / "a.parquet",
+        row_group_size=10**9,
+        compression="zstd",
+        use_dictionary=False,
+        write_batch_size=8,
+    )
+    code = (
+        "import sys, pathlib, pyarrow as pa; from dataprep.sources import parquet_reader as reader\n"
+        "reader._BATCH_BYTES = 1 << 20\n"
+        "n = sum(1 for _ in reader.read_parquet(pathlib.Path(sys.argv[1]), 'text', 'url'))\n"
+        "print(n, pa.default_memory_pool().max_memory())"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.parquet")]
+    rows, peak = map(int, subprocess.run(command, capture_output=True, check=True).stdout.split())
+    assert (tmp_path / "a.parquet").stat().st_size > 25_000_000
+    assert rows == 600
+    assert peak < 20_000_000

@@ -257,3 +257,25 @@ def test_a_corpus_that_cannot_be_read_is_one_clear_line(
     stage("download", tmp_path / "urls", tmp_path / "out", "--documents", folder, *options, status=1)
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
+
+
+def test_a_compressed_page_of_any_name_keeps_its_compression(tmp_path: Path, road: Road) -> None:
+    (tmp_path / "in").mkdir()
+    body = PAGE.format("The miller opens the sluice every morning and the wheel turns. " * 9).encode()
+    (tmp_path / "in" / "index.php.gz").write_bytes(gzip.compress(body))
+    assert road("html", f"corpus.documents={tmp_path}/in").counts.rows_out == 1
+
+
+def test_a_broken_pair_beside_good_files_costs_itself_alone(tmp_path: Path, trained: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pair_of(tmp_path / "in", trained, TEXTS)
+    (tmp_path / "in" / "b.bin").write_bytes(b"")
+    (tmp_path / "in" / "b.idx").write_bytes(b"no index")
+    (tmp_path / "urls").touch()
+    stage("download", tmp_path / "urls", tmp_path / "download", "--documents", tmp_path / "in")
+    manifest = Manifest.load(tmp_path / "download" / MANIFEST)
+    assert manifest.counts.rejected == {"unreadable_file": 1}
+    stage("extract", tmp_path / "download", tmp_path / "extract")
+    assert Manifest.load(tmp_path / "extract" / MANIFEST).counts.rows_out == len(TEXTS)
+    (tmp_path / "in" / "a.idx").write_bytes(b"no index either")
+    stage("download", tmp_path / "urls", tmp_path / "again", "--documents", tmp_path / "in", status=1)

@@ -16,6 +16,7 @@ import zstandard
 from dataprep.sources import tar_reader
 from dataprep.sources.records import Broken, Page, Record, Text
 from dataprep.sources.tar_reader import is_tar, read_tar
+from dataprep.sources.tar_writer import cut_tar
 from pipelines.errors import UserError
 from tests.dataprep.tars import LINES, inner_archive, link, openwebtext_documents, openwebtext_nest, tar_of
 
@@ -242,3 +243,34 @@ def test_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "open", lambda *_args, **_options: Failing())
     with pytest.raises(OSError, match="Input/output error"):
         list(read_tar(tmp_path / "a.tar", MB))
+
+
+def sparse_member(name: str, size: int) -> bytes:
+    """A member of one block that GNU tar would restore as `size` bytes, nearly all of them zeros."""
+    header = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"%011o\0" % 512
+    header[156:157] = b"S"
+    header[386:410] = b"%011o\0%011o\0" % (0, 512)
+    header[483:495] = b"%011o\0" % size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + b"x" * 512
+
+
+def test_a_file_with_holes_is_never_filled(tmp_path: Path) -> None:
+    file = tmp_path / "a.tar"
+    good = tar_of({"b.txt": b"words"})
+    records = read(file, sparse_member("a.txt", 7 * 10**9) + good)
+    assert broken(records) == [("a.txt", "not_a_file")]
+    assert texts(records) == [("b.txt", "words")]
+    (tmp_path / "out").mkdir()
+    counts = cut_tar(file, "", "cut", tmp_path / "out")
+    assert (counts.rejected, counts.totals) == ({"not_a_file": 1}, {"document_files": 1})
+    assert (tmp_path / "out" / "cut-00000.tar").stat().st_size < 10_000
+
+
+def test_zstd_of_the_longest_window_is_read(tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=31)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    data = packer.compress(tar_of({"b.txt": b"words"})) + packer.flush()
+    assert texts(read(tmp_path / "a.tar.zst", data)) == [("b.txt", "words")]

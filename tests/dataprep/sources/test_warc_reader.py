@@ -249,3 +249,11 @@ def test_bodies_are_what_fastwarc_reads(path: Path) -> None:
     found = list(read_warc(path, 10**7))
     assert [each.body for each in found if isinstance(each, Page)] == theirs
     assert [each for each in found if isinstance(each, Broken) and each.rule in DAMAGE] == []
+
+
+def test_invented_types_of_records_are_counted_together(tmp_path: Path) -> None:
+    """Or a hostile archive would make as many counters as it has records."""
+    names = ("metadata", "alpha", "beta", "ünter")
+    (tmp_path / "a.warc").write_bytes(b"".join(record(name, "http://a.test/", b"x", "text/plain") for name in names))
+    kinds = [each.kind for each in read_warc(tmp_path / "a.warc", 1000) if isinstance(each, Skipped)]
+    assert kinds == ["metadata", "unknown", "unknown", "unknown"]

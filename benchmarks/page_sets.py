@@ -1,0 +1,116 @@
+"""Collections of real pages with the text that people say is theirs, and the measure of an extracted text.
+
+FOLDER holds `scrapinghub/` (ground-truth.json, html/*.html.gz of scrapinghub/article-extraction-benchmark),
+`cleaneval-final.tar.gz` (CleanEval 2007, final set) and `l3s-gn1.tar.gz` (L3S-GN1, 2010).
+"""
+
+import gzip
+import json
+import re
+import statistics
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import lxml.html
+
+_WORD = re.compile(r"\w+")
+_SHINGLE_WORDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GoldPage:
+    """A page and its main text."""
+
+    name: str
+    body: bytes
+    text: str
+
+
+def load(folder: Path, name: str) -> list[GoldPage]:
+    """The pages of one collection, by name."""
+    readers = {"scrapinghub": read_scrapinghub, "cleaneval": read_cleaneval, "l3s": read_l3s}
+    return sorted(readers[name](folder), key=lambda page: page.name)
+
+
+def read_scrapinghub(folder: Path) -> Iterator[GoldPage]:
+    """Article pages of 2018 and 2019; the gold text has neither headline nor captions."""
+    truth = json.loads((folder / "scrapinghub" / "ground-truth.json").read_text("utf-8"))
+    for name, entry in truth.items():
+        file = folder / "scrapinghub" / "html" / f"{name}.html.gz"
+        yield GoldPage(name, gzip.decompress(file.read_bytes()), entry.get("articleBody", ""))
+
+
+def read_cleaneval(folder: Path) -> Iterator[GoldPage]:
+    """Pages of every kind, from 2006; comments and headlines are part of the gold text."""
+    members = _members(folder / "cleaneval-final.tar.gz")
+    for path, data in members.items():
+        if path.parent.name == "GoldStandard" and (
+            body := members.get(path.parents[1] / "input" / f"{path.stem}.html")
+        ):
+            try:
+                text = data.decode("utf-8")
+            except UnicodeDecodeError:
+                text = data.decode("cp1252", "replace")
+            text = re.sub(r"^\s*URL:.*\n", "", text, count=1)
+            yield GoldPage(path.stem, body, re.sub(r"<[hpl]>", " ", text, flags=re.IGNORECASE))
+
+
+def read_l3s(folder: Path) -> Iterator[GoldPage]:
+    """News pages of 2008; gold are headline, full text and supplements, not comments or links to related pages."""
+    members = _members(folder / "l3s-gn1.tar.gz")
+    for path, data in members.items():
+        if path.parent.name == "annotated" and path.suffix == ".html":
+            tree = lxml.html.fromstring(data, parser=lxml.html.HTMLParser(encoding="utf-8"))
+            text = " ".join("".join(_annotated(tree, "0")).split())
+            yield GoldPage(path.stem, members[path.parents[1] / "original" / path.name], text)
+
+
+def _annotated(element: lxml.html.HtmlElement, label: str) -> Iterator[str]:
+    """Text below spans of the classes x-nc-sel1 to x-nc-sel3; an inner span's label replaces an outer one's."""
+    if not isinstance(element.tag, str) or element.tag in ("script", "style"):
+        return
+    if found := re.search(r"x-nc-sel(\d)", element.get("class") or ""):
+        label = found[1]
+    inside = label in "123"
+    yield (element.text or "") if inside else ""
+    for child in element:
+        yield from _annotated(child, label)
+        yield (child.tail or "") if inside else ""
+    yield " "
+
+
+def _members(archive: Path) -> dict[Path, bytes]:
+    with tarfile.open(archive) as tar:
+        files = {Path(member.name): tar.extractfile(member) for member in tar if member.isfile()}
+        return {path: file.read() for path, file in files.items() if file}
+
+
+Match = tuple[int, int, int]
+"""Shingles that are in both texts, only in the extracted one, only in the gold one."""
+
+
+def match(gold: str, text: str) -> Match:
+    """Shingles of four words, as the article extraction benchmark (evaluate.py) counts them."""
+    wanted, found = _shingles(gold), _shingles(text)
+    return (wanted & found).total(), (found - wanted).total(), (wanted - found).total()
+
+
+def _shingles(text: str) -> Counter[tuple[str, ...]]:
+    words = _WORD.findall(text)
+    if not words:
+        return Counter()
+    return Counter(tuple(words[i : i + _SHINGLE_WORDS]) for i in range(max(1, len(words) - _SHINGLE_WORDS + 1)))
+
+
+def scores(matches: Iterable[Match]) -> tuple[float, float, float]:
+    """(F1, precision, recall) of a collection: F1 of the mean precision and the mean recall of its pages.
+
+    As in the benchmark, a page without extracted text has no precision, one without gold text no recall.
+    """
+    pages = list(matches)
+    precision = statistics.mean(both / (both + extra) for both, extra, _ in pages if both + extra)
+    recall = statistics.mean(both / (both + missing) for both, _, missing in pages if both + missing)
+    return 2 * precision * recall / (precision + recall), precision, recall
