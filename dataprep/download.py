@@ -26,6 +26,7 @@ Run: python -m dataprep.download URLS OUTPUT [--fetch-log PATH] [--documents PAT
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from annotated_types import Interval
 
 from pipelines.command import Output, Part, Source
 from pipelines.config import Count, NonNegative, SourcePath, given
-from pipelines.errors import UserError
+from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
@@ -88,7 +89,7 @@ class DownloadConfig:
     urls_per_segment: Count = 10_000
     """URLs of the list that share a WARC segment."""
     segment_bytes: Count = 1_000_000_000
-    """Largest WARC file; a range whose pages need more goes on in segment-00000_01.warc.gz and so on."""
+    """Largest WARC file; a range whose pages need more goes on in segment-00000_0001.warc.gz and so on."""
     local_site: SourcePath = ""
     """Site folder (index.jsonl and files) to serve on loopback under its own host names; empty for none."""
     replay: SourcePath = ""
@@ -125,6 +126,7 @@ def download(
     from dataprep.sources.prepared import pass_documents
 
     passed = pass_documents(run, documents, output, config.source) + download_hub(run, config, output)
+    tell_passed(config, run, output, documents)
     answers = find_answers(config, run, list_parts(run, urls), output.final.parent / FETCH_STORE)
     if not answers.plans and not passed:
         raise UserError(f"{urls.path}: holds no URL, and there are no --documents: nothing to do; name one of them")
@@ -139,9 +141,20 @@ def download(
     warn_of_transient_failures(run, pages)
 
 
+def tell_passed(config: DownloadConfig, run: StageRun, output: Output, documents: Source | None) -> None:
+    """Say how much was passed on: its rows are not counted here but by `extract`, which reads them."""
+    if files := output.counts.totals.get("document_files", 0):
+        size = sum(entry.bytes for name, entry in output.files.items() if "/" not in name)
+        named = [str(path) for path in (documents and given(documents.path), config.hub_repository) if path]
+        what = f"{files:,} {'file' if files == 1 else 'files'} passed on, {size / 1e6:,.1f} MB"
+        logger.info("%s: %s: %s", run.name, " and ".join(named), what)
+
+
 def find_answers(config: DownloadConfig, run: StageRun, listed: Sequence[Path], fetch_store: Path) -> "Answers":
     """From the archive if there is one: then neither the network nor the fetch store is touched."""
     if archive := given(config.replay):
+        if given(config.local_site):
+            raise ConfigError("download.replay, download.local_site: both would answer the URLs; give one of them")
         from dataprep.crawl.replay import answer_from_archive
 
         return answer_from_archive(config, run, listed, archive)
@@ -151,18 +164,25 @@ def find_answers(config: DownloadConfig, run: StageRun, listed: Sequence[Path], 
 
 
 def refuse_total_failure(run: StageRun, answers: "Answers", pages: Counts) -> None:
-    """A list of which nothing came, each URL for a reason that may pass, is no result but an outage."""
+    """Nothing came, and each URL that was asked for failed in a way that may pass: no result but an outage."""
     from dataprep.crawl.fetching import SESSION
     from dataprep.crawl.plans import PlanReader
 
-    if not pages.rows_in or pages.rows_out or pages.totals.get("transient", 0) < pages.rows_in:
+    if pages.rows_out or not pages.totals.get("transient", 0):
+        return
+    rules: Counter[str] = Counter()
+    example = ""
+    with PlanReader(answers.logs) as reader:
+        for outcome in (outcome for plan in answers.plans for outcome in reader.outcomes(plan)):
+            if outcome.final_url:  # one that a rule of ours refused without asking leads nowhere
+                rules[outcome.rule] += 1
+                example = example or f"{outcome.url}: {outcome.value}"
+    if pages.totals["transient"] < rules.total():
         return
     (run.scratch / SESSION).unlink()  # so that the next run asks again
-    reasons = ", ".join(f"{rule} {number:,}" for rule, number in sorted(pages.rejected.items()))
-    with PlanReader(answers.logs) as reader:
-        example = next(reader.outcomes(answers.plans[0]))
+    reasons = ", ".join(f"{rule} {number:,}" for rule, number in sorted(rules.items()))
     raise UserError(
-        f"none of the {pages.rows_in:,} URLs could be fetched ({reasons}; first: {example.url}: {example.value}); "
+        f"none of the {rules.total():,} URLs could be fetched ({reasons}; first: {example}); "
         "nothing was published: check the network and run the same command again"
     )
 

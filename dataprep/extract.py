@@ -44,8 +44,9 @@ logger = logging.getLogger(__name__)
 class ExtractConfig:
     """What is read, which pages are worked on, and for how long."""
 
-    source: Literal["auto", "warc", "arc", "wet", "html", "jsonl", "parquet", "text", "tar", "megatron"] = "auto"
-    """What PATH holds; "auto" tells by names. "html" and "text" also read files whose names say nothing."""
+    source: Literal["auto", "warc", "wet", "html", "jsonl", "parquet", "text", "tar", "megatron"] = "auto"
+    """What PATH holds; "auto" tells by names. "warc" is WARC and ARC archives. "html" and "text" also read files
+    whose names say nothing."""
     text_key: str = "text"
     """Where JSON lines and Parquet files have the text; in Parquet `a.b` is field b of column a."""
     url_key: str = "url"

@@ -7,7 +7,8 @@ first of them stays. Each line that is left out goes to rejected/ with its rule 
 
 Rules in order: invalid_utf8, invalid_json, no_url; for submissions invalid_submission, self_post, over_18,
 low_karma, out_of_range; domain_blacklist, url_blacklist, extension_blacklist, too_short, malformed, duplicate.
-The canonical form is described in pipelines/identity.py. An empty file gives an empty list.
+The canonical form is described in pipelines/identity.py. An empty file gives an empty list;
+one of which no line is a URL is refused. In a folder, a file without suffix is a list when its first line is a URL.
 
 Run: python -m dataprep.urls LISTS OUTPUT
      python -m dataprep.urls RS_2017-01.zst OUTPUT --date-to 2017-01-15 --blacklist ut1/ --memory-budget 2GB

@@ -9,12 +9,17 @@ python -m pipelines versions
 """
 
 import argparse
+import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipelines.config import read_yaml
 from pipelines.errors import ConfigError, UserError
 from pipelines.graph import PARAMS_YAML, GraphStage, load_stages
+
+BROKEN_PIPE = 128 + 13
+"""What a shell says of a program that SIGPIPE ended."""
 
 
 def main() -> int:
@@ -24,7 +29,12 @@ def main() -> int:
         print("error: dvc.yaml: not here; run this in the project's folder", file=sys.stderr)
         return 2
     try:
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        return BROKEN_PIPE
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -106,17 +116,28 @@ def run_status(_options: argparse.Namespace) -> int:
 
 def run_explain(options: argparse.Namespace) -> int:
     """Print what each stage says of one document."""
-    from pipelines.explain import explain
+    from pipelines.explain import explain, nearest
 
-    found = False
-    for stage, verdict in explain(options.key, _stages()):
-        print(f"{stage:18} {verdict}")
-        found = True
-    if not found:
+    stages = _stages()
+    if _print_verdicts(explain(options.key, stages)):
+        return 0
+    meant = nearest(options.key, stages)
+    if meant is None:
         raise UserError(
             f"{options.key}: no published output knows this URL or document id; see `python -m pipelines status`"
         )
+    print(f"no output knows {options.key}; nearest: {meant}")
+    _print_verdicts(explain(meant, stages))
     return 0
+
+
+def _print_verdicts(verdicts: Iterable[tuple[str, str]]) -> bool:
+    """Whether there were any."""
+    found = False
+    for stage, verdict in verdicts:
+        print(f"{stage:18} {verdict}")
+        found = True
+    return found
 
 
 def run_gc(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ Another engine (a cluster) offers the same `map`; items and results are small, a
 """
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -12,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, resource_tracker
 from typing import Protocol, TypeVar
 
 from pipelines.errors import UserError
@@ -25,6 +27,10 @@ class Engine(Protocol):
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order."""
+        ...
+
+    def stop(self) -> None:
+        """End all work at once, whatever has begun; only `close` may follow."""
         ...
 
     def close(self) -> None:
@@ -60,7 +66,20 @@ class LocalEngine:
         # forked from one that has imported the stage already.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([self._preload])
+        _start_forkserver()
+        # Waits until the stage is imported: a worker whose birth Ctrl-C cut off would miss the pool's semaphores.
+        first = context.Process(target=_do_nothing)
+        first.start()
+        first.join()
         return concurrent.futures.ProcessPoolExecutor(self.workers, context, _start_worker)
+
+    def stop(self) -> None:
+        """Kill the workers and their own children: that costs the shards at hand, which have no receipt yet."""
+        for worker in multiprocessing.active_children():
+            assert worker.pid is not None  # it has been started
+            with contextlib.suppress(ProcessLookupError):  # a worker that has no group yet has no child either
+                os.killpg(worker.pid, signal.SIGKILL)
+            worker.kill()
 
     def close(self) -> None:
         """End the workers; shards that have begun are finished, the others are not begun."""
@@ -68,8 +87,24 @@ class LocalEngine:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _start_forkserver() -> None:
+    # Ctrl-C is the parent's to handle, also while the server imports the stage and while workers are born:
+    # they inherit that it is blocked. (The tracker comes first: its start unblocks it.)
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _do_nothing() -> None:
+    pass
+
+
 def _start_worker() -> None:
-    # Ctrl-C reaches the whole group: the parent decides, workers finish the shard at hand.
+    # A group of its own: what a worker starts ends with it, and Ctrl-C on a terminal reaches the parent alone.
+    os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -80,7 +115,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)
 
 
 def default_workers() -> int:

@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 
 from pipelines.documents import REJECTED
 from pipelines.graph import GraphStage
-from pipelines.identity import canonical_url
+from pipelines.identity import canonical_url, split_url, without_tracking
 from pipelines.tokens import TokenShard
 
 _ID_COLUMNS = ("doc_id", "doc_id_a", "doc_id_b")
 _URL_COLUMNS = ("url", "original", "canonical", "final_url", "url_a", "url_b")
 _PLACE_COLUMNS = ("original", "file", "line")
+_PORTS = {"http": 80, "https": 443}
 _HIDDEN = {"text", "doc_id", "url", "signature", "sha256", "text_hash", *_ID_COLUMNS}
 
 
@@ -61,6 +62,34 @@ def _spellings(key: str, stages: list[GraphStage]) -> set[str]:
             rows = _matching_rows(file, set(), urls | other_scheme)
             urls |= {form for row in rows if (form := row["canonical" if "canonical" in names else "url"])}
     return urls
+
+
+def nearest(key: str, stages: list[GraphStage]) -> str | None:
+    """The URL that is known and was most likely meant by `key`, which is not; None where there is none."""
+    variants = _variants(key)
+    files = (file for stage in stages for out in stage.outs for file in sorted(out.rglob("*.parquet")))
+    rows = (row for file in files for row in _matching_rows(file, set(), set(variants)))
+    known = {row[column] for row in rows for column in _URL_COLUMNS if column in row}
+    return next((variant for variant in variants if variant in known), None)
+
+
+def _variants(key: str) -> list[str]:
+    """`key` with and without scheme, last slash and `www.`, in canonical form, the likeliest first."""
+    address = split_url(key if "://" in key else f"http://{key}")
+    if address is None or _is_id(key):
+        return []
+    address = without_tracking(address)
+    host, path = address.host.removeprefix("www."), address.path.rstrip("/")
+    hosts = sorted((host, f"www.{host}"), key=lambda other: other != address.host)
+    paths = sorted((path or "/", f"{path}/"), key=lambda other: other != address.path)
+    schemes = sorted(_PORTS, key=lambda other: other != address.scheme)
+    found = [
+        address._replace(scheme=s, host=h, path=p, port=_PORTS[s] if address.port in _PORTS.values() else address.port)
+        for h in hosts
+        for p in paths
+        for s in schemes
+    ]
+    return list(dict.fromkeys(variant.url for variant in found))
 
 
 def _is_id(key: str) -> bool:

@@ -29,7 +29,6 @@ class SourceConfig:
         "hub",
         "auto",
         "warc",
-        "arc",
         "wet",
         "html",
         "jsonl",

@@ -3,9 +3,13 @@
 import logging
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import ProgressColumn
 
 T = TypeVar("T")
 I = TypeVar("I", contravariant=True)  # noqa: E741 - the item
@@ -16,6 +20,8 @@ LINE_SECONDS = 30.0
 """Between two lines in the log; work that takes no longer writes none."""
 REFRESH_SECONDS = 0.1
 """Between two changes of the bar; to redraw it for each item would cost more than many items do."""
+NARROWEST_BAR, WIDEST_BAR = 8, 40
+"""Columns of the terminal."""
 
 
 class Detail(Protocol[I]):
@@ -69,24 +75,54 @@ def _log(what: str, total: int, unit: str, done: int) -> Generator[tuple[Any, fl
 @contextmanager
 def _bar(what: str, total: int, unit: str, done: int) -> Generator[tuple[Any, float]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(_line_column(unit, console), console=console, transient=True) as progress:
         task = progress.add_task(what, total=total, completed=done, rate="", detail="")
 
         def show(number: int, seconds: float, detail: str) -> None:
             progress.update(task, completed=done + number, rate=f"{number / seconds:,.1f}/s", detail=detail)
 
         yield show, REFRESH_SECONDS
+
+
+def _line_column(unit: str, console: "Console") -> "ProgressColumn":
+    """One column that is all of the line: rich would cut every column alike, the count among them."""
+    from rich.progress import BarColumn, ProgressColumn, Task, TimeRemainingColumn
+    from rich.table import Table
+    from rich.text import Text
+
+    time_left = TimeRemainingColumn()
+
+    class Line(ProgressColumn):
+        def render(self, task: Task) -> Table:
+            count = f"{int(task.completed):>{len(str(task.total))}}/{task.total} {unit}"
+            parts = [count, task.fields["rate"], str(time_left.render(task)), task.fields["detail"]]
+            bar_width, shown = fit_line(task.description, parts, console.width - 1)
+            line = Table.grid(padding=(0, 1))
+            texts = [Text(text, no_wrap=True) for text in (task.description, shown)]
+            line.add_row(texts[0], *([BarColumn(bar_width).render(task)] if bar_width else []), texts[1])
+            return line
+
+    return Line()
+
+
+def fit_line(what: str, parts: Sequence[str], width: int) -> tuple[int, str]:
+    """(columns for the bar, what stands behind it) of a line of `width` columns.
+
+    The bar gives way first, then the end of the detail, the last of `parts`, then those before it; the count, which
+    is the first, never does.
+    """
+    count, *others, detail = parts
+    head, *tail = detail.split(", ")
+    shown = count
+    for piece in [f" {part}" for part in (*others, head) if part] + [f", {part}" for part in tail]:
+        if len(what) + 1 + len(shown + piece) > width:
+            return 0, shown
+        shown += piece
+    room = width - len(what) - len(shown) - 2
+    return (min(room, WIDEST_BAR) if room >= NARROWEST_BAR else 0), shown
 
 
 def _time(seconds: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipelines import documents, engine, store
 from pipelines.command import Invocation, Output, Part
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
 
@@ -142,7 +142,7 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
     for file in store.list_files(temporary):
         name = file.relative_to(temporary).as_posix()
         store.sync_file(file)
-        rows = documents.count_rows(file)
+        rows = count_rows(file, task.part)
         files[name] = FileEntry(rows, file.stat().st_size, store.sha256(file)).to_json()
         target = task.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -151,6 +151,15 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
     receipt = {"inputs": task.inputs, "step": task.step, "counts": counts.to_json(), "files": files}
     store.write_json(task.receipt, receipt)
     return receipt
+
+
+def count_rows(file: Path, part: Part) -> int | None:
+    """Rows of a file that a shard made; one that is an input passed on is named as the input when it is damaged."""
+    try:
+        return documents.count_rows(file)
+    except UserError as error:
+        same = (each for each in part.files if each.exists() and each.samefile(file))
+        raise UserError(str(error).replace(str(file), str(next(same, file)))) from None
 
 
 def parse_memory(text: str) -> int:

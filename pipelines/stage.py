@@ -44,14 +44,18 @@ def stage_main(module_name: str) -> None:
 def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
     """The whole command of a stage; returns the exit status and prints one line per user error."""
     try:
+        _handle_signals()
         call = parse(spec, arguments)
         log.configure(call.options.log_level)
-        signal.signal(signal.SIGTERM, _preempted)
         run_stage(spec, call)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        _ignore_signals()
+        if stopped.args == (signal.SIGTERM,):
+            print("stopped by SIGTERM: run the same command again to go on", file=sys.stderr)
+            return PREEMPTED
         print("interrupted: finished shards are kept; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
@@ -65,9 +69,21 @@ def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _preempted(_signum: int, _frame: types.FrameType | None) -> None:
-    print("stopped by SIGTERM: run the same command again to go on", file=sys.stderr)
-    raise SystemExit(PREEMPTED)
+def _handle_signals() -> None:
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as for a command in the background of a script
+        signal.signal(signal.SIGINT, _stop)
+
+
+def _stop(signum: int, _frame: types.FrameType | None) -> None:
+    """Unwind the stage; a second signal breaks off what its function does to end in good order (training does)."""
+    raise KeyboardInterrupt(signum)
+
+
+def _ignore_signals() -> None:
+    """From here on the ending is short, and whoever presses Ctrl-C again does not interrupt it."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
 
 
 def run_stage(spec: StageSpec, call: Invocation) -> None:
@@ -95,7 +111,7 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
             output.folder.mkdir(parents=True, exist_ok=True)
         try:
             with contextlib.closing(run.engine):
-                result = spec.function(*_arguments(spec, call, run))
+                result = _work(spec, call, run)
         except UserError:
             if not (scratch / "receipts").exists():
                 store.remove(scratch)  # nothing was begun that could be gone on with
@@ -104,6 +120,16 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
         _publish_all(run)
         report(call, run, identity, time.time() - started)
         store.remove(scratch)
+
+
+def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
+    """Call the stage's function; on Ctrl-C and SIGTERM nothing that has begun is waited for."""
+    try:
+        return spec.function(*_arguments(spec, call, run))
+    except KeyboardInterrupt:
+        _ignore_signals()
+        run.engine.stop()
+        raise
 
 
 def _publish_all(run: StageRun) -> None:

@@ -6,6 +6,7 @@ out anew by each run, from the logs alone, in a table on disk.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Sequence
 from itertools import count
@@ -17,8 +18,19 @@ import xxhash
 
 from dataprep.crawl.fetched import Packed
 from dataprep.crawl.key_table import KeyTable, Rows, key_of, keys_of
-from dataprep.crawl.record_log import ENTRY, NO_PAGE, TRANSIENT, LogWriter, Place, log_name, read_log
+from dataprep.crawl.record_log import (
+    ENTRY,
+    NO_PAGE,
+    TRANSIENT,
+    LogWriter,
+    Place,
+    is_of_older_version,
+    log_name,
+    read_log,
+)
 from pipelines import store
+
+logger = logging.getLogger(__name__)
 
 LOG_BYTES = 1 << 30
 LOG_ROWS = 1 << 18
@@ -43,11 +55,13 @@ class FetchStore:
         self._refetch = refetch
         self._writer: LogWriter | None = None
         self._synced = time.monotonic()
+        self._unread: set[Path] = set()
 
     def places(self, scratch: Path) -> "Places":
         """A table of the outcomes that count, of all that was appended before this call; made in `scratch`."""
         self.close()
-        batches = (self._counting(read_log(log)) for log in sorted(self.folder.glob("fetch-*.log")))
+        logs = [log for log in sorted(self.folder.glob("fetch-*.log")) if self._is_read(log)]
+        batches = (self._counting(read_log(log)) for log in logs)
         return Places(KeyTable.build(scratch, ENTRY, batches), self._request)
 
     def append(self, packed: Packed) -> Place:
@@ -76,6 +90,15 @@ class FetchStore:
         if self._refetch == "all":
             return entries[mine]
         return entries[mine | (entries["flags"] & np.uint32(NO_PAGE if self._refetch else TRANSIENT) == 0)]
+
+    def _is_read(self, log: Path) -> bool:
+        """False, and one warning, for a log of an older version."""
+        if not is_of_older_version(log):
+            return True
+        if log not in self._unread:
+            logger.warning("%s: is in the format of an older version; it is not read, and may be deleted", log)
+        self._unread.add(log)
+        return False
 
     def _open_writer(self) -> LogWriter:
         if self._writer is not None and (self._writer.bytes >= LOG_BYTES or self._writer.rows >= LOG_ROWS):

@@ -68,6 +68,11 @@ def session_of(run: StageRun) -> str:
     return file.read_text()
 
 
+def keep_session(run: StageRun) -> None:
+    """From the first request on the session outlives any error: without receipts an error removes the scratch."""
+    (run.scratch / "receipts").mkdir(exist_ok=True)
+
+
 def refetch_wanted() -> Refetch:
     """MILLRACE_REFETCH: it changes when URLs are asked, never what is made of the answers."""
     value = os.environ.get("MILLRACE_REFETCH", "")
@@ -99,9 +104,11 @@ def fetch_missing(
     from dataprep.crawl.tally import Tally
 
     folder = given(config.local_site)
+    site = load_site(folder) if folder else None
     logger.info("%s: fetching %s URLs", run.name, f"{total:,}")
+    keep_session(run)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(serve(load_site(folder))) if folder else None
+        server = stack.enter_context(serve(site)) if site else None
         outcomes = crawl(urls, config, server, processes=run.workers, scratch=run.scratch / "crawl")
         stack.enter_context(contextlib.closing(outcomes))
         for packed in track(outcomes, what=f"{run.name}: fetch", total=total, unit="URLs", detail=Tally()):

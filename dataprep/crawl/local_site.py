@@ -9,6 +9,7 @@ answers by Host header, as if it were all the hosts of the index; any other URL 
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import threading
 from collections import Counter
@@ -44,6 +45,9 @@ class Entry:
     fail_first: int = 0
     delay_seconds: float = 0.0
     pad_bytes: int = 0
+
+
+_KEYS = frozenset(each.name for each in dataclasses.fields(Entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,23 @@ def _parse_entry(line: bytes, where: str) -> Entry:
         values: Any = json.loads(line)
     except ValueError as error:
         raise UserError(f"{where}: not valid JSON ({error})") from None
+    import pydantic
+
+    # One checker for all lines: `config.check`, which makes one each time, is asked only what is wrong.
+    if isinstance(values, dict) and _KEYS.issuperset(cast(dict[str, Any], values)):
+        with contextlib.suppress(pydantic.ValidationError):
+            return _entry_adapter().validate_json(line, strict=True)
     try:
         return config.check(Entry, values, "entry", where)
     except ConfigError as error:
         raise UserError(str(error)) from None
+
+
+@functools.cache
+def _entry_adapter() -> Any:
+    import pydantic
+
+    return pydantic.TypeAdapter(Entry)
 
 
 @contextlib.contextmanager

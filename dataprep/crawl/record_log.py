@@ -101,6 +101,12 @@ def log_name(number: int) -> str:
     return f"fetch-{number:05d}.log"
 
 
+def is_of_older_version(log: Path) -> bool:
+    """Whether a log is in a format that is not read any more."""
+    with log.open("rb") as file:
+        return file.read(len(_OLD_MAGIC)) == _OLD_MAGIC
+
+
 def read_log(log: Path) -> Rows:
     """An ENTRY for every whole record of a log, in order."""
     with log.open("rb") as file:
@@ -126,8 +132,6 @@ def _read_index(file: BinaryIO, size: int) -> Rows | None:
 def _scan(log: Path, file: BinaryIO, size: int, *, closed: bool) -> Rows:
     """The entries of a log by its records alone."""
     number, offset, index = int(log.stem.rpartition("-")[2]), 0, bytearray()
-    if _read_at(file, 0, len(_OLD_MAGIC)) == _OLD_MAGIC:
-        logger.warning("%s: is in the format of an older version; it is not read, and may be deleted", log)
     while (record := _read_start(file, offset)) and record.end <= size:
         if not closed and xxhash.xxh3_128_digest(_read_at(file, record.members, record.end - record.members)) != (
             record.digest

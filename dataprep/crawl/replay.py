@@ -71,6 +71,8 @@ def answer_from_archive(config: "DownloadConfig", run: StageRun, listed: Sequenc
 
 def archive_files(archive: Path) -> list[Path]:
     """The WARC and ARC files that `archive`, a file or a folder, stands for, in order of name."""
+    if not archive.exists():
+        raise UserError(f"{archive}: no such file or folder; check download.replay (--replay)")
     files = [
         file for each in find_inputs(archive, "auto").inputs if each.kind in ("warc", "arc") for file in each.files
     ]

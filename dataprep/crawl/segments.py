@@ -43,7 +43,7 @@ def write_segment(part: Part, folder: Path, logs: str, segment_bytes: int) -> Co
 
 
 class SegmentWriter:
-    """Writes `<name>.warc.gz`, and `<name>_01.warc.gz` and so on where one file would be too large."""
+    """Writes `<name>.warc.gz`, and `<name>_0001.warc.gz` and so on where one file would be too large."""
 
     def __init__(self, folder: Path, name: str, segment_bytes: int) -> None:
         self.counts = Counts()
@@ -72,7 +72,7 @@ class SegmentWriter:
         from dataprep.crawl.warc_writer import warcinfo
 
         # "_" sorts after ".", so the files are in the order of the list.
-        name = f"{self._name}_{self._files:02d}.warc.gz" if self._files else f"{self._name}.warc.gz"
+        name = f"{self._name}_{self._files:04d}.warc.gz" if self._files else f"{self._name}.warc.gz"
         file = (self._folder / name).open("wb")
         file.write(warcinfo(name, date))
         self._files += 1

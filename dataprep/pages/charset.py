@@ -2,7 +2,7 @@
 
 Labels mean what browsers make of them (WHATWG Encoding): `iso-8859-1` is windows-1252, `gb2312` is gb18030.
 Declarations are believed where the bytes allow it. What is left is for the universal detector of
-resiliparse (uchardet): on 506 pages of 25 languages in 19 encodings it is right 503 times, at 0.35 ms a page;
+resiliparse (uchardet): on 506 pages of 16 languages in 19 encodings it is right 503 times, at 0.6 ms a page;
 charset-normalizer 475 times, at 2.5 ms. Equal bytes and header give equal text.
 """
 

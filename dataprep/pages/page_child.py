@@ -87,11 +87,16 @@ class PageChild:
     def _start(self) -> None:
         self._connection, theirs = multiprocessing.Pipe()
         options = json.dumps(dataclasses.asdict(self._options))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "dataprep.pages.page_child", str(theirs.fileno()), options],
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
-        )
+        # Ctrl-C is the parent's to handle, also while the child starts: it inherits that it is blocked.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dataprep.pages.page_child", str(theirs.fileno()), options],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         # Also when this process ends in good order; when it is killed, the child sees its connection close.
         self._finalizer = weakref.finalize(self, _end_child, self._process, self._connection)

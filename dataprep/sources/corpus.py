@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dataprep.sources.finding import KINDS, find_inputs
+from dataprep.sources.finding import KINDS, find_inputs, kind_as
 from dataprep.sources.hub_client import check_commit
 from pipelines.config import given
 from pipelines.errors import ConfigError, UserError
@@ -61,6 +61,8 @@ def _check_hub(download: Mapping[str, Any]) -> None:
 
 def _check_documents(path: Path, kind: str) -> None:
     try:
+        if path.is_file() and not (read := kind_as(path, kind))[0]:
+            raise UserError(f"{path}: {read[1]}; name a file of this kind, or choose the profile of the file's own")
         find_inputs(path, kind)
     except UserError as error:
         raise ConfigError(f"corpus.documents, of kind {kind!r}: {error}") from None

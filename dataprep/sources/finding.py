@@ -15,11 +15,12 @@ from pipelines.documents import is_jsonl
 from pipelines.errors import UserError, describe
 from pipelines.manifest import MANIFEST, Manifest, is_published
 
-ARCHIVES = ("warc", "arc", "wet")
+ARCHIVES = ("warc", "wet")
 KINDS = (*ARCHIVES, "html", "jsonl", "parquet", "text", "tar", "megatron")
-"""In the order in which they come out."""
+"""In the order in which they come out; ARC files, which came before WARC, count as such."""
 FILES_PER_PART = 1000
 """Small files (pages, texts) that make one part: part of the result, so a constant and not an option."""
+ARC_SUFFIX = ".arc"
 _GROUPED = ("html", "text")
 _COMPANIONS = (f".{MANIFEST}", ".provenance.json", ".rejected.jsonl", TOKENIZER)
 _WAT = "a WAT file holds no text, only what WARC records say of themselves"
@@ -61,11 +62,7 @@ def find_inputs(path: Path, source: str) -> Found:
     files, linked = _files_below(path)
     unread = [(name_of(folder, path), _LINKED) for folder in linked]
     for file in files:
-        kind, why = kind_of(file)
-        if source in _GROUPED and why == _UNKNOWN:
-            kind = source
-        elif source not in ("auto", kind):
-            kind, why = "", why or f"{kind}, not {source}"
+        kind, why = kind_as(file, source)
         if kind:
             by_kind[kind].append(file)
         else:
@@ -80,11 +77,23 @@ def find_inputs(path: Path, source: str) -> Found:
     return Found(tuple(inputs), tuple(sorted(unread)))
 
 
+def kind_as(file: Path, source: str) -> tuple[str, str]:
+    """The kind of a file of a corpus of kind `source`, or "" and why it is not read."""
+    kind, why = kind_of(file)
+    if source in _GROUPED and why == _UNKNOWN:
+        return source, ""
+    if source not in ("auto", kind):
+        return "", why or f"{kind}, not {source}"
+    return kind, why
+
+
 def kind_of(file: Path) -> tuple[str, str]:
     """The kind of a file by its name, or "" and why it has none."""
     suffix = plain_suffix(file.name)
     if suffix == ".wat":
         return "", _WAT
+    if suffix == ARC_SUFFIX:
+        return "warc", ""
     if suffix.removeprefix(".") in ARCHIVES:
         return suffix.removeprefix("."), ""
     if suffix in HTML_SUFFIXES:
@@ -100,6 +109,11 @@ def kind_of(file: Path) -> tuple[str, str]:
     if suffix in TEXT_SUFFIXES:
         return "text", ""
     return ("tar", "") if is_tar(file) else ("", _UNKNOWN)
+
+
+def is_arc(file: Path) -> bool:
+    """Whether an archive is an ARC, by its name."""
+    return plain_suffix(file.name) == ARC_SUFFIX
 
 
 def name_of(file: Path, root: Path) -> str:

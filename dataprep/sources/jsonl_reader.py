@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from dataprep.sources.passed_names import given_name
 from dataprep.sources.records import Broken, Record, Text
 from pipelines.documents import BrokenLineError, read_jsonl
 
@@ -12,5 +13,8 @@ def read_json_lines(file: Path, text_key: str, url_key: str) -> Iterator[Record]
     for number, row in read_jsonl(file, text_key, url_key):
         if isinstance(row, BrokenLineError):
             yield Broken(f"{file.name}:{number}", row.rule, str(row))
+        elif not row["text"].strip():
+            yield Broken(row["url"] or f"{file.name}:{number}", "empty_text", f"{len(row['text'])} blank characters")
         else:
-            yield Text(row["url"], row["text"], row["source"])
+            source = row["source"] if row["source"] != file.name else given_name(file.name)
+            yield Text(row["url"], row["text"], source)

@@ -139,9 +139,10 @@ def _document(place: str, ids: Array, tokens: "TokenBytes") -> Record:
     if ids.min() < 0 or ids.max() >= len(tokens.known) or not tokens.known[ids].all():
         return Broken(place, "unknown_token", f"token {ids.max()} of a vocabulary of {len(tokens.known)}")
     try:
-        return Text("", tokens.decode(ids))
+        text = tokens.decode(ids)
     except UnicodeDecodeError as error:
         return Broken(place, "invalid_utf8", f"not valid UTF-8 at byte {error.start}")
+    return Text("", text) if text.strip() else Broken(place, "empty_text", f"{len(text)} blank characters")
 
 
 def load_byte_level(path: Path) -> "Tokenizer":

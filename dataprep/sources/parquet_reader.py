@@ -103,6 +103,9 @@ def _document(place: str, text: bytes | None, url: bytes | None, source: bytes |
     if text is None:
         return Broken(place, "no_text", "null")
     try:
-        return Text((url or b"").decode(), text.decode(), (source or b"").decode())
+        record = Text((url or b"").decode(), text.decode(), (source or b"").decode())
     except UnicodeDecodeError as error:
         return Broken(place, "invalid_utf8", f"not valid UTF-8 at byte {error.start}")
+    if record.text.strip():
+        return record
+    return Broken(record.url or place, "empty_text", f"{len(record.text)} blank characters")

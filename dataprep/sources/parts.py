@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dataprep.sources.finding import ARCHIVES, Input
+from dataprep.sources.finding import ARCHIVES, Input, is_arc
+from dataprep.sources.passed_names import given_name
 from dataprep.sources.records import Broken, Record
 from pipelines import store
 from pipelines.command import Part
@@ -52,7 +53,7 @@ def make_parts(run: StageRun, inputs: Sequence[Input], root: Path, max_bytes: in
     splits = find_splits(run, inputs, max_bytes)
     parts: list[Part] = []
     for each in inputs:
-        source = each.files[0].name if len(each.files) == 1 else root.name
+        source = given_name(each.files[0].name) if len(each.files) == 1 else root.name
         starts: list[int] = splits.get(each.files[0], [0])
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             name = f"part-{len(parts):05d}"
@@ -76,7 +77,7 @@ def split_archive(part: Part, folder: Path, max_bytes: int, split_bytes: int) ->
     from dataprep.sources.frames import read_frames
     from dataprep.sources.warc_reader import EXTRA_BYTES, WARC
 
-    dialect = ARC if part.name.startswith("arc-") else WARC
+    dialect = ARC if is_arc(part.file) else WARC
     starts = [0]
     with suppress(UserError):  # a file that is no archive is one part, whose reading says so
         for frame in read_frames(part.file, dialect, max_bytes + EXTRA_BYTES):
@@ -115,10 +116,10 @@ def _read(
 
     file, span = files[0], (reading.start, reading.end)
     match reading.kind:
+        case "warc" if is_arc(file):
+            yield from arc_reader.read_arc(file, max_bytes, span)
         case "warc" | "wet":
             yield from warc_reader.read_warc(file, max_bytes, span)
-        case "arc":
-            yield from arc_reader.read_arc(file, max_bytes, span)
         case "html":
             for each, name in zip(files, reading.names, strict=True):
                 yield html_files.read_html_file(each, name, max_bytes)

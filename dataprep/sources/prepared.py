@@ -1,6 +1,6 @@
 """A corpus that is ready, brought into the download folder under names that `extract` knows.
 
-Files of records (JSONL, Parquet, WARC, tar...) are linked as documents-NNNNN.*; a very large tar is cut
+Files of records (JSONL, Parquet, WARC, tar...) are linked as documents-NNNNN-NAME.*; a very large tar is cut
 into tars of its members, so that several workers can read it; a Megatron pair gets its tokenizer
 beside it; texts and pages of a file each are packed into tars, under their paths in the corpus.
 """
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from dataprep.sources.finding import Input, find_inputs, name_of
+from dataprep.sources.finding import Input, find_inputs, is_arc, kind_of, name_of
 from dataprep.sources.megatron_reader import (
     IDX,
     TOKENIZER,
@@ -18,12 +18,13 @@ from dataprep.sources.megatron_reader import (
     is_tokenizer_file,
     load_byte_level,
 )
+from dataprep.sources.passed_names import CUT, PACKED, passed_name
 from dataprep.sources.tar_writer import create_tar, cut_tar, write_rejected
-from dataprep.sources.text_reader import is_plain_file
+from dataprep.sources.text_reader import is_plain_file, plain_suffix
 from pipelines import store
 from pipelines.command import Output, Part, Source
 from pipelines.config import given
-from pipelines.documents import REJECTED, UNREADABLE_FILE, reason_of, rejected_rows
+from pipelines.documents import REJECTED, UNREADABLE_FILE, open_parquet, reason_of, rejected_rows
 from pipelines.errors import UserError, describe
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -46,8 +47,8 @@ def pass_documents(run: StageRun, documents: Source | None, output: Output, kind
     found = find_inputs(path, kind)
     if found.unread:
         logger.warning("%s: %d files are not passed on: %s", run.name, len(found.unread), describe(found.unread))
-    parts = [(each.kind, Part(f"documents-{i:05d}", _files(each))) for i, each in enumerate(found.inputs)]
     root = path if path.is_dir() else path.parent
+    parts = [(each.kind, Part(_part_name(i, each, root), _files(each))) for i, each in enumerate(found.inputs)]
     alone = len(parts) == 1
     for each in sorted({kind for kind, _ in parts}):
         run.map(pass_part, [part for kind, part in parts if kind == each], each, str(root), alone, into=output)
@@ -57,6 +58,24 @@ def pass_documents(run: StageRun, documents: Source | None, output: Output, kind
             raise UserError(f"{path}: none of its files can be read: {describe(unreadable)}")
         logger.warning("%s: %d file(s) could not be read: %s", run.name, len(unreadable), describe(unreadable))
     return len(parts)
+
+
+def _part_name(number: int, inputs: Input, root: Path) -> str:
+    """The user's name for it, without the ending that `_pass` gives it."""
+    file = inputs.files[0]
+    if inputs.kind in ("html", "text"):
+        return passed_name(number, file.name if len(inputs.files) == 1 else root.name)
+    return passed_name(number, file.name, _ending(file, inputs.kind))
+
+
+def _ending(file: Path, kind: str) -> str:
+    """What the name of a linked file ends with: as it does already, if that tells its kind."""
+    name = file.name.lower()
+    last = PurePosixPath(name).suffix
+    packed = last if last in _COMPRESSIONS else ""
+    if kind_of(file)[0] == kind:
+        return plain_suffix(name) + (packed if packed in store.COMPRESSED else "")
+    return f".{kind}{_COMPRESSIONS.get(packed, '')}"
 
 
 def _files(inputs: Input) -> tuple[Path, ...]:
@@ -88,19 +107,35 @@ def pass_part(part: Part, folder: Path, kind: str, root: str, alone: bool) -> Co
 def _pass(part: Part, folder: Path, kind: str, root: str) -> Counts:
     match kind:
         case "html" | "text":
-            return _pack(part.files, Path(root), kind, folder / f"{part.name}.tar")
+            return _pack(part.files, Path(root), kind, folder / f"{part.name}{PACKED}.tar")
         case "megatron":
             return _pass_pair(part, folder)
         case _:
-            return pass_records(part.file, part.file.name, kind, folder / part.name)
+            return _pass_file(part, folder, kind)
+
+
+def _pass_file(part: Part, folder: Path, kind: str) -> Counts:
+    """Link a file of records, or cut it, under the user's name for it."""
+    file, name = part.file, f"{part.name}{_ending(part.file, kind)}"
+    if kind == "tar" and file.stat().st_size > LARGE_BYTES:
+        return cut_tar(file, _compression(file.name), f"{name}{CUT}", folder)
+    if kind == "parquet":
+        with open_parquet(file):  # what is none is named as the user calls it, and of several costs itself alone
+            pass
+    store.link_or_copy(file.resolve(), folder / name)
+    return Counts(totals={"document_files": 1})
+
+
+def _compression(name: str) -> str:
+    return _COMPRESSIONS.get(PurePosixPath(name.lower()).suffix, "")
 
 
 def pass_records(file: Path, name: str, kind: str, target: Path) -> Counts:
     """Link a file of records that is called `name` as `target`.*; cut it when it is a very large tar."""
-    compression = _COMPRESSIONS.get(PurePosixPath(name.lower()).suffix, "")
+    compression = _compression(name)
     if kind == "tar" and file.stat().st_size > LARGE_BYTES:
         return cut_tar(file, compression, target.name, target.parent)
-    suffix = ".txt" if kind == "text" else f".{kind}"
+    suffix = ".txt" if kind == "text" else ".arc" if is_arc(Path(name)) else f".{kind}"
     store.link_or_copy(file.resolve(), target.with_name(f"{target.name}{suffix}{compression}"))
     return Counts(totals={"document_files": 1})
 

@@ -34,6 +34,9 @@ _UT1_NAMES = ("domains", "urls")
 # What hosts files call this machine, and nothing at all.
 _NO_SITES = re.compile(r"localhost(\.localdomain)?|0\.0\.0\.0")
 _PARTS = ("domains", "extensions", "page_hosts", "pages")
+_ADDRESS = re.compile(r"[0-9.]+|[0-9a-f.]*:[0-9a-f:.]*(%\w+)?")
+_MOST_WRONG = 10
+"""A list of which more than one line in so many is no entry is of another format."""
 _SMALL_TABLE = 20_000
 _READ_BYTES = 1 << 20
 
@@ -121,24 +124,32 @@ def _quick(table: EntryTable) -> Mapping[str, str] | EntryTable:
 def read_entries(files: Iterable[Path], *, labels: bool = False) -> Iterator[tuple[Entry, str]]:
     """(entry, category) of lists, in order. With `labels`, a domain may be a bare label (`imgur`).
 
-    Raises UserError for a list of which no line is an entry; single lines that are none are a warning.
+    Raises UserError for a list of which more than a tenth of the lines are no entries; fewer, or a single one, are
+    a warning.
     """
     for file in files:
         for place, category, is_extensions, lines in _lists_in(file):
-            wrong: list[str] = []
-            found = False
+            right, wrong, first_wrong = 0, 0, ""
             for number, line in enumerate(lines, start=1):
                 text = line.decode("utf-8", "replace").partition("#")[0].strip().lower()
                 entries = _extensions(text) if is_extensions else list(_domains(text, labels=labels))
-                found = found or bool(entries)
+                right += bool(entries)
                 if text and not entries and not _is_housekeeping(text):
-                    wrong.append(f"line {number}: {text[:60]!r}")
+                    wrong += 1
+                    first_wrong = first_wrong or f"line {number}: {text[:60]!r}"
                 yield from ((entry, category) for entry in entries)
-            if wrong and not found:
-                kind = "an extension such as .pdf" if is_extensions else "a domain, a hosts-file line or a page"
-                raise UserError(f"{place}: none of its {len(wrong)} lines is {kind}; {wrong[0]}")
-            if wrong:
-                logger.warning("%s: %d lines are no entries, the first is %s", place, len(wrong), wrong[0])
+            _report_wrong(place, is_extensions, right, wrong, first_wrong)
+
+
+def _report_wrong(place: str, is_extensions: bool, right: int, wrong: int, first_wrong: str) -> None:
+    """UserError for a list of another format; a single line, as happens in lists of any length, is a warning."""
+    filled = right + wrong
+    if (wrong and not right) or (wrong > 1 and wrong * _MOST_WRONG > filled):
+        kind = "an extension such as .pdf" if is_extensions else "a domain, a hosts-file line or a page"
+        number = f"none of its {wrong} lines is" if not right else f"{wrong} of its {filled} lines are not"
+        raise UserError(f"{place}: {number} {kind}; {first_wrong}; give one in each line")
+    if wrong:
+        logger.warning("%s: %d lines are no entries, the first is %s", place, wrong, first_wrong)
 
 
 def _lists_in(file: Path) -> Iterator[tuple[str, str, bool, Iterator[bytes]]]:
@@ -207,11 +218,11 @@ def _domains(text: str, *, labels: bool) -> Iterator[Entry]:
 def _is_housekeeping(text: str) -> bool:
     """Whether a line of a hosts file names this machine only (`127.0.0.1 localhost`, `::1 ip6-loopback`)."""
     first, *names = text.split()
-    return _is_address(first) and all("." not in name or _NO_SITES.fullmatch(name) for name in names)
+    return bool(names) and _is_address(first) and all("." not in name or _NO_SITES.fullmatch(name) for name in names)
 
 
 def _is_address(word: str) -> bool:
-    return ":" in word or word.replace(".", "").isdigit()
+    return _ADDRESS.fullmatch(word) is not None
 
 
 def page_key(address: Address) -> str:

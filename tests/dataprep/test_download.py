@@ -20,6 +20,7 @@ from dataprep.download import FETCH_STORE, DownloadConfig
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import read_rows
+from pipelines.errors import UserError
 from pipelines.manifest import MANIFEST, Manifest
 from pipelines.stage import run_command
 from tests.dataprep.sites import HTML, make_site
@@ -191,9 +192,9 @@ def test_documents_are_passed_on_beside_the_archive(tmp_path: Path) -> None:
     (corpus / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "zero"}\n'))
     run(listed, tmp_path / "out", "--local-site", site, "--documents", corpus)
     manifest = Manifest.load(tmp_path / "out" / MANIFEST)
-    assert manifest.files["documents-00000.jsonl.gz"].rows == 1
-    assert manifest.files["documents-00001.jsonl"].rows == 2
-    assert (tmp_path / "out" / "documents-00001.jsonl").read_bytes() == (corpus / "b.jsonl").read_bytes()
+    assert manifest.files["documents-00000-a.jsonl.gz"].rows == 1
+    assert manifest.files["documents-00001-b.jsonl"].rows == 2
+    assert (tmp_path / "out" / "documents-00001-b.jsonl").read_bytes() == (corpus / "b.jsonl").read_bytes()
     assert len(responses(tmp_path / "out")) == 1
 
 
@@ -203,7 +204,7 @@ def test_documents_alone_need_no_urls(tmp_path: Path) -> None:
     assert run_command(URLS, [str(tmp_path / "none"), str(tmp_path / "urls"), "--log-level", "error"]) == 0
     run(tmp_path / "urls", tmp_path / "out", "--documents", tmp_path / "ready.jsonl", "--local-site", tmp_path / "none")
     manifest = Manifest.load(tmp_path / "out" / MANIFEST)
-    assert list(manifest.files) == ["documents-00000.jsonl"]
+    assert list(manifest.files) == ["documents-00000-ready.jsonl"]
     assert not (tmp_path / FETCH_STORE).exists()
 
 
@@ -335,5 +336,63 @@ def test_segments_may_be_limited_in_size_too(tmp_path: Path) -> None:
     listed = write_list(tmp_path / "list.txt", SMALL_LIST[:6])
     run(listed, tmp_path / "out", "--local-site", site, "--urls-per-segment", 3, "--segment-bytes", 1)
     names = [name for name in Manifest.load(tmp_path / "out" / MANIFEST).files if "/" not in name]
-    assert names == [f"segment-0000{k}{part}.warc.gz" for k in (0, 1) for part in ("", "_01", "_02")]
+    assert names == [f"segment-0000{k}{part}.warc.gz" for k in (0, 1) for part in ("", "_0001", "_0002")]
     assert [uri for uri, _ in responses(tmp_path / "out")] == SMALL_LIST[:6]
+
+
+def test_an_outage_is_one_also_with_lines_that_were_never_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = make_site(tmp_path / "site", {"url": f"{G}/a", "status": 503})
+    refused = ["rubbish", f"{G}/a", "http://10.0.0.1/", f"{G}:8080/"]
+    listed = write_list(tmp_path / "list.txt", [f"{G}/a", *refused])
+    run(listed, tmp_path / "out", "--local-site", site, "--no-robots", status=1)
+    assert f"none of the 1 URLs could be fetched (http_status 1; first: {G}/a: 503)" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_answer_that_will_not_change_is_a_result(tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", {"url": f"{G}/a", "status": 503})
+    listed = write_list(tmp_path / "list.txt", [f"{G}/a", f"{G}/never"])
+    run(listed, tmp_path / "out", "--local-site", site, "--no-robots")
+    assert Manifest.load(tmp_path / "out" / MANIFEST).counts.rejected == {"http_status": 2}
+
+
+def test_a_folder_that_is_no_site_is_refused_before_anything_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = write_list(tmp_path / "list.txt", [f"{G}/a"])
+    arguments = [listed, tmp_path / "out", "--local-site", tmp_path, *QUICK[:-1], "info"]
+    assert run_command(SPEC, [*map(str, arguments)]) == 1
+    assert "fetching" not in capsys.readouterr().err
+
+
+def test_an_error_in_a_refetch_costs_nothing_that_was_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of the stage `urls` needs no step of its own, so nothing else had kept the session."""
+    site = small_site(tmp_path / "site")
+    listed = write_list(tmp_path / "list.txt", SMALL_LIST[:8])
+    assert run_command(URLS, [str(listed), str(tmp_path / "urls"), "--log-level", "error"]) == 0
+    run(tmp_path / "urls", tmp_path / "out", "--local-site", site)
+    append, kept = LogWriter.append, []
+
+    def append_until_broken(self: LogWriter, *arguments: Any) -> Any:
+        if len(kept) == 3:
+            raise UserError("a crawling process ended")
+        kept.append(append(self, *arguments))
+        return kept[-1]
+
+    monkeypatch.setenv("MILLRACE_REFETCH", "all")
+    with monkeypatch.context() as patch:
+        patch.setattr(LogWriter, "append", append_until_broken)
+        run(tmp_path / "urls", tmp_path / "out", "--local-site", site, "--overwrite", status=1)
+    run(tmp_path / "urls", tmp_path / "out", "--local-site", site, "--overwrite")
+    assert [fetched_in(log) for log in sorted((tmp_path / FETCH_STORE).iterdir())] == [8, 3, 5]
+
+
+def test_what_is_passed_on_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "none").write_bytes(b"")
+    (tmp_path / "ready.jsonl").write_text(json.dumps({"text": "x" * 1_800_000}) + "\n")
+    arguments = [tmp_path / "none", tmp_path / "out", "--documents", tmp_path / "ready.jsonl", "--log-level", "info"]
+    assert run_command(SPEC, [*map(str, arguments)]) == 0
+    told = capsys.readouterr().err.replace("\n", "")
+    assert f"{tmp_path / 'ready.jsonl'}: 1 file passed on, 1.8 MB" in told

@@ -301,7 +301,7 @@ def test_a_shard_that_was_sorted_in_two_is_not_mixed_with_its_old_runs(
             "RS_2017-01: none of its 1 lines holds a URL; line 1: has no text under",
         ),
         ("list.txt", b"x\n", ("--date-from", "2017-13-01"), "urls.date_from: expected a day such as 2017-01-31"),
-        ("list.txt", b"x\n", ("--blacklist", "nothing.txt"), "nothing.txt: no such blacklist"),
+        ("list.txt", b"http://garden.test/a\n", ("--blacklist", "nothing.txt"), "nothing.txt: no such blacklist"),
         ("list.zst", b"x\n", (), "the compressed data is cut off, damaged or of another kind"),
     ],
 )

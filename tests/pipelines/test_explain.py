@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.command import StageSpec
-from pipelines.explain import explain
+from pipelines.explain import explain, nearest
 from pipelines.graph import GraphStage
 from pipelines.stage import run_command
 
@@ -76,17 +76,69 @@ def test_each_spelling_leads_to_all_lines_of_its_page(stage: GraphStage, key: st
     assert [verdict for _, verdict in explain(key, [stage])] == verdicts
 
 
-def test_the_command_prints_the_lines_of_the_graphs_own_list(stage: GraphStage, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("garden.test/b", "http://garden.test/b"),
+        ("www.garden.test/b/", "http://garden.test/b"),
+        ("https://garden.test/b/#top", "http://garden.test/b"),
+        ("garden.test/d", "http://www.garden.test/d"),
+        ("http://garden.test/d/?utm_source=x", "http://www.garden.test/d"),
+        ("http://garden.test:8080/b", None),
+        ("garden.test/e", None),
+        ("not a url", None),
+        ("0" * 32, None),
+    ],
+)
+def test_a_url_that_is_not_known_leads_to_the_one_that_was_meant(
+    stage: GraphStage, key: str, meant: str | None
+) -> None:
+    assert list(explain(key, [stage])) == []
+    assert nearest(key, [stage]) == meant
+
+
+@pytest.fixture
+def project(stage: GraphStage, tmp_path: Path) -> Path:
+    """A graph of the published list alone."""
+    assert stage.outs == (tmp_path / "urls",)
     (tmp_path / "dvc.yaml").write_text(
         "stages:\n  urls:\n    cmd: python -m dataprep.urls lists urls\n    outs:\n      - urls\n"
     )
     (tmp_path / "params.yaml").write_text("{}\n")
-    result = subprocess.run(
-        [sys.executable, "-m", "pipelines", "explain", "http://garden.test/b"],
-        cwd=tmp_path,
+    return tmp_path
+
+
+def command(project: Path, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines", *arguments],
+        cwd=project,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
-        check=True,
+        check=False,
     )
+
+
+def test_the_command_prints_the_lines_of_the_graphs_own_list(project: Path) -> None:
+    result = command(project, "explain", "http://garden.test/b")
+    assert result.returncode == 0
     assert [line.split(maxsplit=1)[1] for line in result.stdout.splitlines()] == ALL_OF_B
+
+
+def test_the_command_says_which_url_was_meant(project: Path) -> None:
+    result = command(project, "explain", "garden.test/b/")
+    first, *verdicts = result.stdout.splitlines()
+    assert first == "no output knows garden.test/b/; nearest: http://garden.test/b"
+    assert [line.split(maxsplit=1)[1] for line in verdicts] == ALL_OF_B
+    unknown = command(project, "explain", "garden.test/e")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "no published output knows this URL" in unknown.stderr
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(project: Path) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    result = command(project, "explain", "http://garden.test/b", stdout=theirs)
+    os.close(theirs)
+    assert (result.returncode, result.stderr) == (141, "")

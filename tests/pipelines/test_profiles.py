@@ -24,10 +24,7 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_profile_exists_for_each_kind_of_source() -> None:
     kinds = {compose(name, TEST_PATHS.get(name, []))["corpus"]["source"]["kind"] for name in profiles()}
-    # ARC files come with the profile of WARC files, and corpus.source.kind=arc.
-    assert kinds == {*get_args(get_type_hints(SourceConfig)["kind"])} - {"arc"}
-    arc = compose("warc", ["corpus.source.kind=arc", "corpus.documents=inputs/arc"])
-    assert (arc["corpus"]["source"]["kind"], arc["download"]["source"]) == ("arc", "arc")
+    assert kinds == {*get_args(get_type_hints(SourceConfig)["kind"])}
 
 
 @pytest.mark.parametrize("profile", [path.stem for path in sorted((ROOT / "configs" / "profile").glob("*.yaml"))])

@@ -33,14 +33,15 @@ print(sum(1 for _ in track(outcomes(), what="download: fetch", total=40, unit="U
 """
 
 
-def test_a_terminal_shows_rates_outcomes_and_the_time_left() -> None:
+def shown_on_a_terminal(columns: int, program: str = PROGRAM) -> str:
+    """What the program writes to a terminal of so many columns, without its escape sequences."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=theirs,
-        env={**os.environ, "COLUMNS": "160", "TERM": "xterm"},
+        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm"},
     )
     os.close(theirs)
     shown = b""
@@ -51,10 +52,40 @@ def test_a_terminal_shows_rates_outcomes_and_the_time_left() -> None:
             break
     os.close(ours)
     assert process.communicate(timeout=20)[0] == b"40\n"
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+
+
+def test_a_terminal_shows_rates_outcomes_and_the_time_left() -> None:
+    text = shown_on_a_terminal(160)
+    assert "\u2501" in text
     assert "download: fetch" in text
     assert re.search(r"\d+/40 URLs \d+\.\d/s 0:00:0\d \d\.\d MB/s, \d+ pages, http_status \d+", text)
     assert "40/40 URLs" in text
+
+
+@pytest.mark.parametrize("columns", [80, 60, 42])
+def test_a_narrow_terminal_never_cuts_the_count(columns: int) -> None:
+    """The bar goes first, then the end of the detail, then the time left and the rate."""
+    text = shown_on_a_terminal(columns, PROGRAM.replace("total=40", "total=1_000_040, done=1_000_000"))
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if "download: fetch" in line]
+    assert len(lines) >= 3
+    for line in lines:
+        assert re.search(r" 10000\d\d/1000040 URLs", line), line
+        assert "\u2026" not in line
+        assert len(line) <= columns
+    assert "1000040/1000040 URLs" in lines[-1]
+    assert ("/s" in lines[-1]) == (columns > 42)
+    assert ("pages" in lines[-1]) == (columns == 80)
+
+
+def test_the_line_gives_up_the_bar_then_the_detail_then_the_rest() -> None:
+    parts = ["15/40 URLs", "339.9/s", "0:00:07", "3.6 MB/s, 9 pages"]
+    assert progress.fit_line("fetch", parts, 200) == (40, "15/40 URLs 339.9/s 0:00:07 3.6 MB/s, 9 pages")
+    assert progress.fit_line("fetch", parts, 60) == (9, "15/40 URLs 339.9/s 0:00:07 3.6 MB/s, 9 pages")
+    assert progress.fit_line("fetch", parts, 55) == (0, "15/40 URLs 339.9/s 0:00:07 3.6 MB/s, 9 pages")
+    assert progress.fit_line("fetch", parts, 45) == (0, "15/40 URLs 339.9/s 0:00:07 3.6 MB/s")
+    assert progress.fit_line("fetch", parts, 33) == (0, "15/40 URLs 339.9/s 0:00:07")
+    assert progress.fit_line("fetch", parts, 3) == (0, "15/40 URLs")
 
 
 def test_elsewhere_a_line_comes_every_so_often(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pydantic
 import pytest
 
 from dataprep.crawl.local_site import LocalServer, Site, load_site, serve
@@ -120,3 +121,17 @@ def test_a_wrong_index_is_one_clear_line(entry: Any, message: str, tmp_path: Pat
 def test_a_folder_without_index_is_no_site(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no index\.jsonl"):
         load_site(tmp_path)
+
+
+def test_a_large_index_does_not_make_a_checker_for_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes half a millisecond: a site of 6,000 URLs was read for 3 s before its first request."""
+    folder = make_site(tmp_path, *({"url": f"http://garden.test/{i}"} for i in range(50)))
+    make, made = pydantic.TypeAdapter, []
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        made.append(arguments)
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(pydantic, "TypeAdapter", count)
+    assert len(load_site(folder).entries) == 50
+    assert len(made) <= 1

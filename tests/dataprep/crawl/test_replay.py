@@ -334,3 +334,16 @@ def test_real_archives_are_taken_whole(name: str, pages_out: int, rejected: dict
     assert (counts.rows_out, counts.rejected) == (pages_out, rejected)
     assert len(log_rows(tmp_path / "out")) == counts.rows_in
     check_with_warcio(tmp_path / "out" / "segment-00000.warc.gz")
+
+
+def test_an_archive_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(write_list(tmp_path / "list", G), tmp_path / "out", "--replay", tmp_path / "nope.warc", status=1)
+    assert "nope.warc: no such file" in capsys.readouterr().err
+
+
+def test_an_archive_and_a_local_site_are_one_too_many(
+    crawled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ("--replay", crawled / "download", "--local-site", crawled / "site")
+    run(crawled / "list.txt", tmp_path / "out", *both, status=2)
+    assert "download.replay, download.local_site: both would answer" in capsys.readouterr().err

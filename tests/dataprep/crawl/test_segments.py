@@ -63,7 +63,7 @@ def test_a_range_that_is_too_large_for_one_file_goes_on_in_the_next(plan: Path, 
     size = len(pack(page(1)).members)
     write_segment(Part("segment-00000", (plan,)), tmp_path, str(tmp_path / "store"), size + 500)
     files = sorted(tmp_path.glob("*.warc.gz"))
-    assert [file.name for file in files] == ["segment-00000.warc.gz", "segment-00000_01.warc.gz"]
+    assert [file.name for file in files] == ["segment-00000.warc.gz", "segment-00000_0001.warc.gz"]
     targets = [
         record.headers["WARC-Target-URI"]
         for file in files

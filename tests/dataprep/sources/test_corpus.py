@@ -73,6 +73,32 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     check_corpus(params("tar", documents=str(tmp_path)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "why"),
+    [
+        ("warc", "x.jsonl", "jsonl, not warc"),
+        ("tar", "x.jsonl", "jsonl, not tar"),
+        ("text", "x.jsonl", "jsonl, not text"),
+        ("html", "x.tar.gz", "tar, not html"),
+        ("wet", "x.warc.gz", "warc, not wet"),
+        ("warc", "x.wat.gz", "a WAT file holds no text"),
+        ("parquet", "x", "no kind of source by its name"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(kind: str, name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(ConfigError, match=f"corpus.documents, of kind {kind!r}: .*{name}: {why}"):
+        check_corpus(params(kind, documents=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("warc", "x.arc.gz"), ("text", "x"), ("html", "x.php"), ("jsonl", "x.json")]
+)
+def test_a_file_of_its_own_kind_passes(kind: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    check_corpus(params(kind, documents=str(tmp_path / name)))
+
+
 def test_one_list_of_kinds_everywhere() -> None:
     for cls, field in ((DownloadConfig, "source"), (ExtractConfig, "source")):
         assert get_args(get_type_hints(cls)[field]) == ("auto", *KINDS)

@@ -29,8 +29,8 @@ def found(path: Path, source: str = "auto") -> list[tuple[str, tuple[str, ...]]]
         ("a.warc", "warc"),
         ("a.WARC.GZ", "warc"),
         ("a.warc.zst", "warc"),
-        ("a.arc", "arc"),
-        ("a.arc.gz", "arc"),
+        ("a.arc", "warc"),
+        ("a.arc.gz", "warc"),
         ("a.wet.gz", "wet"),
         ("a.warc.wet.gz", "wet"),
         ("a.html", "html"),
@@ -54,9 +54,9 @@ def test_a_kind_is_told_by_its_name(name: str, kind: str, tmp_path: Path) -> Non
 def test_everything_below_a_folder_is_found_in_one_order(tmp_path: Path) -> None:
     make(tmp_path, "b/2.html", "b/10.html", "a.html", "b.html", "z/documents.jsonl", "y.warc.gz", "x/x.warc", "c.arc")
     assert found(tmp_path) == [
+        ("warc", ("c.arc",)),
         ("warc", ("x/x.warc",)),
         ("warc", ("y.warc.gz",)),
-        ("arc", ("c.arc",)),
         ("html", ("a.html", "b/10.html", "b/2.html", "b.html")),
         ("jsonl", ("z/documents.jsonl",)),
     ]

@@ -88,3 +88,12 @@ def test_a_line_without_end_is_refused_and_never_held(tmp_path: Path, monkeypatc
 def test_suffixes_may_be_in_capitals(tmp_path: Path) -> None:
     file = write(tmp_path / "A.JSONL.GZ")
     assert len(list(read_json_lines(file, "text", "url"))) == 7
+
+
+@pytest.mark.parametrize("text", ["", " \\n\\t"])
+def test_a_line_with_a_blank_text_is_empty_text(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "{text}"}}\n{{"text": "x"}}\n')
+    first, second = read_json_lines(tmp_path / "a.jsonl", "text", "url")
+    assert isinstance(first, Broken)
+    assert (first.url, first.rule) == ("a.jsonl:1", "empty_text")
+    assert isinstance(second, Text)

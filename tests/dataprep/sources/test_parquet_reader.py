@@ -120,3 +120,12 @@ def test_one_row_group_of_a_large_file_is_never_held_whole(tmp_path: Path) -> No
     assert (tmp_path / "a.parquet").stat().st_size > 25_000_000
     assert rows == 600
     assert peak < 20_000_000
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_a_row_with_a_blank_text_is_empty_text(text: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [text, "x"]}), tmp_path / "a.parquet")
+    first, second = read_parquet(tmp_path / "a.parquet", "text", "url")
+    assert isinstance(first, Broken)
+    assert (first.url, first.rule) == ("a.parquet:1", "empty_text")
+    assert isinstance(second, Text)

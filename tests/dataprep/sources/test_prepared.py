@@ -117,7 +117,7 @@ def test_a_folder_of_texts_in_its_own_order(road: Road, tmp_path: Path) -> None:
     expected = [("a.md", "first"), ("b.txt", "second"), ("old/c.txt.gz", "wässrig und flüssig, schön und groß")]
     assert documents(tmp_path) == expected
     manifest = Manifest.load(tmp_path / "download" / MANIFEST)
-    assert list(manifest.files) == ["documents-00000.tar"]
+    assert list(manifest.files) == ["documents-00000-books.pack.tar"]
     assert manifest.counts.totals["document_files"] == 4
 
 
@@ -181,6 +181,52 @@ def test_a_stand_alone_extract_gives_the_documents_of_the_graph(road: Road, tmp_
     road("openwebtext_tar", f"corpus.documents={nest}")
     stage("extract", nest, tmp_path / "alone" / "extract")
     assert documents(tmp_path / "alone") == documents(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("profile", "name"),
+    [
+        ("jsonl", "my.corpus.ndjson.gz"),
+        ("parquet", "train-00000-of-2.parquet"),
+        ("openwebtext_tar", "urlsf_subset01-2_data.xz"),
+        ("text", "book.txt"),
+        ("text", "books"),
+        ("warc", "IA-2009.arc.gz"),
+    ],
+)
+@pytest.mark.parametrize("large", [True, False])
+def test_documents_come_from_the_file_that_the_user_named(
+    profile: str, name: str, large: bool, road: Road, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "LARGE_BYTES", 10 if large else 1 << 40)
+    file = tmp_path / name
+    if name == "books":
+        file.mkdir()
+        for each in "ab":
+            (file / f"{each}.txt").write_text(each)
+    elif profile == "parquet":
+        pq.write_table(pa.table({"text": ["a text"]}), file)
+    elif profile == "openwebtext_tar":
+        file.write_bytes(inner_archive(2))
+    elif profile == "warc":
+        head, text = b"dns:a.test 192.0.2.1 20091121004501 text/html %d\n", PAGE.format(LINES * 4).encode()
+        file.write_bytes(gzip.compress(head % len(text) + text + b"\n"))
+    else:
+        file.write_bytes(gzip.compress(b'{"text": "a text"}\n') if profile == "jsonl" else b"a text")
+    road(profile, f"corpus.documents={file}")
+    stage("extract", file, tmp_path / "alone" / "extract")
+    rows = [[row for part in part_files(tmp_path / at / "extract") for row in read_rows(part)] for at in (".", "alone")]
+    assert rows[0] == rows[1]
+    assert {row["source"] for row in rows[0]} == {name}
+
+
+def test_a_damaged_file_is_named_as_the_user_calls_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "urls").touch()
+    (tmp_path / "bad.parquet").write_bytes(b"no table")
+    (tmp_path / "bad.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n' * 99)[:-20])
+    for name in ("bad.parquet", "bad.jsonl.gz"):
+        stage("download", tmp_path / "urls", tmp_path / "out", "--documents", tmp_path / name, status=1)
+        assert capsys.readouterr().err.startswith(f"error: {tmp_path / name}: ")
 
 
 def test_workers_and_a_hash_seed_change_no_byte(tmp_path: Path) -> None:

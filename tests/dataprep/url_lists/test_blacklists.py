@@ -18,6 +18,7 @@ from dataprep.url_lists.entry_table import EntryCollector, EntryTable
 from pipelines.command import Part
 from pipelines.errors import UserError
 
+FAKE_NEWS = Path(__file__).parents[3] / ".." / "shared" / "data" / "urls" / "fake_news_domain_list.csv"
 HOSTS = b"""# a hosts file
 127.0.0.1 localhost localhost.localdomain
 ::1 ip6-localhost
@@ -91,10 +92,33 @@ def test_a_folder_may_mix_formats_and_the_first_category_of_an_entry_counts(tmp_
 
 
 def test_lines_that_are_no_entries_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "mine.txt").write_text("garden.test\n||ads.test^\ntwo words\n")
+    domains = [f"garden{i}.test" for i in range(18)]
+    (tmp_path / "mine.txt").write_text("\n".join([domains[0], "||ads.test^", "two words", *domains[1:]]))
     with caplog.at_level("WARNING"):
-        assert load(tmp_path / "mine.txt").domains == {"garden.test": "mine"}
+        assert load(tmp_path / "mine.txt").domains == dict.fromkeys(domains, "mine")
     assert "2 lines are no entries, the first is line 2: '||ads.test^'" in caplog.text
+
+
+def test_a_list_of_which_more_than_a_tenth_are_no_entries_is_refused(tmp_path: Path) -> None:
+    good = "".join(f"garden{i}.test\n" for i in range(17))
+    (tmp_path / "mine.txt").write_text(f"{good}||ads.test^\ntwo words\n")
+    with pytest.raises(UserError, match=r"mine.txt: 2 of its 19 lines are not a domain.*; line 18: '\|\|ads.test\^'"):
+        load(tmp_path / "mine.txt")
+
+
+def test_a_table_of_domains_with_an_address_in_each_row_is_no_hosts_file(tmp_path: Path) -> None:
+    """The `:` of a web address made such rows pass for addresses of this machine."""
+    rows = "".join(f"garden{i}.test,fake,https://bit.test/{i}\n" for i in range(30))
+    (tmp_path / "domains.csv").write_text(f"domain,flag,dataset\n{rows}politics.test#,fake,x\n")
+    message = "31 of its 32 lines are not a domain, a hosts-file line or a page; line 1: 'domain,flag,dataset'"
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / "domains.csv")
+
+
+@pytest.mark.skipif(not FAKE_NEWS.exists(), reason=f"{FAKE_NEWS}: not here")
+def test_a_real_table_of_domains_is_refused() -> None:
+    with pytest.raises(UserError, match="2984 of its 2985 lines are not a domain"):
+        load(FAKE_NEWS)
 
 
 @pytest.mark.parametrize(
