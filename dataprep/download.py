@@ -14,7 +14,7 @@ nothing from the network, so that the same list and archive give the same bytes 
 followed within the archive; of several captures of a URL the last page counts; what is not there is
 not_in_archive. With an empty list it takes every page of the archive.
 
-Corpora that are ready are passed on as documents-NNNNN.*, for `extract` to read; URLS may then be an
+Corpora that are ready are passed on as documents-NNNNN-NAME.*, for `extract` to read; URLS may then be an
 empty file. --documents is a file, or a folder with all below it: JSON lines, Parquet, text or HTML files,
 WARC, ARC, WET, tars of texts or pages such as openwebtext.tar.xz, Megatron's .bin and .idx.
 --hub-repository takes files of a data set on the Hugging Face Hub, at a commit: each goes on where it was
@@ -94,7 +94,7 @@ class DownloadConfig:
     """Site folder (index.jsonl and files) to serve on loopback under its own host names; empty for none."""
     replay: SourcePath = ""
     """WARC or ARC file, or a folder of them, that answers in place of the network; empty for the network."""
-    source: Literal["auto", "warc", "arc", "wet", "html", "jsonl", "parquet", "text", "tar", "megatron"] = "auto"
+    source: Literal["auto", "warc", "wet", "html", "jsonl", "parquet", "text", "tar", "megatron"] = "auto"
     """What --documents holds; "auto" takes every kind, told by names. Another takes files of that kind alone."""
     hub_repository: str = ""
     """Data set on the Hugging Face Hub to take documents from, such as Skylion007/openwebtext; empty for none."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from dataprep.crawl.fetched import REDIRECT_STATUSES, Fetched
 from dataprep.crawl.warc_writer import CRAWLER_PREFIX, ENCODING_HEADERS
 from dataprep.sources.arc_reader import ARC
+from dataprep.sources.finding import is_arc
 from dataprep.sources.frames import Frame, read_frames
 from dataprep.sources.http_message import Response, parse_response
 from dataprep.sources.warc_reader import EXTRA_BYTES, WARC
@@ -80,11 +81,6 @@ def read_captures(file: Path, max_bytes: int, start: int = 0) -> Iterator[Captur
 
 def _response(group: list[Frame]) -> Frame | None:
     return next((frame for frame in group if _kind(frame) == "response"), None)
-
-
-def is_arc(file: Path) -> bool:
-    """Whether a file is an ARC by its name."""
-    return ".arc" in file.suffixes[-2:]
 
 
 def _kind(frame: Frame) -> str:

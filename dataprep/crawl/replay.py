@@ -73,9 +73,7 @@ def archive_files(archive: Path) -> list[Path]:
     """The WARC and ARC files that `archive`, a file or a folder, stands for, in order of name."""
     if not archive.exists():
         raise UserError(f"{archive}: no such file or folder; check download.replay (--replay)")
-    files = [
-        file for each in find_inputs(archive, "auto").inputs if each.kind in ("warc", "arc") for file in each.files
-    ]
+    files = [file for each in find_inputs(archive, "auto").inputs if each.kind == "warc" for file in each.files]
     if not files:
         raise UserError(f"{archive}: holds no archive of a crawl (.warc or .arc, also .gz or .zst)")
     return files
