@@ -6,7 +6,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,15 @@ def pytest_configure() -> None:
     """Let Ctrl-C reach what tests start, also where a shell started the tests in the background, deaf to it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Generator[None]:
+    """A command run inside a test sets handlers for its process, as is its right; the next test has its own again."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 class WorkerPool:
