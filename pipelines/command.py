@@ -5,8 +5,9 @@
 gives `python -m dataprep.clean DOCUMENTS... OUTPUT --min-tokens 128 ...`: every parameter that is a
 `Documents`, `Source` or `Output` is a path argument (an option where it may be None), a `str` is a
 word, a `tuple[str, ...]` any number of words, and every field of the configuration dataclasses is a
-flag. `--params params.yaml` takes the sections from there; flags override. A second dataclass
-parameter is the section of its own name, with prefixed flags.
+flag (`--gopher.min-words` where a field is a dataclass itself). `--params params.yaml` takes the
+sections from there, `--preset gopher` starts from a preset; flags override. A second dataclass parameter
+is the section of its own name, with prefixed flags.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import dataclasses
 import importlib
 import inspect
 import os
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -23,8 +25,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from pipelines import config as configs
+from pipelines import presets
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, FileEntry, Manifest
+
+HELP_COLUMNS = 80
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ class RunOptions:
     """Memory for sorting and tables: bytes such as 2GB, or a share of RAM (or MILLRACE_MEMORY_BUDGET)."""
     overwrite: bool = False
     """Replace an output that exists; it stays in place until the new one is complete."""
+    sample_rejected: Annotated[int, Ge(0)] = 0
+    """Print so many rejected rows per rule in the end; of an output that exists, print them and run nothing."""
     stats: Path | None = None
     """Write counts and scores here as JSON (times go to the same path below provenance/)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -169,12 +176,16 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         workers=_environment_workers(),
         memory_budget=os.environ.get("MILLRACE_MEMORY_BUDGET", "50%"),
     )
-    defaults = {parameter: _defaults(section, cls, arguments) for parameter, (section, cls) in spec.sections.items()}
+    files = _files(arguments)
+    defaults = {
+        parameter: _defaults(section, cls, files, preset=parameter == "config")
+        for parameter, (section, cls) in spec.sections.items()
+    }
     command = _command_class(spec, defaults, options)
     result = tyro.cli(
         command,
         prog=f"python -m {spec.function.__module__}",
-        description=spec.doc,
+        description=_wrapped(spec.doc),
         args=list(arguments),
     )
     where = "command line"
@@ -189,7 +200,8 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     if many := _variadic(spec):
         last = [name for name, required in spec.outputs.items() if required]
         given: tuple[str, ...] = result.arguments
-        if len(given) < len(last) + (many in spec.inputs):
+        looks_only = result.run.sample_rejected and len(given) == len(last)  # at an output that is there
+        if len(given) < len(last) + (many in spec.inputs) and not looks_only:
             raise ConfigError(f"{where}: expected {_metavar(spec, many)}, got {len(given)} argument(s); see --help")
         first, rest = given[: -len(last)], given[-len(last) :]
         values[many] = tuple(Path(path) for path in first) if many in spec.inputs else first
@@ -200,6 +212,15 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         {name: values[name] for name in spec.outputs if values[name] is not None},
         {name: values[name] for name in spec.words},
         result.run,
+    )
+
+
+def _wrapped(doc: str) -> str:
+    """A docstring in lines of at most 80 columns, all but commands; tyro joins lines that do not begin with a space."""
+    paragraphs = doc.split("\n\n")
+    return "\n\n".join(
+        paragraph if paragraph.startswith(" ") else textwrap.fill(paragraph, HELP_COLUMNS, subsequent_indent="  ")
+        for paragraph in paragraphs
     )
 
 
@@ -229,13 +250,23 @@ def _variadic(spec: StageSpec) -> str | None:
     return None
 
 
-def _defaults(section: str, cls: type, arguments: Sequence[str]) -> Any:
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--params", type=Path)
-    file = early.parse_known_args(list(arguments))[0].params
-    if file is None:
-        return cls()
-    return configs.load_section(cls, configs.read_yaml(file), section, file)
+def _files(arguments: Sequence[str]) -> argparse.Namespace:
+    """What the sections start from: `--params` or `--preset`, read before the other flags."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    early.add_argument("--params", type=Path, nargs="?")
+    early.add_argument("--preset", nargs="?")
+    files = early.parse_known_args(list(arguments))[0]
+    if files.params and files.preset:
+        raise ConfigError("--preset: not together with --params, which gives every value already; leave one out")
+    return files
+
+
+def _defaults(section: str, cls: type, files: argparse.Namespace, *, preset: bool) -> Any:
+    if files.params:
+        return configs.load_section(cls, configs.read_yaml(files.params), section, files.params)
+    if preset and files.preset and presets.names(section):
+        return presets.load(cls, section, files.preset)
+    return cls()
 
 
 def _output_help(spec: StageSpec, name: str) -> str:
@@ -273,7 +304,11 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
         elif not many:
             fields.append((name, Positional[Annotated[Path, arg(help=words, metavar=name.upper())]]))
     for parameter, (section, cls) in spec.sections.items():
-        kind = OmitArgPrefixes[cls] if parameter == "config" else cls
+        kind = Annotated[cls, arg(name="")] if parameter == "config" else cls
         optional.append((section, kind, dataclasses.field(default=defaults[parameter])))
+    if known := presets.names(spec.name):
+        text = f"start from a preset: {', '.join(known)}, or a YAML file with keys of section {spec.name}"
+        option = Annotated[str | None, arg(help=text, metavar="NAME|FILE")]
+        optional.append(("preset", option, dataclasses.field(default=None)))
     optional.append(("run", OmitArgPrefixes[RunOptions], dataclasses.field(default=options)))
     return dataclasses.make_dataclass(spec.name, fields + optional, frozen=True, kw_only=True)

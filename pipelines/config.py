@@ -29,21 +29,55 @@ Share = Annotated[float, Interval(ge=0, le=1)]
 """A number from 0 to 1."""
 Positive = Annotated[float, Gt(0)]
 """A number above 0."""
-SOURCE = "source"
-SourcePath = Annotated[str, SOURCE]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceKind:
+    """What a source path may be."""
+
+    file_only: bool = False
+    names: tuple[str, ...] = ()
+    """Patterns of the files that count right in a folder; without any, all below it counts."""
+
+
+SourcePath = Annotated[str, SourceKind()]
 """A path of the user's whose contents shape the output; "" or an empty file where there is none (see `given`)."""
+SourceFile = Annotated[str, SourceKind(file_only=True)]
+"""The same, and never a folder."""
+TokenizerPath = Annotated[
+    str, SourceKind(names=("tokenizer.json", "*vocab.json", "*merges.txt", "*encoder.json", "*vocab.bpe"))
+]
+"""A tokenizer file, or a folder with a tokenizer's files among others, in the layouts of `dataprep/text/bpe.py`."""
 
 
-def named_sources(section: Any) -> list[Path]:
-    """The paths that a section's `SourcePath` fields name, be they there or not; `hub` is no path."""
+def named_sources(section: Any) -> list[tuple[str, Path, SourceKind]]:
+    """Field, path and kind of each source that a section names, be it there or not; `hub` is no path."""
     hints = typing.get_type_hints(type(section), include_extras=True)
-    values = [getattr(section, name) for name, hint in hints.items() if SOURCE in getattr(hint, "__metadata__", ())]
-    return [path for value in values if value != "hub" and (path := given(value))]
+    kinds = {
+        name: kind
+        for name, hint in hints.items()
+        for kind in getattr(hint, "__metadata__", ())
+        if isinstance(kind, SourceKind)
+    }
+    values = {name: getattr(section, name) for name in kinds}
+    return [(name, path, kinds[name]) for name, value in values.items() if value != "hub" and (path := given(value))]
 
 
-def source_paths(section: Any) -> list[Path]:
-    """Those of `named_sources` that are there."""
-    return [path for path in named_sources(section) if path.exists()]
+def source_files(path: Path, kind: SourceKind) -> list[Path]:
+    """The files that count in a folder of a kind with names, in order."""
+    return sorted({file for name in kind.names for file in path.glob(name) if file.is_file()})
+
+
+def check_sources(section: Any, name: str) -> None:
+    """ConfigError for a source of section `name` that is not there, or not what it should be."""
+    for field, path, kind in named_sources(section):
+        where = f"{name}.{field}: {path}"
+        if not path.exists():
+            raise ConfigError(f"{where}: no such file or folder")
+        if kind.file_only and path.is_dir():
+            raise ConfigError(f"{where}: is a folder; give a file")
+        if kind.names and path.is_dir() and not source_files(path, kind):
+            raise ConfigError(f"{where}: holds no tokenizer; expected tokenizer.json, or a vocabulary and its merges")
 
 
 def given(source: Path | str | None) -> Path | None:
@@ -57,6 +91,9 @@ def given(source: Path | str | None) -> Path | None:
     return None if path.is_file() and path.stat().st_size == 0 else path
 
 
+_FOUND = {list: "a list", type(None): "nothing"}
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; ConfigError when it is missing, broken or something else."""
     import yaml
@@ -68,18 +105,36 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: expected sections with keys, found {type(value).__name__}")
+        raise ConfigError(
+            f"{path}: expected keys with values (key: value), found {_FOUND.get(type(value), 'one word')}"
+        )
     return typing.cast(dict[str, Any], value)
 
 
 @functools.cache
 def _loader() -> Any:
-    """PyYAML takes 2e-05, as DVC writes it, for text (YAML 1.1 wants a point); YAML 1.2 has it as a number."""
+    """As DVC reads it: YAML 1.2, where 2e-05 is a number, `no` a word (Norwegian), and no key stands twice.
+
+    PyYAML has YAML 1.1, takes these for text and false, and of a key that stands twice the last.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
-        pass
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    problem = f"key {key.value!r} stands twice, also in line {key.start_mark.line + 1}; keep one"
+                    raise yaml.constructor.ConstructorError(problem=problem)
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
 
+    boolean = "tag:yaml.org,2002:bool"
+    resolvers: dict[str, list[tuple[str, Any]]] = Loader.yaml_implicit_resolvers
+    Loader.yaml_implicit_resolvers = {
+        first: [each for each in tags if each[0] != boolean] for first, tags in resolvers.items()
+    }
+    Loader.add_implicit_resolver(boolean, re.compile("(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
     number = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
     return Loader
@@ -123,6 +178,9 @@ def _check_names(cls: type, values: dict[str, Any], section: str, file: str, *, 
         if dataclasses.is_dataclass(hints[name]) and isinstance(value, dict):
             nested = typing.cast(dict[str, Any], value)
             _check_names(hints[name], nested, f"{section}.{name}", file, complete=complete)
+        elif dataclasses.is_dataclass(hints[name]) and not dataclasses.is_dataclass(value):
+            first = dataclasses.fields(hints[name])[0].name
+            raise ConfigError(f"{file}: {section}.{name}: expected keys with values, such as {first}, got {value!r}")
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if name not in values and (complete or required):
@@ -133,7 +191,15 @@ def _explain(section: str, problem: Any) -> str:
     # Tuples and unions add parts to the location that no user wrote; keep keys and positions.
     key = ".".join([section, *(str(part) for part in problem["loc"] if not str(part).endswith("]"))])
     message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"{key}: {message}, got {problem['input']!r}"
+    value = problem["input"]
+    if problem["type"] == "tuple_type" and not isinstance(value, (dict, list)):
+        return f"{key}: expected a list, [{value}], got {value!r}"
+    advice = {
+        "string_type": "; put a word such as 'no' in quotes" if isinstance(value, bool) else "",
+        "bool_type": "; write true or false",
+        "value_error": "",
+    }.get(problem["type"], "")
+    return f"{key}: {message}, got {value!r}{advice}"
 
 
 def describe(hint: Any) -> str:

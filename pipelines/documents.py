@@ -1,24 +1,25 @@
-"""Document shards: `part-00000.parquet`, one row per document; JSONL in and out.
+"""Document shards: `part-00000.parquet`, one row per document.
 
 Columns `doc_id` (16 bytes, given where a record enters and carried unchanged), `url`, `text`,
-`source`, then what a stage adds. Rejected rows: `rejected/part-00000.parquet` with `doc_id, url, rule, value`.
-Stages read and write Parquet only; JSONL is converted on the way in (`ingest_jsonl`) and out
-(`write_jsonl`).
+`source`, then what a stage adds. Rejected rows: `rejected/part-00000.parquet` with `doc_id, url, rule, value`,
+then what a stage adds.
+Stages read and write Parquet only; `pipelines.jsonl` converts JSONL on the way in and out.
 """
 
 import contextlib
-import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+import contextvars
+import operator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines import store
+from pipelines.columns import column
 from pipelines.errors import UserError
-from pipelines.identity import document_id
 from pipelines.manifest import Counts
 
 DOCUMENT_FIELDS = [
@@ -38,38 +39,75 @@ REJECTED_SCHEMA = pa.schema(
 )
 REJECTED = "rejected"
 ROW_GROUP_ROWS = 1024
+ROW_GROUP_BYTES = 64 << 20
+"""A row group ends early at so many characters and bytes, since all of it is held until then."""
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
 UNREADABLE_FILE = "unreadable_file"
 """The rule for one file of several that cannot be read, or not to its end."""
-MAX_LINE_BYTES = 1 << 27
-"""Longest JSONL line, which memory holds several times over; the longest documents of real corpora have some 10 MB."""
-INGEST_ROWS = 20_000
-"""Documents per shard made from JSONL: part of the result, so a constant and not an option."""
 
 Row = dict[str, Any]
 
+_in_scratch = contextvars.ContextVar("in_scratch", default=False)
+
+
+@contextlib.contextmanager
+def in_scratch(scratch: bool) -> Generator[None, None, None]:
+    """While `scratch`, files are written for the stage itself: as large as their text, for a tenth of the time."""
+    token = _in_scratch.set(scratch)
+    try:
+        yield
+    finally:
+        _in_scratch.reset(token)
+
+
+def parquet_options() -> dict[str, Any]:
+    """How Parquet is written: zstd where it is published, plain in scratch. The rows are the same."""
+    if _in_scratch.get():
+        return {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    return {"compression": "zstd", "compression_level": 3}
+
 
 class TableWriter:
-    """Writes rows to one Parquet file: zstd, row groups of 1024 rows, equal bytes for equal rows."""
+    """Writes rows to one Parquet file: row groups of 1024 rows, equal bytes for equal rows.
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    The file is there at the end, an `optional` one only if there are rows.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, *, optional: bool = False) -> None:
         self.rows = 0
+        self.text_bytes = 0
+        """UTF-8 bytes of the column `text`, if there is one, in the row groups written so far."""
+        self._path = path
         self._schema = schema
-        self._pending: list[Row] = []
-        self._writer = pq.ParquetWriter(str(path), schema, compression="zstd", compression_level=3)
+        self._optional = optional
+        self._writer: pq.ParquetWriter | None = None
+        self._values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = operator.itemgetter(*schema.names)
+        self._held: list[tuple[Any, ...]] = []
+        self._held_bytes = 0
+        self._sized = [i for i, field in enumerate(schema) if field.type in (pa.string(), pa.binary())]
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; every column of the schema must be in it."""
-        self._pending.append({name: row[name] for name in self._schema.names})
+        """Append one row; every column of the schema, which has two or more, must be in it."""
+        values = self._values(row)
+        self._held.append(values)
+        for i in self._sized:
+            self._held_bytes += len(values[i] or "")
         self.rows += 1
-        if len(self._pending) == ROW_GROUP_ROWS:
+        if len(self._held) == ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        if self._pending:
-            self._writer.write_table(pa.Table.from_pylist(self._pending, self._schema), ROW_GROUP_ROWS)
-            self._pending = []
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(str(self._path), self._schema, **parquet_options())
+        if self._held:
+            columns = map(column, zip(*self._held, strict=True), self._schema.types)
+            table = pa.Table.from_arrays(list(columns), schema=self._schema)
+            self._writer.write_table(table, ROW_GROUP_ROWS)
+            if "text" in self._schema.names:
+                self.text_bytes += table["text"].chunk(0).buffers()[2].size
+        self._held = []
+        self._held_bytes = 0
 
     def __enter__(self) -> "TableWriter":
         return self
@@ -77,9 +115,10 @@ class TableWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if kind is None and (self.rows or not self._optional):
             self._flush()
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
 
 
 class ShardWriter:
@@ -88,24 +127,23 @@ class ShardWriter:
     `part.parquet` is always written, even without rows; `rejected/part.parquet` only when needed.
     """
 
-    def __init__(self, folder: Path, name: str, extra: Sequence[pa.Field] = ()) -> None:
+    def __init__(
+        self, folder: Path, name: str, extra: Sequence[pa.Field] = (), rejected_extra: Sequence[pa.Field] = ()
+    ) -> None:
         self.counts = Counts()
-        self._rejected_path = folder / REJECTED / f"{name}.parquet"
         self._documents = TableWriter(folder / f"{name}.parquet", pa.schema([*DOCUMENT_FIELDS, *extra]))
-        self._rejected: TableWriter | None = None
+        schema = pa.schema([*REJECTED_SCHEMA, *rejected_extra])
+        self._rejected = TableWriter(folder / REJECTED / f"{name}.parquet", schema, optional=True)
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Write a document that passed."""
         self._documents.write(row)
         self.counts.rows_in += 1
         self.counts.rows_out += 1
-        self.counts.total("text_bytes", len(str(row["text"]).encode()))
 
-    def reject(self, row: Mapping[str, Any], rule: str, value: object) -> None:
-        """Write down which rule kept a document out, and the value it saw."""
-        if self._rejected is None:
-            self._rejected = TableWriter(self._rejected_path, REJECTED_SCHEMA)
-        self._rejected.write({"doc_id": row["doc_id"], "url": row["url"], "rule": rule, "value": str(value)})
+    def reject(self, row: Mapping[str, Any], rule: str, value: object, **extra: object) -> None:
+        """Write down which rule kept a document out, the value it saw, and the stage's own columns."""
+        self._rejected.write({"doc_id": row["doc_id"], "url": row["url"], "rule": rule, "value": str(value), **extra})
         self.counts.rows_in += 1
         self.counts.reject(rule)
 
@@ -116,8 +154,9 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._documents.__exit__(kind, error, trace)
-        if self._rejected:
-            self._rejected.__exit__(kind, error, trace)
+        if self.counts.rows_out:
+            self.counts.total("text_bytes", self._documents.text_bytes)
+        self._rejected.__exit__(kind, error, trace)
 
 
 def extra_fields(path: Path) -> list[pa.Field]:
@@ -127,17 +166,29 @@ def extra_fields(path: Path) -> list[pa.Field]:
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
     """The rows of one Parquet file of ours, in order, a row group at a time."""
-    for batch in read_batches(path, columns):
-        yield from batch.to_pylist()
+    with open_parquet(path) as file:
+        _check_columns(path, file, columns)
+        for group in range(file.num_row_groups):
+            for batch in _batches(file, columns, row_groups=[group]):
+                yield from batch.to_pylist()
 
 
 def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The record batches of one Parquet file; UserError when it is damaged or lacks a column."""
+    """The record batches of one Parquet file, of 1024 rows each; UserError when it is damaged or lacks a column."""
     with open_parquet(path) as file:
-        missing = set(columns or ()) - set(file.schema_arrow.names)
-        if missing:
-            raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
-        yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns) if columns else None)
+        _check_columns(path, file, columns)
+        yield from _batches(file, columns)
+
+
+def _check_columns(path: Path, file: pq.ParquetFile, columns: Sequence[str] | None) -> None:
+    missing = set(columns or ()) - set(file.schema_arrow.names)
+    if missing:
+        raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
+
+
+def _batches(file: pq.ParquetFile, columns: Sequence[str] | None, **options: Any) -> Iterator[pa.RecordBatch]:
+    # One thread: four columns gain little from more, and the cores belong to the other shards.
+    return file.iter_batches(ROW_GROUP_ROWS, columns=list(columns) if columns else None, use_threads=False, **options)
 
 
 def read_table(path: Path) -> pa.Table:
@@ -174,66 +225,9 @@ def is_jsonl(path: Path) -> bool:
 
 def jsonl_files(folder: Path) -> list[Path]:
     """The JSONL files directly in a folder, in order of name; not the companions of an output of ours."""
-    companions = (".manifest.json", ".provenance.json")
+    companions = ("manifest.json", ".provenance.json")
     files = (path for path in folder.iterdir() if path.is_file() and is_jsonl(path))
     return sorted(p for p in files if not p.name.endswith(companions) and ".rejected" not in p.suffixes)
-
-
-class BrokenLineError(ValueError):
-    """A JSONL line that is no document; `rule` is its counted reason."""
-
-    def __init__(self, rule: str, message: str) -> None:
-        super().__init__(message)
-        self.rule = rule
-
-
-def parse_document(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> Row:
-    """One JSONL line as a document row. Only the text is required; raises BrokenLineError."""
-    if len(line) > MAX_LINE_BYTES:
-        raise BrokenLineError("too_large", f"longer than {MAX_LINE_BYTES} bytes")
-    try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise BrokenLineError("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
-    except (ValueError, RecursionError) as error:
-        raise BrokenLineError("invalid_json", f"not valid JSON ({error})") from None
-    if not isinstance(record, dict):
-        raise BrokenLineError("not_an_object", f"expected an object with a text, found {type(record).__name__}")
-    fields = cast(dict[str, Any], record)
-    if text_key not in fields:
-        raise BrokenLineError("no_text", f"has no key {text_key!r}")
-    for name, key in (("text", text_key), ("url", url_key), ("source", "source")):
-        if not isinstance(fields.get(key, ""), str):
-            raise BrokenLineError(f"{name}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
-    text, url, source = fields[text_key], fields.get(url_key, ""), fields.get("source", source)
-    try:
-        f"{url}{text}{source}".encode()
-    except UnicodeEncodeError:
-        raise BrokenLineError("invalid_utf8", "holds half of a surrogate pair") from None
-    return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
-
-
-def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iterator[tuple[int, Row | BrokenLineError]]:
-    """The lines of a JSONL file that are not blank, by number: a document row, or why it is none.
-
-    Raises UserError at the end when there are lines and none of them is a document.
-    """
-    lines = documents = 0
-    first_problem = ""
-    for number, line in enumerate(store.read_lines(path, MAX_LINE_BYTES), start=1):
-        if len(line) <= MAX_LINE_BYTES and not line.strip():
-            continue
-        lines += 1
-        try:
-            row = parse_document(line, path.name, text_key, url_key)
-        except BrokenLineError as problem:
-            first_problem = first_problem or f"line {number}: {problem}"
-            yield number, problem
-            continue
-        documents += 1
-        yield number, row
-    if lines and not documents:
-        raise UserError(f"{path}: none of its {lines} lines is a document; {first_problem}")
 
 
 def reason_of(error: UserError, file: Path) -> str:
@@ -241,61 +235,11 @@ def reason_of(error: UserError, file: Path) -> str:
     return str(error).replace(f"{file.parent}/", "").removeprefix(f"{file.name}: ")
 
 
-def _lines_of(path: Path, alone: bool) -> Iterator[tuple[str, Row | BrokenLineError]]:
-    """The lines of a JSONL file by place; of a file that is not alone, what is wrong with all of it comes last."""
-    try:
-        for number, row in read_jsonl(path):
-            yield f"{path.name}:{number}", row
-    except UserError as error:
-        if alone:
-            raise
-        yield path.name, BrokenLineError(UNREADABLE_FILE, reason_of(error, path))
-
-
-def ingest_jsonl(path: Path, folder: Path, name: str, *, alone: bool = True) -> Counts:
-    """Convert one JSONL file to document shards `<name>-00000.parquet`... in `folder`.
-
-    A line that is no document is counted, and written to `rejected/` with its place. When the file is
-    damaged, or there are lines and none of them is a document, that is a UserError, or for a file that
-    is not alone one more rejected row.
-    """
-    counts = Counts()
-    writer: TableWriter | None = None
-    rejected: TableWriter | None = None
-    for place, row in _lines_of(path, alone):
-        counts.rows_in += 1
-        if isinstance(row, BrokenLineError):
-            counts.reject(row.rule)
-            rejected = rejected or TableWriter(folder / REJECTED / f"{name}.parquet", REJECTED_SCHEMA)
-            rejected.write({"doc_id": None, "url": place, "rule": row.rule, "value": str(row)})
-            continue
-        if writer is None or writer.rows == INGEST_ROWS:
-            if writer:
-                writer.__exit__(None, None, None)
-            shard = counts.rows_out // INGEST_ROWS
-            writer = TableWriter(folder / f"{name}-{shard:05d}.parquet", DOCUMENT_SCHEMA)
-        writer.write(row)
-        counts.rows_out += 1
-        counts.total("text_bytes", len(row["text"].encode()))
-    for open_writer in (writer, rejected):
-        if open_writer:
-            open_writer.__exit__(None, None, None)
-    return counts
-
-
 def rejected_rows(folder: Path, rule: str) -> list[tuple[str, str]]:
     """URL and value of every row that a rule kept out of an output, or of one in the making."""
     files = sorted((folder / REJECTED).glob("*.parquet"))
     rows = (row for file in files for row in read_rows(file, ["url", "rule", "value"]))
     return [(row["url"], row["value"]) for row in rows if row["rule"] == rule]
-
-
-def write_jsonl(parts: Iterable[Path], output: Path) -> None:
-    """Write the rows of Parquet files as one JSONL file (`.gz` and `.zst` compress); bytes become hex."""
-    with store.create_compressed(output) as file:
-        for part in parts:
-            for row in read_rows(part):
-                file.write(json.dumps(row, ensure_ascii=False, default=bytes.hex).encode() + b"\n")
 
 
 def count_rows(file: Path) -> int | None:

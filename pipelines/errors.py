@@ -13,11 +13,12 @@ class ConfigError(UserError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'X'?` for the nearest of `known`, else the whole list of choices."""
+    """` Did you mean 'X'?` for the nearest of `known` in any case, else the whole list of choices."""
     choices = sorted(known)
-    nearest = difflib.get_close_matches(name, choices, n=1)
+    cased = {choice.casefold(): choice for choice in choices}
+    nearest = difflib.get_close_matches(name.casefold(), cased, n=1)
     if nearest:
-        return f" Did you mean {nearest[0]!r}?"
+        return f" Did you mean {cased[nearest[0]]!r}?"
     return f" Choose from: {', '.join(choices)}." if choices else ""
 
 

@@ -116,7 +116,8 @@ def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict
 def _verdict(file: Path, out: Path, row: dict[str, Any]) -> str:
     line = f"{row['file']}:{row['line']} {row.get('original') or row['url']}" if {"file", "line"} <= row.keys() else ""
     if file.parent.name == REJECTED:
-        return f"rejected by {row['rule']}: {row['value']}{f' ({line})' if line else ''}"
+        against = f"; the threshold is {row['threshold']}" if row.get("threshold") else ""
+        return f"rejected by {row['rule']}: {row['value']}{against}{f' ({line})' if line else ''}"
     hidden = _HIDDEN.union(_PLACE_COLUMNS) if line else _HIDDEN
     shown = {name: _plain(value) for name, value in row.items() if name not in hidden and value not in (None, "")}
     details = ", ".join([*([line] if line else []), *(f"{name}={value}" for name, value in shown.items())])

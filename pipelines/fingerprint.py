@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.command import Invocation, StageSpec
-from pipelines.config import source_paths, to_plain
-from pipelines.manifest import content_hash
+from pipelines.config import SourceKind, named_sources, source_files, to_plain
+from pipelines.manifest import content_hash, is_published
 
 
 def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
@@ -26,7 +26,12 @@ def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
         "unicode": unicodedata.unidata_version,
         "parameters": sections,
         "inputs": {name: [_named_hash(path) for path in paths] for name, paths in call.inputs.items()},
-        "sources": [content_hash(path) for section in call.sections.values() for path in source_paths(section)],
+        "sources": [
+            source_hash(path, kind)
+            for section in call.sections.values()
+            for _, path, kind in named_sources(section)
+            if path.exists()
+        ],
         "words": {name: list(word) if isinstance(word, tuple) else word for name, word in call.words.items()},
         "outputs": {name: "".join(path.suffixes) for name, path in call.outputs.items()},
     }
@@ -35,6 +40,14 @@ def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
 def _named_hash(path: Path) -> str:
     """Content of an input. A file's name counts too: it is the `source` of documents that name none."""
     return f"{path.name} {content_hash(path)}" if path.is_file() else content_hash(path)
+
+
+def source_hash(path: Path, kind: SourceKind) -> str:
+    """Content of a source; of a folder of which only some files count, of these."""
+    if not kind.names or path.is_file() or is_published(path):
+        return content_hash(path)
+    digests = "".join(f"{file.name}\0{content_hash(file)}\n" for file in source_files(path, kind))
+    return hashlib.sha256(digests.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:

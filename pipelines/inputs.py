@@ -1,14 +1,16 @@
 """Opens the inputs of a stage: published folders with their manifests, and anything that holds documents."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines import documents as formats
-from pipelines import store
+from pipelines import jsonl, store
 from pipelines.command import Documents, Output, Part, Source
 from pipelines.errors import UserError, describe
-from pipelines.manifest import Counts, is_published, load_checked
+from pipelines.manifest import Counts, FileEntry, is_published, load_checked
 from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
@@ -43,27 +45,98 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
 
 
 def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
+    """The shards of JSONL files in scratch; their broken lines are rejected rows of the first output."""
     target = Output(run.scratch / folder, Path(folder))
-    parts = [Part(f"file-{i:05d}", (source,)) for i, source in enumerate(sources)]
+    names = {f"file-{number:05d}": source for number, source in enumerate(sources)}
+    parts = [
+        Part(f"{name}-{piece:05d}", (source,))
+        for name, source in names.items()
+        for piece in range(jsonl.count_pieces(source))
+    ]
+    run.trust(sources)
     counts = run.map(ingest_part, parts, len(sources) == 1, into=target)
-    if formats.UNREADABLE_FILE in counts.rejected:
-        unreadable = formats.rejected_rows(target.folder, formats.UNREADABLE_FILE)
+    ingested = {name: Ingested(source, target) for name, source in names.items()}
+    for piece, lines in sorted(counts.totals.items(), key=lambda item: int(item[0].rpartition("-")[2])):
+        ingested[piece.rpartition("-")[0]].pieces.append((piece, lines))
+    first_output = next(iter(run.outputs.values()))
+    unreadable: list[tuple[str, str]] = []
+    for name, file in ingested.items():
+        with _rejected_table(first_output, f"input-{folder}-{name}") as rejected:
+            for row in file.rejected_rows(alone=len(sources) == 1):
+                rejected.write(row)
+                if row["rule"] == formats.UNREADABLE_FILE:
+                    unreadable.append((row["url"], row["value"]))
+    counts.rejected |= {formats.UNREADABLE_FILE: len(unreadable)} if unreadable else {}
+    if unreadable:
         if not counts.rows_out:
             raise UserError(f"{sources[0].parent / unreadable[0][0]}: {unreadable[0][1]}")
         logger.warning("%s: %d file(s) could not be read: %s", run.name, len(unreadable), describe(unreadable))
-    first_output = next(iter(run.outputs.values()))
     for rule, number in counts.rejected.items():
         logger.warning("%s: %d broken input lines (%s)", run.name, number, rule)
         first_output.counts.rows_in += number
         first_output.counts.reject(rule, number)
-    for file, entry in target.files.items():
-        if file.startswith(formats.REJECTED):
-            name = f"{formats.REJECTED}/input-{folder}-{Path(file).name}"
-            store.link_or_copy(target.folder / file, first_output.folder / name)
-            first_output.files[name] = entry
-    return sorted(target.folder / file for file in target.files if "/" not in file)
+    return [shard for file in ingested.values() for shard in file.shards]
 
 
 def ingest_part(part: Part, folder: Path, alone: bool) -> Counts:
-    """One JSONL file, alone or one of a folder, as document shards."""
-    return formats.ingest_jsonl(part.file, folder, part.name, alone=alone)
+    """One piece of a JSONL file, alone or one of a folder, as document shards."""
+    name, _, piece = part.name.rpartition("-")
+    return jsonl.ingest_jsonl(part.file, folder, name, int(piece), alone=alone)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """One JSONL file whose pieces are document shards and tables of broken lines in `target`."""
+
+    source: Path
+    target: Output
+    pieces: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Name and number of lines of each piece, in order."""
+
+    @property
+    def shards(self) -> list[Path]:
+        """Those of the pieces that have a document."""
+        files = (f"{piece}.parquet" for piece, _ in self.pieces)
+        return [self.target.folder / file for file in files if file in self.target.files]
+
+    def rejected_rows(self, *, alone: bool) -> Iterator[formats.Row]:
+        """The broken lines, with their places in the file; UserError where a file that is alone has nothing else."""
+        first = row = None
+        lines = 0
+        for row in self._broken_lines():
+            first = first or row
+            lines += 1
+            yield row
+        if first is None or row is None or row["rule"] == formats.UNREADABLE_FILE or self.shards:
+            return
+        number = first["url"].rpartition(":")[2]
+        error = jsonl.no_documents(self.source, lines, f"line {number}: {first['value']}")
+        if alone:
+            raise error
+        yield self._rejected_row(None, formats.UNREADABLE_FILE, formats.reason_of(error, self.source))
+
+    def _broken_lines(self) -> Iterator[formats.Row]:
+        lines_before = 0
+        for piece, lines in self.pieces:
+            if f"{jsonl.BROKEN}/{piece}.parquet" in self.target.files:
+                for row in formats.read_rows(self.target.folder / jsonl.BROKEN / f"{piece}.parquet"):
+                    number = None if row["line"] is None else lines_before + row["line"]
+                    yield self._rejected_row(number, row["rule"], row["value"])
+            lines_before += lines
+
+    def _rejected_row(self, number: int | None, rule: str, value: str) -> formats.Row:
+        place = self.source.name if number is None else f"{self.source.name}:{number}"
+        return {"doc_id": None, "url": place, "rule": rule, "value": value}
+
+
+@contextlib.contextmanager
+def _rejected_table(output: Output, name: str) -> Generator[formats.TableWriter, None, None]:
+    """A table of rejected rows of an output, which is declared when it is done; without rows there is none."""
+    path = output.folder / formats.REJECTED / f"{name}.parquet"
+    store.remove(path)  # it may have a second name already, in an output that is being published
+    with formats.TableWriter(path, formats.REJECTED_SCHEMA, optional=True) as table:
+        yield table
+    if table.rows:
+        store.sync_file(path)
+        entry = FileEntry(table.rows, path.stat().st_size, store.sha256(path))
+        output.files[path.relative_to(output.folder).as_posix()] = entry

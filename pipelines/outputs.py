@@ -3,28 +3,34 @@
 import logging
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipelines import documents as formats
-from pipelines import store
+from pipelines import jsonl, store
 from pipelines.command import Invocation, Output
+from pipelines.engine import Engine
 from pipelines.manifest import MANIFEST, FileEntry, Manifest, manifest_path
 from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
+FEW_RULES = 5
+"""Rules that the last line of a run names, those that rejected most."""
 
-def stage_output(output: Output, staged: Path) -> None:
+
+def stage_output(output: Output, staged: Path, engine: Engine) -> None:
     """Put the whole output, manifest included, into the folder `staged` and bring it to disk.
 
-    Shards are hard links: the scratch keeps its own until the very end, so a crash costs nothing.
+    Shards are hard links: the scratch keeps its own until the very end, so a crash costs nothing. JSON lines are
+    written by the workers of `engine`.
     """
     store.remove(staged)
     staged.mkdir(parents=True)
     manifest = Manifest(dict(sorted(output.files.items())), output.counts)
     if formats.is_jsonl(output.final):
-        _stage_jsonl(output, manifest, staged)
+        _stage_jsonl(output, manifest, staged, engine)
     else:
         for name in manifest.files:
             store.link_or_copy(output.folder / name, staged / name)
@@ -33,8 +39,11 @@ def stage_output(output: Output, staged: Path) -> None:
         store.sync_folder(folder)
 
 
-def _stage_jsonl(output: Output, manifest: Manifest, staged: Path) -> None:
+def _stage_jsonl(output: Output, manifest: Manifest, staged: Path, engine: Engine) -> None:
     """The output as one JSONL file; rejected rows, if any, as a second one beside it."""
+    chunks = staged.with_name(f"{staged.name}-chunks")
+    store.remove(chunks)
+    chunks.mkdir()
     names = sorted(manifest.files)
     files = {output.final.name: [name for name in names if "/" not in name]}
     rejected = [name for name in names if name.startswith(f"{formats.REJECTED}/")]
@@ -42,10 +51,18 @@ def _stage_jsonl(output: Output, manifest: Manifest, staged: Path) -> None:
         files[rejected_name(output.final)] = rejected
     entries: dict[str, FileEntry] = {}
     for target, parts in files.items():
-        formats.write_jsonl([output.folder / part for part in parts], staged / target)
-        rows = sum(manifest.files[part].rows or 0 for part in parts)
-        entries[target] = FileEntry(rows, (staged / target).stat().st_size, store.sha256(staged / target))
+        suffix = output.final.suffix
+        tasks = [(output.folder / part, chunks / f"{number}{suffix}") for number, part in enumerate(parts)]
+        size, sha256 = store.concatenate(engine.map(_write_chunk, tasks), staged / target)
+        entries[target] = FileEntry(sum(manifest.files[part].rows or 0 for part in parts), size, sha256)
+    store.remove(chunks)
     Manifest(entries, manifest.counts).save(staged / manifest_path(output.final).name)
+
+
+def _write_chunk(task: tuple[Path, Path]) -> Path:
+    part, chunk = task
+    jsonl.write_lines(part, chunk)
+    return chunk
 
 
 def rejected_name(output: Path) -> str:
@@ -53,12 +70,17 @@ def rejected_name(output: Path) -> str:
     return re.sub(r"(\.(?:jsonl|json|ndjson)(?:\.\w+)?)$", r".rejected\1", output.name)
 
 
+def rejected_path(output: Path) -> Path:
+    """Where the rejected rows of an output are: its folder `rejected`, or the file beside it."""
+    return output.with_name(rejected_name(output)) if formats.is_jsonl(output) else output / formats.REJECTED
+
+
 def publish(output: Output, staged: Path, previous: Path) -> None:
     """Swap the staged output in; a JSONL file's manifest goes first and comes last, so it is never of other files."""
     if not formats.is_jsonl(output.final):
         store.publish(staged, output.final, previous)
         return
-    manifest, rejected = manifest_path(output.final), output.final.with_name(rejected_name(output.final))
+    manifest, rejected = manifest_path(output.final), rejected_path(output.final)
     store.remove(manifest)
     for target in (rejected, output.final, manifest):
         if (staged / target.name).exists():
@@ -73,7 +95,10 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
     counts = next(iter(run.outputs.values())).counts
     manifests = {name: Manifest(output.files, output.counts) for name, output in run.outputs.items()}
     stats: dict[str, Any] = {**counts.to_json(), **run.stats}
-    stats["outputs"] = {name: {"rows": made.rows, "bytes": made.bytes} for name, made in manifests.items()}
+    stats["outputs"] = {
+        name: {"rows": made.rows, "bytes": _published_bytes(run.outputs[name], made)}
+        for name, made in manifests.items()
+    }
     if call.options.stats:
         store.write_json(call.options.stats, stats)
         provenance = {
@@ -88,12 +113,25 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
             **run.provenance,
         }
         store.write_json(provenance_path(call.options.stats), provenance)
-    rejected = ", ".join(f"{rule} {number:,}" for rule, number in sorted(counts.rejected.items()))
+    rejected = "" if run.rejections_shown else _most_frequent(counts.rejected)
     paths = ", ".join(str(path) for path in call.outputs.values())
     figures = f"{stats['in']:,} in, {stats['out']:,} out{f' ({rejected})' if rejected else ''}"
     logger.info("%s: %s in %.1f s -> %s", run.name, figures, seconds, paths)
     if counts.rejected and not stats["out"]:
-        logger.warning("%s: nothing came out, everything was rejected: see the rules above and rejected/", run.name)
+        where = rejected_path(next(iter(call.outputs.values())))
+        logger.warning("%s: nothing came out, everything was rejected: see the rules above and %s", run.name, where)
+
+
+def _most_frequent(rejected: Mapping[str, int]) -> str:
+    """`too_short 9, language 3 and 2 more rules`."""
+    rules = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
+    first = ", ".join(f"{rule} {number:,}" for rule, number in rules[:FEW_RULES])
+    return first + (f" and {len(rules) - FEW_RULES} more" if len(rules) > FEW_RULES else "")
+
+
+def _published_bytes(output: Output, manifest: Manifest) -> int:
+    """Bytes of all files of an output, as they were published."""
+    return (Manifest.load(manifest_path(output.final)) if formats.is_jsonl(output.final) else manifest).bytes
 
 
 def provenance_path(stats: Path) -> Path:

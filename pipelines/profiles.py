@@ -5,8 +5,10 @@ its groups say what differs, a profile overrides that, and the command line has 
 profile and the overrides are recorded in `params.yaml` itself, so that it can be composed again.
 """
 
+import dataclasses
 import importlib
 import re
+import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,7 +143,7 @@ def missing_sources(params: dict[str, Any]) -> list[str]:
     """Source paths of the parameters that do not exist (here and now; DVC may bring them)."""
     types = section_types()
     sections = [check(cls, params[name], name, str(PARAMS_YAML)) for name, cls in types.items()]
-    named = [str(path) for section in sections for path in named_sources(section)]
+    named = [str(path) for section in sections for _, path, _ in named_sources(section)]
     return sorted({path for path in named if not Path(path).exists()})
 
 
@@ -168,8 +170,6 @@ def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: 
 
 def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
     """Catch typos here: Hydra's own messages speak of structs and packages."""
-    import dataclasses
-
     groups = {
         path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in CONFIGS.iterdir() if any(path.glob("*.yaml"))
     }
@@ -184,9 +184,19 @@ def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
         elif section not in types and section not in groups and section not in PLAIN:
             raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *groups, *PLAIN})}")
         elif field and section in types:
-            names = {f.name for f in dataclasses.fields(types[section])}
-            if field.split(".")[0] not in names:
-                raise ConfigError(f"{override}: {section} has no key {field!r}.{did_you_mean(field, names)}")
+            _check_key(override, types[section], section, field)
+
+
+def _check_key(override: str, cls: type, section: str, key: str) -> None:
+    """ConfigError when `cls` has no field `key`, which may be one of a dataclass in it: `gopher.min_words`."""
+    hints = typing.get_type_hints(cls)
+    name, _, rest = key.partition(".")
+    if name not in hints:
+        raise ConfigError(f"{override}: {section} has no key {name!r}.{did_you_mean(name, hints)}")
+    if dataclasses.is_dataclass(hints[name]):
+        if not rest:
+            raise ConfigError(f"{override}: {section}.{name} holds keys of its own; set one, as {section}.{name}.KEY=…")
+        _check_key(override, typing.cast(type, hints[name]), f"{section}.{name}", rest)
 
 
 def write_params(params: dict[str, Any], file: Path = PARAMS_YAML) -> None:

@@ -38,6 +38,8 @@ class StageRun:
         self.stats: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""
+        self.rejections_shown = False
+        """Whether the stage has told the user what was rejected, so that the last line need not."""
         self.outputs = {name: Output(scratch / "outputs" / name, final) for name, final in call.outputs.items()}
         self._digests: dict[Path, str] = {}
 
@@ -56,6 +58,7 @@ class StageRun:
                 target.folder,
                 self._receipt(target, part),
                 function.__qualname__,
+                scratch=not self._is_published(target),
             )
             for part in parts
         ]
@@ -104,6 +107,14 @@ class StageRun:
         """Take the digests of an input's files from its manifest instead of hashing them."""
         self._digests.update({folder / name: entry.sha256 for name, entry in manifest.files.items()})
 
+    def trust(self, files: Sequence[Path]) -> None:
+        """Do not hash files whose contents are in the fingerprint already: this scratch is of them and no others."""
+        self._digests.update(dict.fromkeys(files, self.fingerprint))
+
+    def _is_published(self, target: Output) -> bool:
+        """Whether its files are published as they are."""
+        return any(target is output for output in self.outputs.values()) and not documents.is_jsonl(target.final)
+
     def _receipt(self, target: Output, part: Part) -> Path:
         return self.scratch / "receipts" / target.folder.relative_to(self.scratch) / f"{part.name}.json"
 
@@ -117,6 +128,8 @@ class ShardTask:
     folder: Path
     receipt: Path
     step: str
+    scratch: bool
+    """The files are for the stage itself: no one but it will ever ask for their digests."""
 
     def finished(self) -> dict[str, Any] | None:
         """The receipt, if it is of this very work and its files are still there; else None."""
@@ -137,13 +150,15 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
     temporary = task.folder / f".{task.part.name}.{os.getpid()}.tmp"
     store.remove(temporary)
     temporary.mkdir(parents=True)
-    counts = function(task.part, temporary, *arguments)
+    with documents.in_scratch(task.scratch):
+        counts = function(task.part, temporary, *arguments)
     files: dict[str, Any] = {}
     for file in store.list_files(temporary):
         name = file.relative_to(temporary).as_posix()
         store.sync_file(file)
         rows = count_rows(file, task.part)
-        files[name] = FileEntry(rows, file.stat().st_size, store.sha256(file)).to_json()
+        digest = store.xxh3(file) if task.scratch else store.sha256(file)
+        files[name] = FileEntry(rows, file.stat().st_size, digest).to_json()
         target = task.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         store.rename(file, target)

@@ -7,6 +7,8 @@ output is swapped in, so bad input never costs good output.
 """
 
 import contextlib
+import gc
+import logging
 import re
 import signal
 import sys
@@ -18,13 +20,17 @@ from typing import Any
 
 from pipelines import log, store
 from pipelines.command import Documents, Invocation, StageSpec, parse
+from pipelines.config import check_sources
 from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
 from pipelines.fingerprint import fingerprint, stage_identity
 from pipelines.inputs import open_documents, open_source
 from pipelines.manifest import WORK
 from pipelines.outputs import publish, report, stage_output
+from pipelines.rejected import show_rejected
 from pipelines.run import StageRun
+
+logger = logging.getLogger(__name__)
 
 PREEMPTED = 75
 """Exit status after SIGTERM (EX_TEMPFAIL): run the same command again to go on."""
@@ -38,7 +44,9 @@ def stage_main(module_name: str) -> None:
     # Workers would import the command's module a second time, as __mp_main__, and warn about it.
     main: Any = sys.modules["__main__"]
     main.__spec__ = main.__file__ = None
-    sys.exit(run_command(StageSpec.load(module_name), sys.argv[1:]))
+    status = run_command(StageSpec.load(module_name), sys.argv[1:])
+    gc.freeze()  # what the libraries hold need not be searched for garbage before the end: 0.1 s
+    sys.exit(status)
 
 
 def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
@@ -91,7 +99,12 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
     started = time.time()
     first = next(iter(call.outputs.values()))
     work = first.parent / WORK
-    _check_inputs(call)
+    if call.options.sample_rejected and first.exists() and not call.options.overwrite:
+        show_rejected(first, call.options.sample_rejected)
+        logger.info("%s exists: these are its rejected rows, nothing was run (--overwrite makes it anew)", first)
+        return
+    _check_sections(spec, call)
+    _check_inputs(spec, call)
     for name in call.outputs.keys() - spec.tables:
         if is_jsonl(call.outputs[name]):
             raise UserError(
@@ -120,12 +133,17 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
         _publish_all(run)
         report(call, run, identity, time.time() - started)
         store.remove(scratch)
+    if call.options.sample_rejected:
+        show_rejected(first, call.options.sample_rejected)
 
 
 def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
-    """Call the stage's function; on Ctrl-C and SIGTERM nothing that has begun is waited for."""
+    """Call the stage's function and stage its outputs; on Ctrl-C and SIGTERM nothing that has begun is waited for."""
     try:
-        return spec.function(*_arguments(spec, call, run))
+        result = spec.function(*_arguments(spec, call, run))
+        for name, output in run.outputs.items():
+            stage_output(output, run.scratch / f"staged-{name}", run.engine)
+        return result
     except KeyboardInterrupt:
         _ignore_signals()
         run.engine.stop()
@@ -133,9 +151,7 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
 
 
 def _publish_all(run: StageRun) -> None:
-    """Stage every output, note that they are whole, then swap them in one by one."""
-    for name, output in run.outputs.items():
-        stage_output(output, run.scratch / f"staged-{name}")
+    """Note that all staged outputs are whole, then swap them in one by one."""
     store.write_json(run.scratch / STAGED, sorted(run.outputs))
     for name, output in run.outputs.items():
         publish(output, run.scratch / f"staged-{name}", run.scratch / f"previous-{name}")
@@ -164,7 +180,20 @@ def _locked(work: Path, name: str) -> Generator[None, None, None]:
         yield
 
 
-def _check_inputs(call: Invocation) -> None:
+def _check_sections(spec: StageSpec, call: Invocation) -> None:
+    """Let a stage refuse its settings before any input is opened: its module's `check_config`, if it has one."""
+    if check_config := getattr(sys.modules[spec.function.__module__], "check_config", None):
+        check_config(**call.sections)
+
+
+def _check_inputs(spec: StageSpec, call: Invocation) -> None:
+    if call.options.sample_rejected and not all(
+        call.inputs[name] for name, (_, needed) in spec.inputs.items() if needed
+    ):
+        output = next(iter(call.outputs.values()))
+        raise ConfigError(f"{output}: no such output to show rejected rows of; to make it, give the input before it")
+    for parameter, section in call.sections.items():
+        check_sources(section, spec.sections[parameter][0])
     for path in [path for paths in call.inputs.values() for path in paths]:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder; check the path, or run the stage that makes it")

@@ -128,3 +128,11 @@ def test_a_stage_that_publishes_no_table_refuses_a_jsonl_output(
     source.write_text("{}\n")
     assert run_command(StageSpec.load("dataprep.tokenizer"), [str(source), str(tmp_path / "t.jsonl")]) == 1
     assert "t.jsonl: tokenizer publishes a folder here" in capsys.readouterr().err
+
+
+def test_the_introduction_of_help_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("dataprep.clean", "--help")
+    introduction = capsys.readouterr().out.partition("positional arguments")[0].splitlines()
+    assert all(len(line) <= 80 for line in introduction[:-1] if not line.startswith("    python"))
+    assert any(line.startswith("    python -m dataprep.clean raw.jsonl") for line in introduction)

@@ -1,98 +1,25 @@
-"""Documents: JSONL in, Parquet shards, JSONL out; broken lines are counted and never lose the good ones."""
+"""Document shards: equal rows are equal bytes, bounded in memory, and a damaged file is one clear line."""
 
-import gzip
-import json
-import lzma
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from pipelines import store
+import pipelines.documents
 from pipelines.documents import (
     DOCUMENT_SCHEMA,
     ShardWriter,
     TableWriter,
-    ingest_jsonl,
+    in_scratch,
     is_jsonl,
+    read_batches,
     read_rows,
-    write_jsonl,
 )
 from pipelines.errors import UserError
-from pipelines.identity import document_id
 
 GOOD = {"url": "http://a.test/1", "text": "wörds and words\nmore", "source": "a.test"}
-
-
-def line(record: object) -> bytes:
-    return json.dumps(record).encode() + b"\n"
-
-
-@pytest.mark.parametrize(
-    ("broken", "rule"),
-    [
-        (b"{not json\n", "invalid_json"),
-        (b'{"text": "\xff\xfe"}\n', "invalid_utf8"),
-        (line({"text": "\ud800"}), "invalid_utf8"),
-        (line(["a", "list"]), "not_an_object"),
-        (line({"url": "http://a.test/2"}), "no_text"),
-        (line({"text": 5}), "text_not_text"),
-        (line({"text": "fine", "url": 7}), "url_not_text"),
-        (line({"text": None}), "text_not_text"),
-        (b"[" * 100_000 + b"\n", "invalid_json"),
-    ],
-)
-def test_a_broken_line_is_counted_with_its_place_and_the_others_stay(tmp_path: Path, broken: bytes, rule: str) -> None:
-    source = tmp_path / "raw.jsonl"
-    source.write_bytes(line(GOOD) + broken + b"\n" + line(GOOD))
-    counts = ingest_jsonl(source, tmp_path, "file-00000")
-    assert (counts.rows_in, counts.rows_out, counts.rejected) == (3, 2, {rule: 1})
-    (rejected,) = read_rows(tmp_path / "rejected" / "file-00000.parquet")
-    assert (rejected["url"], rejected["rule"]) == ("raw.jsonl:2", rule)
-    first, _ = read_rows(tmp_path / "file-00000-00000.parquet")
-    assert first == {**GOOD, "doc_id": document_id(GOOD["url"], GOOD["text"])}
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_compressed_lines_are_read_and_a_truncated_file_says_where_it_ends(tmp_path: Path, suffix: str) -> None:
-    data = b"".join(line({**GOOD, "text": f"text {i} {hash(str(i))}"}) for i in range(20_000))
-    packed = tmp_path / f"raw.jsonl{suffix}"
-    if suffix == ".zst":
-        with pa.CompressedOutputStream(str(packed), "zstd") as out:
-            out.write(data)
-    else:
-        packed.write_bytes((gzip if suffix == ".gz" else lzma).compress(data))
-    assert sum(1 for _ in store.read_lines(packed)) == 20_000
-    packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
-    with pytest.raises(UserError, match=r"raw\.jsonl.* the compressed data is cut off") as caught:
-        list(store.read_lines(packed))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_is_not_gzip_despite_its_name_is_one_clear_line(tmp_path: Path) -> None:
-    fake = tmp_path / "raw.jsonl.gz"
-    fake.write_bytes(line(GOOD))
-    with pytest.raises(UserError, match="cut off, damaged or of another kind"):
-        list(store.read_lines(fake))
-
-
-def test_an_empty_file_gives_no_documents_and_no_error(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").touch()
-    counts = ingest_jsonl(tmp_path / "empty.jsonl", tmp_path, "file-00000")
-    assert (counts.rows_in, counts.rows_out) == (0, 0)
-
-
-def test_large_inputs_are_cut_into_fixed_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.documents.INGEST_ROWS", 4)
-    source = tmp_path / "raw.jsonl"
-    source.write_bytes(b"".join(line({"text": str(i)}) for i in range(10)))
-    ingest_jsonl(source, tmp_path, "file-00000")
-    shards = sorted(tmp_path.glob("file-*.parquet"))
-    assert [[row["text"] for row in read_rows(shard)] for shard in shards] == [
-        ["0", "1", "2", "3"],
-        ["4", "5", "6", "7"],
-        ["8", "9"],
-    ]
 
 
 def test_the_shard_writer_counts_what_it_keeps_and_rejects(tmp_path: Path) -> None:
@@ -105,6 +32,14 @@ def test_the_shard_writer_counts_what_it_keeps_and_rejects(tmp_path: Path) -> No
     assert rejected == {"doc_id": row["doc_id"], "url": row["url"], "rule": "too_long", "value": "7"}
     assert (shard.counts.rows_in, shard.counts.rows_out, shard.counts.rejected) == (2, 1, {"too_long": 1})
     assert shard.counts.totals == {"text_bytes": len(GOOD["text"].encode())}
+
+
+def test_rejected_rows_have_the_columns_that_a_stage_adds(tmp_path: Path) -> None:
+    row = {**GOOD, "doc_id": bytes(16)}
+    with ShardWriter(tmp_path, "part-00000", rejected_extra=[pa.field("threshold", pa.string())]) as shard:
+        shard.reject(row, "too_long", 7, threshold="at most 6")
+    (rejected,) = read_rows(tmp_path / "rejected" / "part-00000.parquet")
+    assert (rejected["value"], rejected["threshold"]) == ("7", "at most 6")
 
 
 def test_equal_rows_give_equal_bytes_and_a_cut_file_is_one_clear_line(tmp_path: Path) -> None:
@@ -120,15 +55,62 @@ def test_equal_rows_give_equal_bytes_and_a_cut_file_is_one_clear_line(tmp_path: 
         list(read_rows(tmp_path / "b.parquet", ["texts"]))
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.jsonl.zst"])
-def test_jsonl_out_is_the_same_bytes_each_time_and_reads_back(tmp_path: Path, name: str) -> None:
-    with TableWriter(tmp_path / "part-00000.parquet", DOCUMENT_SCHEMA) as table:
-        table.write({**GOOD, "doc_id": bytes(16)})
-    for folder in ("one", "two"):
-        write_jsonl([tmp_path / "part-00000.parquet"], tmp_path / folder / name)
-    assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    (text,) = store.read_lines(tmp_path / "one" / name)
-    assert json.loads(text) == {**GOOD, "doc_id": "00" * 16}
+def numbered(count: int, text: str = "words") -> list[dict[str, Any]]:
+    return [{**GOOD, "text": f"{text} {i}", "doc_id": i.to_bytes(16, "big")} for i in range(count)]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with TableWriter(path, DOCUMENT_SCHEMA) as table:
+        for row in rows:
+            table.write(row)
+    return path
+
+
+@pytest.mark.parametrize("count", [0, 1, 1024, 2500])
+def test_a_shard_is_what_arrow_writes_of_the_same_rows_1024_at_a_time(count: int, tmp_path: Path) -> None:
+    rows = numbered(count)
+    path = write(tmp_path / "made.parquet", rows)
+    with pq.ParquetWriter(tmp_path / "expected", DOCUMENT_SCHEMA, compression="zstd", compression_level=3) as writer:
+        for start in range(0, count, 1024):
+            writer.write_table(pa.Table.from_pylist(rows[start : start + 1024], DOCUMENT_SCHEMA), 1024)
+    assert path.read_bytes() == (tmp_path / "expected").read_bytes()
+
+
+def test_a_row_group_ends_early_when_it_holds_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelines.documents, "ROW_GROUP_BYTES", 5000)
+    rows = numbered(10) + numbered(3, "x" * 6000) + numbered(2000)
+    path = write(tmp_path / "a.parquet", rows)
+    groups = pq.read_metadata(path)
+    sizes = [groups.row_group(i).num_rows for i in range(groups.num_row_groups)]
+    assert sizes[:3] == [11, 1, 1]
+    assert all(size < 200 for size in sizes)
+    assert list(read_rows(path)) == rows
+    assert [batch.num_rows for batch in read_batches(path)] == [1024, 989]
+
+
+def test_files_in_scratch_have_the_same_rows_and_are_not_compressed(tmp_path: Path) -> None:
+    rows = numbered(2000)
+    published = write(tmp_path / "published.parquet", rows)
+    with in_scratch(True):
+        scratch = write(tmp_path / "scratch.parquet", rows)
+    assert list(read_rows(scratch)) == list(read_rows(published)) == rows
+    assert pq.read_metadata(scratch).row_group(0).column(2).compression == "UNCOMPRESSED"
+    assert write(tmp_path / "again.parquet", rows).read_bytes() == published.read_bytes()
+
+
+def test_an_optional_table_without_rows_leaves_nothing(tmp_path: Path) -> None:
+    with TableWriter(tmp_path / "rejected" / "a.parquet", DOCUMENT_SCHEMA, optional=True):
+        pass
+    assert not (tmp_path / "rejected").exists()
+
+
+def test_text_bytes_count_utf8_and_only_what_is_kept(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path, "part-00000") as shard:
+        for row in numbered(1500, "ü𝄞"):
+            shard.keep(row)
+            shard.reject(row, "rule", "")
+    texts = (row["text"] for row in numbered(1500, "ü𝄞"))
+    assert shard.counts.totals == {"text_bytes": sum(len(text.encode()) for text in texts)}
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,16 @@ def test_a_url_that_is_not_known_leads_to_the_one_that_was_meant(
     assert nearest(key, [stage]) == meant
 
 
+def test_a_rejection_says_value_and_threshold(tmp_path: Path) -> None:
+    source, out = tmp_path / "raw.jsonl", tmp_path / "clean"
+    source.write_text(json.dumps({"url": "http://garden.test/stub", "text": "A stub."}) + "\n")
+    spec = StageSpec.load("dataprep.clean")
+    assert run_command(spec, [str(source), str(out), "--workers", "1", "--log-level", "error"]) == 0
+    stage = GraphStage("clean", ("python -m dataprep.clean",), (), (), (out,), ())
+    ((_, verdict),) = explain("http://garden.test/stub", [stage])
+    assert verdict == "rejected by too_few_tokens: 3 pre-tokens; the threshold is at least 128 pre-tokens"
+
+
 @pytest.fixture
 def project(stage: GraphStage, tmp_path: Path) -> Path:
     """A graph of the published list alone."""

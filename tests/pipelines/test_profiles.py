@@ -65,6 +65,10 @@ def test_sources_that_a_profile_has_not_are_empty_files(profile: str) -> None:
         ("jsonl", ["corpus.documents=configs"], "corpus.documents, of kind 'jsonl': configs: holds neither"),
         ("openwebtext_hub", ["download.hub_revision=main"], "download.hub_revision: expected a commit"),
         ("jsonl", ["corpus.documents=a", "corpus.source.kind=json"], "corpus.source.kind"),
+        ("sample", ["clean=gofer"], "clean=gofer: clean has no choice 'gofer'. Did you mean 'gopher'?"),
+        ("sample", ["clean.gopher.min_word=3"], "clean.gopher has no key 'min_word'. Did you mean 'min_words'?"),
+        ("sample", ["clean.c4.lines.min_word=3"], "clean.c4.lines has no key 'min_word'. Did you mean 'min_words'?"),
+        ("sample", ["clean.gopher=3"], "clean.gopher=3: clean.gopher holds keys of its own"),
     ],
 )
 def test_a_combination_that_cannot_work_is_refused(profile: str, overrides: list[str], message: str) -> None:

@@ -45,7 +45,7 @@ sys.path.insert(0, "")
 import dataclasses
 from pipelines import stage, store
 from pipelines.command import StageSpec, parse
-import dataprep.text.bpe, dataprep.text.clean_rules, filelock, tyro, pydantic, rich
+import dataprep.cleaning.annotations, dataprep.languages.prefilter, filelock, tyro, pydantic, rich
 module, source, base, names, mode, *flags = sys.argv[1:]
 base, names, overwrite = pathlib.Path(base), names.split(","), mode == "overwrite"
 SPEC = StageSpec.load(module)

@@ -1,8 +1,14 @@
 """Files and folders appear whole or not at all."""
 
 import bz2
+import gzip
+import hashlib
+import io
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import zstandard
 
@@ -71,19 +77,20 @@ def test_a_broken_manifest_is_one_clear_line(tmp_path: Path, text: str) -> None:
 
 
 LINES = [b"http://garden.test/%d" % i for i in range(5000)]
+WHOLE: dict[str, Callable[[bytes], bytes]] = {".bz2": bz2.compress, ".gz": gzip.compress, ".xz": lzma.compress}
 
 
 def packed(suffix: str) -> bytes:
     data = b"\n".join(LINES)
-    if suffix == ".bz2":
-        return bz2.compress(data)
+    if suffix in WHOLE:
+        return WHOLE[suffix](data)
     long = zstandard.ZstdCompressionParameters.from_level(1, window_log=31, enable_ldm=True)
     packer = zstandard.ZstdCompressor(compression_params=long).compressobj()
     half = len(data) // 2
     return zstandard.compress(data[:half]) + packer.compress(data[half:]) + packer.flush()
 
 
-@pytest.mark.parametrize("suffix", [".zst", ".bz2"])
+@pytest.mark.parametrize("suffix", [".zst", *WHOLE])
 def test_packed_lines_are_read_also_of_several_frames_and_a_window_of_two_gibibytes(
     suffix: str, tmp_path: Path
 ) -> None:
@@ -91,10 +98,58 @@ def test_packed_lines_are_read_also_of_several_frames_and_a_window_of_two_gibiby
     assert list(store.read_lines(tmp_path / f"list{suffix}")) == LINES
 
 
-@pytest.mark.parametrize("suffix", [".zst", ".bz2"])
+@pytest.mark.parametrize("suffix", [".zst", *WHOLE])
 @pytest.mark.parametrize("cut", [0.5, 0.999])
 def test_packed_lines_that_end_early_are_one_clear_line(suffix: str, cut: float, tmp_path: Path) -> None:
     data = packed(suffix)
     (tmp_path / f"list{suffix}").write_bytes(data[: int(len(data) * cut)])
-    with pytest.raises(UserError, match="cut off, damaged or of another kind"):
+    with pytest.raises(UserError, match="cut off, damaged or of another kind") as caught:
         list(store.read_lines(tmp_path / f"list{suffix}"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_gzip_despite_its_name_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "raw.jsonl.gz").write_bytes(b'{"text": "words"}\n')
+    with pytest.raises(UserError, match="cut off, damaged or of another kind"):
+        list(store.read_lines(tmp_path / "raw.jsonl.gz"))
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 64, 5000])
+def test_every_line_of_a_plain_file_begins_in_exactly_one_range(size: int, tmp_path: Path) -> None:
+    lines = [b"", b"a", b"", b"bcd" * 30, b"e\r", b"", b"last"]
+    (tmp_path / "list").write_bytes(b"\n".join(lines))
+    length = (tmp_path / "list").stat().st_size
+    ranges = [list(store.placed_lines(tmp_path / "list", 50, at, at + size)) for at in range(0, length, size)]
+    assert all(at // size == number for number, found in enumerate(ranges) for at, _ in found)
+    found = [place for each in ranges for place in each]
+    assert found == list(store.placed_lines(tmp_path / "list", 50))
+    assert [line for _, line in found] == [line.rstrip(b"\r")[:51] for line in lines]
+    assert [place for place, _ in found] == [sum(len(line) + 1 for line in lines[:i]) for i in range(len(lines))]
+
+
+READERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress,
+    ".xz": lzma.decompress,
+    ".bz2": bz2.decompress,
+    ".zst": lambda data: pa.input_stream(io.BytesIO(data), compression="zstd").read(),
+    ".jsonl": bytes,
+}
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_packed_chunks_one_after_the_other_are_one_file_of_that_kind(suffix: str, number: int, tmp_path: Path) -> None:
+    data = [b"line %d\n" % i * 100_000 for i in range(number)]
+    chunks = [tmp_path / f"{i}{suffix}" for i in range(number)]
+    for chunk, plain in zip(chunks, data, strict=True):
+        chunk.write_bytes(store.pack(plain, suffix))
+    size, digest = store.concatenate(chunks, tmp_path / f"all{suffix}")
+    written = (tmp_path / f"all{suffix}").read_bytes()
+    assert READERS[suffix](written) == b"".join(data)
+    assert list(store.read_lines(tmp_path / f"all{suffix}")) == b"".join(data).splitlines()
+    assert (size, digest) == (len(written), hashlib.sha256(written).hexdigest())
+    assert not any(chunk.exists() for chunk in chunks)
+
+
+def test_packed_bytes_hold_no_time() -> None:
+    assert store.pack(b"x", ".gz")[4:8] == bytes(4)

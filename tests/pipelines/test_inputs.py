@@ -1,0 +1,109 @@
+"""JSONL inputs in pieces: places are those of the file, and a file of nothing but broken lines says so once."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines import jsonl, store
+from pipelines.command import Invocation, RunOptions
+from pipelines.documents import read_rows
+from pipelines.errors import UserError
+from pipelines.inputs import open_documents
+from pipelines.run import StageRun
+
+
+def start(folder: Path) -> StageRun:
+    call = Invocation({}, {}, {"output": folder / "out"}, {}, RunOptions(workers=1))
+    run = StageRun("stage", "stage", call, folder / "scratch", "0")
+    run.outputs["output"].folder.mkdir(parents=True)
+    return run
+
+
+def start_again(run: StageRun) -> StageRun:
+    call = Invocation({}, {}, {name: output.final for name, output in run.outputs.items()}, {}, RunOptions(workers=1))
+    return StageRun("stage", "stage", call, run.scratch, "0")
+
+
+def lines(broken_every: int, count: int = 200) -> bytes:
+    texts = [json.dumps({"text": f"document {i}"}) if i % broken_every else "broken" for i in range(1, count + 1)]
+    return "\n".join(texts).encode()
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "PIECE_BYTES", 500)
+
+
+def test_the_order_of_more_pieces_than_their_names_have_digits_for_is_that_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "PIECE_BYTES", 1)
+    text = b'{"text": "first"}' + b" " * 100_000 + b'\n{"text": "second"}\n'
+    (tmp_path / "raw.jsonl.gz").write_bytes(b"".join(map(gzip.compress, (b"\n" * 99_980, text))))
+    documents = open_documents(start(tmp_path), "documents", [tmp_path / "raw.jsonl.gz"])
+    assert [row["text"] for part in documents.parts for row in read_rows(part.file)] == ["first", "second"]
+
+
+@pytest.mark.parametrize("name", ["raw.jsonl", "raw.jsonl.gz"])
+def test_broken_lines_of_any_piece_are_rejected_with_their_place_in_the_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(lines(7)) if name.endswith(".gz") else lines(7))
+    run = start(tmp_path)
+    documents = open_documents(run, "documents", [tmp_path / name])
+    assert len(documents.parts) == -(-len(lines(7)) // 500)
+    texts = [row["text"] for part in documents.parts for row in read_rows(part.file)]
+    assert texts == [f"document {i}" for i in range(1, 201) if i % 7]
+    output = run.outputs["output"]
+    rejected = "rejected/input-documents-0-file-00000.parquet"
+    assert list(output.files) == [rejected]
+    assert output.files[rejected].sha256 == store.sha256(output.folder / rejected)
+    assert [row["url"] for row in read_rows(output.folder / rejected)] == [f"{name}:{i}" for i in range(7, 201, 7)]
+    assert (output.counts.rows_in, output.counts.rejected) == (28, {"invalid_json": 28})
+
+
+def test_a_second_time_nothing_is_done_again_and_the_rejected_rows_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raw.jsonl").write_bytes(lines(7))
+    first = start(tmp_path)
+    open_documents(first, "documents", [tmp_path / "raw.jsonl"])
+    monkeypatch.setattr(jsonl, "parse_document", None)
+    second = start_again(first)
+    open_documents(second, "documents", [tmp_path / "raw.jsonl"])
+    assert second.outputs["output"].files == first.outputs["output"].files
+
+
+def test_rejected_rows_are_written_anew_beside_a_name_that_is_published(tmp_path: Path) -> None:
+    """A crash in the middle of publishing leaves hard links to the files in scratch."""
+    (tmp_path / "raw.jsonl").write_bytes(lines(7))
+    run = start(tmp_path)
+    open_documents(run, "documents", [tmp_path / "raw.jsonl"])
+    (name,) = run.outputs["output"].files
+    published = tmp_path / "published"
+    store.link_or_copy(run.outputs["output"].folder / name, published)
+    open_documents(start_again(run), "documents", [tmp_path / "raw.jsonl"])
+    assert not published.samefile(run.outputs["output"].folder / name)
+
+
+def test_a_file_of_nothing_but_broken_lines_is_refused_alone_and_one_more_row_beside_others(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_bytes(b"\n\n" + lines(1))
+    with pytest.raises(UserError, match=r"bad.jsonl: none of its 200 lines is a document; line 3: not valid JSON"):
+        open_documents(start(tmp_path), "documents", [tmp_path / "bad.jsonl"])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(lines(1))
+    (tmp_path / "in" / "b.jsonl").write_bytes(lines(50))
+    run = start(tmp_path / "beside")
+    open_documents(run, "documents", [tmp_path / "in"])
+    assert run.outputs["output"].counts.rejected == {"invalid_json": 204, "unreadable_file": 1}
+    rows = list(read_rows(run.outputs["output"].folder / "rejected" / "input-documents-0-file-00000.parquet"))
+    assert [row["url"] for row in rows[-2:]] == ["a.jsonl:200", "a.jsonl"]
+    assert rows[-1]["value"].startswith("none of its 200 lines is a document; line 1: not valid JSON")
+
+
+def test_when_no_file_has_a_document_the_first_is_named(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / "in" / name).write_bytes(lines(1))
+    with pytest.raises(UserError, match=r"in/a\.jsonl: none of its 200 lines is a document; line 1"):
+        open_documents(start(tmp_path), "documents", [tmp_path / "in"])
