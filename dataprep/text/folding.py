@@ -3,6 +3,7 @@
 Many texts at a time, as UTF-8 bytes end to end, straight from Arrow's buffers. ASCII letters and white
 space are folded by array operations; a text with a character that NFC or case folding may change goes
 through Python's `unicodedata.normalize` and `str.casefold`, with the same result as `fold_text`.
+The native kernel, where there is one, takes the place of the array operations.
 """
 
 import unicodedata
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from dataprep.native.kernel import kernel
 from dataprep.text.characters import SPACE, UNSTABLE, character_flags, wide_characters
 
 Array = np.ndarray[Any, Any]
@@ -32,6 +34,11 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def spans(self) -> tuple[Array, Array, Array]:
+        """As the native kernel takes them."""
+        return self.data, self.starts, self.ends
 
     def encoded(self, number: int) -> bytes:
         """The bytes of one text."""
@@ -68,7 +75,10 @@ def raw_texts(texts: pa.Array | Sequence[str]) -> Texts:
 
 def fold_texts(texts: Texts) -> Texts:
     """`fold_text` of every text; the texts must lie end to end, as `raw_texts` gives them."""
-    return _collapse_spaces(fold_case(texts))
+    native = kernel()
+    if native is None:
+        return _collapse_spaces(fold_case(texts))
+    return Texts(*native.fold(_fold_some(texts, native.unstable(texts.spans)).spans))
 
 
 def text_hashes(texts: Texts) -> list[bytes]:
@@ -82,18 +92,27 @@ def text_hashes(texts: Texts) -> list[bytes]:
 
 def fold_case(texts: Texts) -> Texts:
     """NFC and case folding; only a text with an UNSTABLE character costs more than array operations."""
-    data = texts.data
-    folded = data | ((data - np.uint8(ord("A"))) < 26).view(np.uint8) << 5
-    starts, _, points = wide_characters(data)
+    starts, _, points = wide_characters(texts.data)
     unstable = starts[(character_flags()[points] & UNSTABLE) != 0] if len(starts) else starts
-    if not len(unstable):
-        return Texts(folded, texts.starts, texts.ends)
-    pieces = [folded[start:end].tobytes() for start, end in zip(texts.starts, texts.ends, strict=True)]
-    for number in np.unique(np.searchsorted(texts.ends, unstable, side="right")).tolist():
-        text = texts.encoded(number).decode()
-        pieces[number] = unicodedata.normalize("NFC", text).casefold().encode()
-    ends = np.cumsum([len(piece) for piece in pieces])
-    return Texts(np.frombuffer(b"".join(pieces), np.uint8).copy(), np.concatenate(([0], ends[:-1])), ends)
+    stable = _fold_some(texts, np.unique(np.searchsorted(texts.ends, unstable, side="right")))
+    folded = stable.data | ((stable.data - np.uint8(ord("A"))) < 26).view(np.uint8) << 5
+    return Texts(folded, stable.starts, stable.ends)
+
+
+def _fold_some(texts: Texts, numbers: Array) -> Texts:
+    """NFC and case folding of the texts with these numbers by Python; all texts must lie end to end."""
+    if not len(numbers):
+        return texts
+    sizes = texts.ends - texts.starts
+    pieces: list[Array] = []
+    done = 0
+    for number in numbers.tolist():
+        folded = unicodedata.normalize("NFC", texts.encoded(number).decode()).casefold().encode()
+        pieces += [texts.data[done : texts.starts[number]], np.frombuffer(folded, np.uint8)]
+        sizes[number] = len(folded)
+        done = int(texts.ends[number])
+    ends = np.cumsum(sizes)
+    return Texts(np.concatenate([*pieces, texts.data[done:]]), ends - sizes, ends)
 
 
 def _collapse_spaces(texts: Texts) -> Texts:

@@ -1,0 +1,229 @@
+"""Stage `clean` beside the seeds' way and beside datatrove: whole processes, JSONL in and out, in interleaved rounds.
+
+    python -m benchmarks.cleaning CORPUS.jsonl... [--rounds 3] [--venv FOLDER] [--gpt2 FOLDER] [--documents N]
+    python -m benchmarks.cleaning CORPUS.jsonl... --profile
+
+For each corpus (lines with a "text"; every document gets a URL of its own): our modes and presets beside the seeds'
+way (`benchmarks.cleaning_rivals`); datatrove's formatter and quality filters, where --venv has them, beside our rules
+of the same families; a folder of Parquet shards with one worker and with two, which must give the same bytes; and the
+memory that 1, 4 and 16 copies of the corpus take. CPU seconds and memory are those of all processes together, with
+their start-up. --only names the parts to run, --documents takes so many at even distances. Prints Markdown.
+
+The packages for --venv: datatrove==0.10.1 spacy "xxhash<3.7" orjson ftfy regex. The folder of --gpt2 holds
+encoder.json and vocab.bpe, with which the seeds and ours count tokens.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import yaml
+
+from benchmarks.cleaning_runs import (
+    Case,
+    Corpus,
+    Result,
+    interleave,
+    outcome_of,
+    outcome_of_datatrove,
+    write_corpus,
+)
+from benchmarks.processes import measure
+
+SEEDS, DATATROVE = "the seeds' way", "datatrove"
+RIVALS = Path(__file__).with_name("cleaning_rivals.py")
+PRESETS = Path("configs/clean")
+FTFY_OF_DATATROVE = {
+    "uncurl_quotes": False,
+    "ftfy": {
+        "fix_latin_ligatures": False,
+        "fix_character_width": False,
+        "fix_line_breaks": False,
+        "normalization": "none",
+    },
+}
+"""Its FTFYFormatter's defaults where they are not ftfy's."""
+SHARDS = 8
+COPIES = (1, 4, 16)
+
+
+def ours(name: str, source: Path, target: Path, *flags: str, workers: int = 1) -> Case:
+    """The stage as a user runs it."""
+    options = ["--workers", str(workers), "--log-level", "error", "--overwrite"]
+    command = [sys.executable, "-m", "dataprep.clean", str(source), str(target), *flags, *options]
+    return Case(name, command, lambda: outcome_of(target))
+
+
+def mode_cases(corpus: Corpus, options: argparse.Namespace, work: Path) -> list[Case]:
+    """Our modes and presets beside the seeds' way, which comes first."""
+    seeds = work / "seeds.jsonl"
+    tokenizer = ("--tokenizer", str(options.gpt2))
+    modes = {
+        "default, no tokenizer": (),
+        "default": tokenizer,
+        "exact": (*tokenizer, "--language-mode", "exact"),
+        "sampled": (*tokenizer, "--language-mode", "sampled"),
+        "preset megatron, compat": (*tokenizer, "--preset", "megatron", "--compat"),
+        **{f"preset {name}": ("--preset", name) for name in ("gopher", "c4", "fineweb")},
+    }
+    command = [sys.executable, str(RIVALS), "seeds", *map(str, (corpus.file, seeds, options.gpt2))]
+    cases = [Case(SEEDS, command, lambda: outcome_of(seeds))]
+    cases += [ours(name, corpus.file, work / f"{name}.jsonl", *flags) for name, flags in modes.items()]
+    cases += [
+        ours(f"{name}, 2 workers", corpus.file, work / f"{name}-2.jsonl", *modes[name], workers=2)
+        for name in ("default", "exact")
+    ]
+    annotated = work / "annotated"
+    again = (*tokenizer, "--from-annotations")
+    cases.append(ours("annotate, to a folder", corpus.file, annotated, *tokenizer, "--annotate"))
+    cases.append(ours("from annotations, to a folder", annotated, work / "again", *again))
+    return cases
+
+
+def datatrove_cases(corpus: Corpus, options: argparse.Namespace, work: Path) -> list[Case]:
+    """The filters of datatrove, and ours of the same families and nothing else."""
+    folder, preset = work / "datatrove", work.parent / "same-rules.yaml"
+    families = {name: yaml.safe_load((PRESETS / f"{name}.yaml").read_text())[name] for name in ("gopher", "fineweb")}
+    preset.write_text(yaml.safe_dump({**FTFY_OF_DATATROVE, "min_tokens": 0, "languages": [], **families}))
+    command = [str(options.venv / "bin" / "python"), str(RIVALS), "datatrove", str(corpus.file), str(folder)]
+    theirs = Case(DATATROVE, command, lambda: outcome_of_datatrove(folder))
+    return [theirs, ours("the same rules", corpus.file, work / "same.jsonl", "--preset", str(preset))]
+
+
+def scaling_cases(corpus: Corpus, options: argparse.Namespace, work: Path) -> list[Case]:
+    """One worker and two from a folder of shards to a folder, as in the graph."""
+    pieces, shards = work.parent / "pieces", work.parent / "shards"
+    pieces.mkdir()
+    lines = corpus.file.read_bytes().splitlines(keepends=True)
+    for number in range(SHARDS):
+        (pieces / f"piece-{number}.jsonl").write_bytes(b"".join(lines[number::SHARDS]))
+    subprocess.run([sys.executable, "-m", "dataprep.extract", pieces, shards, "--log-level", "error"], check=True)
+    tokenizer = ("--tokenizer", str(options.gpt2))
+    modes = {"default": tokenizer, "exact": (*tokenizer, "--language-mode", "exact")}
+    return [
+        ours(f"{name}, {n} worker{'s' * (n > 1)}", shards, work / f"{name}-{n}", *flags, workers=n)
+        for name, flags in modes.items()
+        for n in (1, 2)
+    ]
+
+
+def speed_table(results: dict[str, Result], documents: int, baseline: str) -> None:
+    """Medians of the rounds; the ratio is that of CPU seconds to the baseline's in the same round."""
+    print(f"| run | seconds | CPU seconds (range) | documents per CPU second | times {baseline} | peak MiB | kept |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, result in results.items():
+        if result.failure:
+            print(f"| {name} | not run: {result.failure} | | | | | |")
+            continue
+        cpu = [usage.cpu for usage in result.usages]
+        seconds = statistics.median(usage.seconds for usage in result.usages)
+        middle, peak = statistics.median(cpu), max(usage.peak_mib for usage in result.usages)
+        rounds = list(zip(results[baseline].usages, result.usages, strict=False))
+        ratio = statistics.median(theirs.cpu / usage.cpu for theirs, usage in rounds) if rounds else float("nan")
+        figures = f"{seconds:.1f} | {middle:.1f} ({min(cpu):.1f}-{max(cpu):.1f}) | {documents / middle:,.0f}"
+        print(f"| {name} | {figures} | {ratio:.2f} | {peak:,.0f} | {len(result.outcome.kept):,} |")
+
+
+def agreement_table(results: dict[str, Result], baseline: str) -> None:
+    """Where each run's kept documents differ from the baseline's, by the reason of the side that drops."""
+    theirs = results[baseline].outcome
+    print(f"\n| run | kept otherwise than {baseline} | dropped here alone | dropped by {baseline} alone |")
+    print("| --- | --- | --- | --- |")
+    for name, result in results.items():
+        if name == baseline or result.failure:
+            continue
+        here = Counter(rule for url, rule in result.outcome.dropped.items() if url in theirs.kept)
+        there = Counter(rule for url, rule in theirs.dropped.items() if url in result.outcome.kept)
+        columns = [", ".join(f"{rule} {number:,}" for rule, number in sorted(each.items())) for each in (here, there)]
+        print(f"| {name} | {len(theirs.kept ^ result.outcome.kept):,} | {' | '.join(columns)} |")
+
+
+def scaling_table(results: dict[str, Result], documents: int, work: Path) -> None:
+    """Best of the rounds on the clock, and how many times as fast two workers are as one."""
+    print("| run | seconds, best | CPU seconds, median | documents per second | times one worker | peak MiB |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    one = 0.0
+    for name, result in results.items():
+        if result.failure:
+            print(f"| {name} | not run: {result.failure} | | | | |")
+            continue
+        best = min(usage.seconds for usage in result.usages)
+        one = best if name.endswith("1 worker") else one
+        cpu = statistics.median(usage.cpu for usage in result.usages)
+        peak = max(usage.peak_mib for usage in result.usages)
+        print(f"| {name} | {best:.1f} | {cpu:.1f} | {documents / best:,.0f} | {one / best:.2f} | {peak:,.0f} |")
+    for first in work.glob("*-1"):
+        second = first.with_name(first.name.replace("-1", "-2"))
+        same = (first / "manifest.json").read_bytes() == (second / "manifest.json").read_bytes()
+        assert same, "the number of workers changed the output"
+
+
+def memory_table(source: Path, options: argparse.Namespace, work: Path) -> None:
+    """Peak memory of the default mode on ever more of the same."""
+    print("| documents | seconds | CPU seconds | all together, MiB | first process, MiB | largest other, MiB |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for copies in COPIES:
+        corpus = write_corpus(source, work, options.documents, copies)
+        tokenizer = ("--tokenizer", str(options.gpt2))
+        usage = measure(ours("", corpus.file, work / f"{copies}-out.jsonl", *tokenizer, workers=2).command)
+        memory = " | ".join(f"{mib:,.0f}" for mib in (usage.peak_mib, usage.first_mib, usage.others_mib))
+        print(f"| {corpus.documents:,} | {usage.seconds:.1f} | {usage.cpu:.1f} | {memory} |", flush=True)
+
+
+def compare(source: Path, options: argparse.Namespace, folder: Path) -> None:
+    """The tables of one corpus."""
+    corpus, work = write_corpus(source, folder, options.documents), folder / "round"
+    size = corpus.file.stat().st_size / 1e6
+    head = f"{corpus.name}: {corpus.documents:,} documents, {size:.1f} MB, {options.rounds} rounds"
+    print(f"\n## {head}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
+    if "modes" in options.only:
+        print("\n### Modes and presets\n")
+        results = interleave(mode_cases(corpus, options, work), options.rounds, work)
+        speed_table(results, corpus.documents, SEEDS)
+        agreement_table(results, SEEDS)
+    if "datatrove" in options.only and options.venv:
+        print("\n### The same rules as datatrove\n")
+        results = interleave(datatrove_cases(corpus, options, work), options.rounds, work)
+        speed_table(results, corpus.documents, DATATROVE)
+        agreement_table(results, DATATROVE)
+    if "scaling" in options.only:
+        print("\n### From a folder of shards to a folder\n")
+        scaling_table(interleave(scaling_cases(corpus, options, work), options.rounds, work), corpus.documents, work)
+    if "memory" in options.only:
+        print("\n### Memory\n")
+        memory_table(source, options, folder)
+
+
+def profile(source: Path, options: argparse.Namespace, folder: Path) -> None:
+    """Where the time of the default and the exact mode goes."""
+    corpus = write_corpus(source, folder, options.documents)
+    for mode in ((), ("--language-mode", "exact")):
+        print(f"\n## {corpus.name}, {corpus.documents:,} documents: {' '.join(mode) or 'default mode'}\n", flush=True)
+        flags = ["--tokenizer", str(options.gpt2), *mode]
+        subprocess.run([sys.executable, "-m", "benchmarks.cleaning_profile", str(corpus.file), *flags], check=False)
+
+
+def main() -> None:
+    """Each corpus by itself."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = ("modes", "datatrove", "scaling", "memory")
+    parser.add_argument("corpora", type=Path, nargs="+", metavar="CORPUS")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--venv", type=Path, help="a virtual environment with datatrove")
+    parser.add_argument("--gpt2", type=Path, default=Path("../shared/data/gpt2-tokenizer"))
+    parser.add_argument("--documents", type=int, help="of each corpus; all by default")
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--profile", action="store_true", help="print where our time goes instead")
+    options = parser.parse_args()
+    for source in options.corpora:
+        with tempfile.TemporaryDirectory() as folder:
+            (profile if options.profile else compare)(source, options, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The token floor: whether a text has at least so many tokens, without encoding more of it than that takes.
+
+What a text surely has is told from its words or bytes; between, growing prefixes are encoded that end where two
+pre-tokens meet. BPE and its kin never work across pre-tokens, so a prefix has no more tokens than its text.
+
+Without a tokenizer the floor counts GPT-2's pre-tokens and says so: a text never has more of them than tokens (1,000
+documents of OpenWebText have 8 % fewer), so it may be rejected for too few of them though it has tokens enough. A
+pipeline that trains its tokenizer on the cleaned corpus, or fetches it later, has none to give yet.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import regex
+
+from dataprep.text.bpe import TextEncoder
+
+PRE_TOKENS = "pre-tokens"
+"""What the floor counts without a tokenizer, as rejected rows and thresholds say it."""
+# GPT-2's pre-tokenizer (openai/gpt-2, src/encoder.py).
+_PRE_TOKEN = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+_CUTS = {
+    "ByteLevel": re.compile(r"\S[ \n]"),
+    "Whitespace": re.compile(r"\S[ \n]"),
+    "WhitespaceSplit": re.compile(r"\S[ \n]"),
+    "BertPreTokenizer": re.compile(r"\S[ \n]"),
+    "Metaspace": re.compile(r"\S "),
+    "Split": re.compile(r"\S "),
+}
+"""Per pre-tokenizer where one pre-token surely ends, before the last character of a match."""
+_REST = r"[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPLITS = {
+    # cl100k (openai/tiktoken, tiktoken_ext/openai_public.py), also Llama 3's; then Qwen2's.
+    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?{_REST}"
+    for digits in ("{1,3}", "")
+}
+"""Patterns of `Split` known to let no pre-token run from anything over a space: spaces stand at their starts only."""
+_FIRST_PREFIX = 8
+"""Characters per token of the floor in the first prefix: English text has 4 to 5 per token."""
+_GROWTH = 4
+_WINDOW = 4096
+"""Characters before the end of a prefix in which a place to cut is looked for."""
+_BYTES = 256
+
+
+def count_pre_tokens(text: str, enough: int | None = None) -> int:
+    """GPT-2's pre-tokens in `text`, counted up to `enough`.
+
+    Each of them makes at least one of GPT-2's tokens, so their number is a lower bound of the tokens.
+    """
+    count = 0
+    for _ in _PRE_TOKEN.finditer(text):
+        count += 1
+        if count == enough:
+            break
+    return count
+
+
+class TokenFloor:
+    """Tells whether texts have enough tokens, by a tokenizer; without one, by GPT-2's pre-tokens."""
+
+    def __init__(self, encoder: TextEncoder | None) -> None:
+        self._encoder = encoder
+        settings: dict[str, Any] = json.loads(encoder.tokenizer.to_str()) if encoder else {}
+        self._splits_words = encoder is None
+        self._longest_token = 0
+        self._cut: re.Pattern[str] | None = None
+        # Truncation, dropout and normalizers would make a part of a text tell less, or other things, than it seems.
+        plain = not any((settings.get("truncation"), settings.get("padding"), settings.get("normalizer")))
+        model: dict[str, Any] = settings.get("model") or {}
+        if not encoder or not plain or model.get("dropout"):
+            return
+        kind = _splitter(settings["pre_tokenizer"])
+        self._cut = _CUTS.get(kind)
+        if _holds_every_byte(model, settings["pre_tokenizer"]):
+            self._longest_token = max(map(len, cast(dict[str, int], model["vocab"])))
+            self._splits_words = kind == "ByteLevel"
+
+    def count(self, text: str) -> int:
+        """The number of tokens of the whole text, end-of-text not counted."""
+        return self._encoder.count(text) if self._encoder else count_pre_tokens(text)
+
+    def shortfall(self, text: str, floor: int) -> int | None:
+        """The number of tokens where it is below `floor`, else None: the same as counting all of them tells."""
+        if self._surely_reaches(text, floor):
+            return None
+        if self._encoder is None:
+            count = count_pre_tokens(text, floor)
+            return count if count < floor else None
+        if any(self.count(prefix) >= floor for prefix in self._prefixes(text, floor)):
+            return None
+        count = self.count(text)
+        return count if count < floor else None
+
+    def _surely_reaches(self, text: str, floor: int) -> bool:
+        """By words, where each is a pre-token or more; or by bytes, where no token holds more than the longest."""
+        if self._splits_words and len(text[: 16 * floor].encode("utf-8", "replace").split(None, floor)) >= floor:
+            return True
+        enough = floor * self._longest_token
+        return bool(enough) and 4 * len(text) >= enough and len(text.encode("utf-8", "replace")) >= enough
+
+    def _prefixes(self, text: str, floor: int) -> Iterator[str]:
+        size = _FIRST_PREFIX * floor
+        while self._cut and size < len(text):
+            start = max(0, size - _WINDOW)
+            cuts = [match.end() - 1 for match in self._cut.finditer(text, start, size)]
+            if cuts:
+                yield text[: cuts[-1]]
+            size *= _GROWTH
+
+
+def _splitter(pre_tokenizer: dict[str, Any] | None) -> str:
+    """The kind of a pre-tokenizer if it splits by itself, else nothing."""
+    settings = pre_tokenizer or {}
+    match settings.get("pretokenizers"):
+        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}, {"type": "ByteLevel"}]:
+            return "Split" if pattern in _SPLITS else ""
+        case _:
+            pass
+    splits = settings.get("use_regex", True) and settings.get("split", True)
+    return str(settings.get("type", "")) if splits else ""
+
+
+def _holds_every_byte(model: dict[str, Any], pre_tokenizer: dict[str, Any] | None) -> bool:
+    """Whether a model is byte-level BPE that can write any byte: then no part of a text vanishes."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    steps = (pre_tokenizer or {}).get("pretokenizers") or [pre_tokenizer or {}]
+    alphabet: list[str] = ByteLevel.alphabet()
+    return (
+        model.get("type") == "BPE"
+        and bool(steps)
+        and steps[-1].get("type") == "ByteLevel"
+        and not model.get("continuing_subword_prefix")
+        and not model.get("end_of_word_suffix")
+        and len(alphabet) == _BYTES
+        and all(character in model["vocab"] for character in alphabet)
+    )
