@@ -1,41 +1,49 @@
 """Stage `find_duplicates`: pairs of documents that are the same or nearly the same.
 
-Documents -> pairs (shard, row, doc_id, url, length of both, jaccard, kind exact or near), and signatures/
-with every document's MinHash signature for later runs. Texts are compared after NFC, case folding and
-collapsing white space. Exact copies come first, by a 128-bit hash; then MinHash-LSH proposes pairs, and
-each is verified by the exact Jaccard similarity of the two shingle sets.
+Documents -> pairs (of each document shard, row, doc_id, url, source, length, start of its text; the jaccard of
+the two, kind exact or near), and signatures/ with every document's MinHash signature. Texts are compared after
+NFC, case folding and collapsing white space. Exact copies come first, by a 128-bit hash; then MinHash-LSH
+proposes pairs, and each is verified by the exact Jaccard similarity of the two shingle sets. Words are runs of
+letters, marks, digits and connectors of any script; in scripts without spaces each letter is a word.
+
+Incremental: --save-fingerprints FOLDER writes down all that a later search needs (8 bytes for each distinct
+shingle, and the signature), --load-fingerprints FOLDER... compares with documents of earlier runs, whose texts
+are not needed. Save those of documents that are deduplicated already: old documents are never removed.
+
+The command line of Megatron's find_duplicates.py (--inputs FILE KEY ... --output OUT) works here too.
 
 Run: python -m dataprep.find_duplicates raw.jsonl pairs.jsonl --threshold 0.8
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import pyarrow as pa
-
+from dataprep.dedup import datasketch_backend
 from dataprep.dedup.banding import Banding, choose_banding, explicit_banding
-from dataprep.dedup.candidates import EDGE, Corpus
-from dataprep.dedup.duplicate_search import Search
-from dataprep.dedup.pairs import PAIR_METADATA, PAIR_SCHEMA, write_table
+from dataprep.dedup.corpus import Against, Corpus
+from dataprep.dedup.duplicate_search import Backend, Search
+from dataprep.dedup.fingerprints import find_folders, open_fingerprints, write_fingerprints
+from dataprep.dedup.found_pairs import output_parts, write_pairs
+from dataprep.dedup.seed_commands import seed_main
 from dataprep.dedup.shingles import Shingle
 from dataprep.dedup.signatures import FOLDER, SignatureMeta, Signer, write_signatures
-from dataprep.dedup.verification import Measure, distinct_edges, document_table
+from dataprep.dedup.verification import Measure
+from dataprep.native.kernel import kernel_name
 from pipelines.command import Documents, Output, Part, Table
-from pipelines.config import Count, NonNegative, Share
+from pipelines.config import Count, NonNegative, Share, SourcePath, given, to_plain
 from pipelines.documents import count_rows
-from pipelines.manifest import Counts
+from pipelines.errors import ConfigError
+from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("numpy", "pyarrow", "xxhash")
 
-SHARDS_PER_PART = 16
-"""Document shards whose pairs share one output file: part of the format, so a constant."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +55,8 @@ class FindDuplicatesConfig:
     threshold: Share = 0.7
     """Lowest similarity of a recorded pair, 0 to 1; the bands are chosen for it."""
     jaccard: Literal["union", "min", "max"] = "union"
-    """Shared shingles over those of the union, or of the smaller or larger document."""
+    """Shared shingles over those of the union, or of the smaller document (its containment in the other), or of the
+    larger one. Bands go by the union: `min` finds ever fewer texts within others the longer these are."""
     normalise: bool = True
     """Compare after NFC, case folding and collapsing white space; else as written."""
     num_perm: Count = 128
@@ -62,25 +71,93 @@ class FindDuplicatesConfig:
     """Least expected share of compared pairs at the threshold; 0 leaves it to the weights."""
     false_positive_weight: Share = 0.5
     """Weight of needless comparisons against missed pairs when bands are chosen."""
+    sources: tuple[str, ...] = ()
+    """Sources in order of preference, if group_duplicates is to choose survivors by best_source."""
+    load_fingerprints: tuple[str, ...] = ()
+    """Fingerprint folders of earlier runs, any number; their documents are old and come first. For the command
+    line: a profile names a folder in `fingerprints`."""
+    fingerprints: SourcePath = ""
+    """A fingerprint folder, or a folder of them."""
+    against: Against = "both"
+    """Compare new documents with old and new ones, with old ones only, or (joint) old ones with each other too: then
+    the new ones are judged as in one run over all, even where the old ones are not deduplicated."""
+    backend: Backend = "millrace"
+    """datasketch: buckets by its MinHashLSH, in memory and one process; refused above 100,000 documents."""
+
+    def identity(self) -> dict[str, Any]:
+        """All of it, with the contents of the fingerprints beside their names."""
+        return {**to_plain(self), "contents": [content_hash(folder) for folder in self.folders]}
+
+    @property
+    def least_jaccard(self) -> float:
+        """Shared shingles over those of the union of two documents of one size, right at the threshold."""
+        return self.threshold if self.jaccard == "union" else self.threshold / (2.0 - self.threshold)
+
+    @property
+    def folders(self) -> list[Path]:
+        """The fingerprint folders in order of their paths."""
+        return find_folders(self.load_fingerprints, given(self.fingerprints))
 
 
-def find_duplicates(config: FindDuplicatesConfig, run: StageRun, documents: Documents, output: Table) -> dict[str, Any]:
+def check_parameters(params: Mapping[str, Any]) -> None:
+    """Refuse, when parameters are composed, folders that the graph cannot depend on."""
+    if params["find_duplicates"]["load_fingerprints"]:
+        raise ConfigError(
+            "find_duplicates.load_fingerprints: only for the command line, since DVC would not see the folders "
+            "change; put them into a folder and name that: find_duplicates.fingerprints=FOLDER"
+        )
+
+
+def find_duplicates(
+    config: FindDuplicatesConfig,
+    run: StageRun,
+    documents: Documents,
+    output: Table,
+    save_fingerprints: Output | None,
+) -> dict[str, Any]:
     """Sign every document, search, and write the pairs under the documents' names."""
+    run.provenance["kernel"] = kernel_name()
+    logger.info("signatures and set sizes by the kernel %s", kernel_name())
     banding = choose_bands(config)
     meta = SignatureMeta(str(Shingle.parse(config.shingle)), config.num_perm, config.seed, config.normalise)
-    signatures = sign_documents(run, documents, meta, output)
-    corpus = count_documents(signatures)
-    measure = Measure(meta, config.jaccard, config.threshold)
-    search = Search(run, documents.parts, signatures, corpus, measure, banding)
+    old = load_fingerprints(config, run, meta)
+    signatures = [*old, *sign_documents(run, documents, meta, output)]
+    if save_fingerprints:
+        parts = [Part(p.name, (p.file, file)) for p, file in zip(documents.parts, signatures[len(old) :], strict=True)]
+        run.map(write_fingerprints, parts, meta, into=save_fingerprints)
+    corpus = Corpus.of([count_rows(file) or 0 for file in signatures], list(old.values()), config.against)
+    if config.backend == "datasketch":
+        datasketch_backend.check_size(corpus.num_documents)
+    measure = Measure(meta, config.jaccard, config.threshold, config.sources)
+    search = Search(run, documents.parts, signatures, corpus, measure, banding, config.backend)
     found = search.run()
-    run.map(write_pairs, output_parts(documents, found, signatures), corpus, measure, into=output)
-    return {
-        "bands": banding.bands,
-        "rows": banding.rows,
-        "expected_recall": round(banding.probability(config.threshold), 6),
-        "s_curve": banding.curve(),
-        **search.totals.totals,
-    }
+    run.map(write_pairs, output_parts(found, signatures), corpus, measure, into=output)
+    return describe(config, banding) | {"old_documents": corpus.num_old, **search.totals.totals}
+
+
+def describe(config: FindDuplicatesConfig, banding: Banding) -> dict[str, Any]:
+    """What the bands are expected to find, for the log and the stats."""
+    least, curve = config.least_jaccard, banding.curve()
+    recall = banding.probability(least)
+    logger.info(
+        "find_duplicates: %d bands of %d rows: expected recall %.3f at Jaccard %.3g; S-curve %s",
+        banding.bands,
+        banding.rows,
+        recall,
+        least,
+        ", ".join(f"{jaccard}: {share:.3f}" for jaccard, share in curve.items()),
+    )
+    return {"bands": banding.bands, "rows": banding.rows, "expected_recall": round(recall, 6), "s_curve": curve}
+
+
+def load_fingerprints(config: FindDuplicatesConfig, run: StageRun, meta: SignatureMeta) -> dict[Path, str]:
+    """The shards of all fingerprint folders in order, each with the name of its folder."""
+    folders = config.folders
+    if config.against != "both" and not folders:
+        raise ConfigError(
+            f"find_duplicates.against: {config.against}: there are no old documents; name some by --load-fingerprints"
+        )
+    return {file: folder.as_posix() for folder in folders for file in open_fingerprints(run, folder, meta)}
 
 
 def choose_bands(config: FindDuplicatesConfig) -> Banding:
@@ -88,7 +165,9 @@ def choose_bands(config: FindDuplicatesConfig) -> Banding:
     if config.bands or config.rows:
         return explicit_banding(config.bands, config.rows, config.num_perm)
     weight = config.false_positive_weight
-    return choose_banding(config.threshold, config.num_perm, false_positive_weight=weight, min_recall=config.min_recall)
+    return choose_banding(
+        config.least_jaccard, config.num_perm, false_positive_weight=weight, min_recall=config.min_recall
+    )
 
 
 def sign_documents(run: StageRun, documents: Documents, meta: SignatureMeta, output: Output) -> list[Path]:
@@ -106,58 +185,6 @@ def sign_part(part: Part, folder: Path, meta: SignatureMeta) -> Counts:
     return Counts(rows_in=write_signatures(part.file, folder / FOLDER / f"{name}.parquet", shard, Signer.make(meta)))
 
 
-def count_documents(signatures: Sequence[Path]) -> Corpus:
-    """Where each shard's documents stand in the numbering of the whole corpus."""
-    rows = [count_rows(file) or 0 for file in signatures]
-    return Corpus((0, *np.cumsum(rows, dtype=np.int64).tolist()))
-
-
-def output_parts(documents: Documents, found: Sequence[Path], signatures: Sequence[Path]) -> list[Part]:
-    """One output file for every 16 document shards, by the first document of a pair."""
-    count = -(-len(documents.parts) // SHARDS_PER_PART)
-    return [Part(f"part-{number:05d}", (*found, *signatures)) for number in range(count)]
-
-
-def write_pairs(part: Part, folder: Path, corpus: Corpus, measure: Measure) -> Counts:
-    """The pairs whose first document is in one range of shards, with names for numbers."""
-    number = int(part.name.removeprefix("part-"))
-    last = len(corpus.first) - 1
-    low, high = (corpus.first[min(SHARDS_PER_PART * n, last)] for n in (number, number + 1))
-    files = [file for file in part.files if file.suffix == ".npy"]
-    exact = _read_edges([file for file in files if file.parent.name.startswith("exact-")], low, high)
-    near = _read_edges([file for file in files if not file.parent.name.startswith("exact-")], low, high)
-    pairs = np.concatenate((exact, near))
-    order = np.lexsort((pairs["b"], pairs["a"]))
-    kinds = np.repeat(["exact", "near"], (len(exact), len(near)))[order]
-    signatures = [file for file in part.files if file.suffix == ".parquet"]
-    table = _name_pairs(pairs[order], kinds, signatures, corpus)
-    made = {"threshold": measure.threshold, "jaccard": measure.mode, **asdict(measure.meta)}
-    table = table.replace_schema_metadata({PAIR_METADATA: json.dumps(made, sort_keys=True)})
-    write_table(folder / f"{part.name}.parquet", table)
-    return Counts(rows_out=len(pairs), totals={"exact_pairs": len(exact), "near_pairs": len(near)})
-
-
-def _read_edges(files: Sequence[Path], low: int, high: int) -> np.ndarray[Any, Any]:
-    """The edges with low <= a < high of files that are each sorted by a."""
-    pieces = [np.empty(0, EDGE)]
-    for file in files:
-        stored = np.load(file, mmap_mode="r")
-        start, stop = np.searchsorted(stored["a"], np.array([low, high], dtype=np.uint64))
-        pieces.append(np.array(stored[start:stop]))
-    return distinct_edges(np.concatenate(pieces))
-
-
-def _name_pairs(
-    pairs: np.ndarray[Any, Any], kinds: np.ndarray[Any, Any], signatures: Sequence[Path], corpus: Corpus
-) -> pa.Table:
-    numbers = np.unique(np.concatenate((pairs["a"], pairs["b"])))
-    documents = document_table(numbers, signatures, corpus)
-    columns: list[pa.ChunkedArray | pa.Array] = []
-    for side in ("a", "b"):
-        columns += documents.take(pa.array(np.searchsorted(numbers, pairs[side]))).columns
-    columns += [pa.array(pairs["similarity"]), pa.array(kinds, pa.string())]
-    return pa.Table.from_arrays(columns, schema=PAIR_SCHEMA)
-
-
 if __name__ == "__main__":
+    seed_main("find_duplicates")
     stage_main("dataprep.find_duplicates")

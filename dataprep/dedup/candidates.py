@@ -4,7 +4,6 @@ Documents are numbers (their place in the corpus, uint64). Each function is one 
 `part.files` and writes NumPy files into `folder`.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from dataprep.dedup.buckets import (
     save_lists,
     write_sorted_keys,
 )
+from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.minhash import band_hashes, is_empty
 from dataprep.dedup.signatures import read_signatures
 from pipelines.command import Part
@@ -31,18 +31,6 @@ Array = np.ndarray[Any, Any]
 
 EDGE = np.dtype([("a", "<u8"), ("b", "<u8"), ("similarity", "<f8")])
 """A pair of documents a < b with its similarity."""
-
-
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """`first[i]` is the number of the first document of shard i; the last entry is how many there are."""
-
-    first: tuple[int, ...]
-
-    @property
-    def num_documents(self) -> int:
-        """Documents in all shards."""
-        return self.first[-1]
 
 
 def edges(a: Array, b: Array, similarity: Array | float) -> Array:
@@ -70,7 +58,10 @@ def sort_keys(part: Part, folder: Path, corpus: Corpus, banding: Banding) -> Cou
 
 
 def find_copies(part: Part, folder: Path, slices: tuple[Slice, ...]) -> Counts:
-    """Exact duplicates of one slice of text hashes: an edge from the first document to each copy."""
+    """Exact duplicates of one slice of text hashes: an edge from the first document to each copy.
+
+    Also between documents that are not compared with each other: one stands for all in the search by signatures.
+    """
     records = gather_slice(part.files, slices[int(part.name.partition("-")[0])], 0)
     keys, numbers, more = records[:, np.lexsort((records[2], records[0]))]
     starts = np.concatenate(([True], (keys[1:] != keys[:-1]) | (more[1:] != more[:-1])))[: len(keys)]
@@ -91,7 +82,7 @@ def mark_copies(part: Part, folder: Path, corpus: Corpus) -> Counts:
     return counts
 
 
-def find_bucket_pairs(part: Part, folder: Path, slices: tuple[Slice, ...]) -> Counts:
+def find_bucket_pairs(part: Part, folder: Path, slices: tuple[Slice, ...], corpus: Corpus) -> Counts:
     """Candidates of one slice of band hashes: pairs of the small buckets, members of the large ones.
 
     `part.files`: the sorted keys of all shards, then the marks of exact copies, which stay out.
@@ -107,13 +98,15 @@ def find_bucket_pairs(part: Part, folder: Path, slices: tuple[Slice, ...]) -> Co
         records = records[:, ~copies[records[1]]]
         starts, sizes = buckets(records[0])
         pairs.append(bucket_pairs(records[1], starts, sizes))
-        large += large_buckets(records[1], starts, sizes)
+        large += (members for members in large_buckets(records[1], starts, sizes) if corpus.compares_any(members))
         counts.total("buckets", len(sizes))
     found = distinct_pairs(np.concatenate(pairs))
+    found = found[corpus.compares(found[:, 0], found[:, 1])]
     np.save(folder / f"{part.name}.pairs.npy", found)
     save_lists(folder, f"{part.name}.large", large)
     counts.total("bucket_pairs", len(found))
     counts.total("large_buckets", len(large))
+    counts.total("in_large_buckets", sum(map(len, large)))
     return counts
 
 

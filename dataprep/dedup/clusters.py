@@ -3,19 +3,22 @@
 Nothing here opens a file; documents are numbers, and similarities come from a function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dataprep.dedup.arrays import from_numpy, to_numpy
+from dataprep.dedup.corpus import Corpus
+from dataprep.dedup.pairs import compare
+from pipelines.columns import column
+
 Array = np.ndarray[Any, Any]
-SurvivorRule = Literal["longest", "first", "earliest_url"]
+SurvivorRule = Literal["longest", "first", "earliest_url", "best_source"]
 Similarity = Callable[[Array, Array], Array]
 """Similarity of documents a[i] and b[i]."""
-
-SURVIVOR_RULES: tuple[SurvivorRule, ...] = ("longest", "first", "earliest_url")
 
 
 class UnionFind:
@@ -50,51 +53,79 @@ class UnionFind:
         return [nodes for nodes in np.split(order, edges) if len(nodes) >= least]
 
 
-def link_bucket(members: Array, labels: Array, similarity: Similarity, threshold: float) -> tuple[Array, Array, Array]:
+def link_bucket(
+    members: Array, labels: Array, similarity: Similarity, threshold: float, corpus: Corpus
+) -> tuple[Array, Array, Array]:
     """Compare the members of a bucket until each pair is either compared or known to be connected.
 
-    Each member in turn is the centre for all later ones that are not connected to it yet, so a bucket of
-    one cluster costs one comparison per member, and no connection within a mixed bucket is missed.
-    `labels` are the members' sets as known so far, overwritten with the result.
+    Each member in turn is the centre for all that were none and are not connected to it yet, so a bucket of
+    one cluster costs one comparison per member, and no connection within a mixed bucket is missed. Where
+    not all are compared with each other, the centres are members whose pairs are all there are.
+    `members` are in order; `labels` are their sets as known so far, overwritten with the result.
     Returns the pairs found as positions a < b in `members`, and their similarity.
     """
     found: list[tuple[Array, Array, Array]] = []
-    for centre in range(len(members)):
+    used = np.zeros(len(members), dtype=bool)
+    for centre in _centres(members, corpus).tolist():
         if (labels == labels[0]).all():
             break
-        others = np.flatnonzero(labels != labels[centre])
-        others = others[others > centre]
+        others = np.flatnonzero((labels != labels[centre]) & ~used)
+        used[centre] = True
+        others = others[corpus.compares(np.full(len(others), members[centre]), members[others])]
         values = similarity(np.full(len(others), members[centre]), members[others])
         alike = values >= threshold
-        found.append((np.full(int(alike.sum()), centre), others[alike], values[alike]))
-        labels[np.isin(labels, labels[others[alike]])] = labels[centre]
+        matched = others[alike]
+        found.append((np.minimum(centre, matched), np.maximum(centre, matched), values[alike]))
+        labels[np.isin(labels, labels[matched])] = labels[centre]
     return _concatenate(found)
 
 
-def all_pairs(members: Array, similarity: Similarity, threshold: float) -> tuple[Array, Array, Array]:
+def _centres(members: Array, corpus: Corpus) -> Array:
+    """Positions of members one of which is in every pair: the new ones.
+
+    Where these are compared with old ones only, old and new ones in turn until either are used up: of one
+    cluster the first old one connects all the new ones, and the first new one all the old ones.
+    """
+    new = np.flatnonzero(corpus.may_lose(members))
+    if corpus.against != "old":
+        return new
+    old = np.flatnonzero(corpus.may_win(members))
+    turns = min(len(old), len(new))
+    return np.stack((old[:turns], new[:turns]), axis=1).ravel()
+
+
+def all_pairs(members: Array, similarity: Similarity, threshold: float, corpus: Corpus) -> tuple[Array, Array, Array]:
     """Every pair of members that reaches the threshold, as positions a < b, and its similarity."""
     a, b = np.triu_indices(len(members), 1)
+    compared = corpus.compares(members[a], members[b])
+    a, b = a[compared], b[compared]
     values = similarity(members[a], members[b])
     alike = values >= threshold
     return a[alike], b[alike], values[alike]
 
 
 def survivor_pairs(
-    members: Array, order: Array, similarity: Similarity, threshold: float
+    members: Array, order: Array, similarity: Similarity, threshold: float, corpus: Corpus
 ) -> tuple[Array, Array, Array]:
     """The pairs that grouping a large cluster needs: every survivor in `order` with all that are left.
 
-    `order`: positions in `members`, best survivor first.
+    `order`: positions in `members`, best survivor first, the old ones before the new.
     """
     found: list[tuple[Array, Array, Array]] = []
-    left = order
-    while len(left) > 1:
-        centre, others = left[0], left[1:]
-        values = similarity(np.full(len(others), members[centre]), members[others])
+    removed = np.zeros(len(members), dtype=bool)
+    left = order[corpus.may_lose(members[order])]
+    for centre in order[corpus.may_win(members[order])].tolist():
+        if removed[centre]:
+            continue
+        left = left[left != centre]
+        if not len(left):
+            break
+        values = similarity(np.full(len(left), members[centre]), members[left])
         alike = values >= threshold
-        matched = others[alike]
+        matched = left[alike]
+        removed[matched] = True
         found.append((np.minimum(centre, matched), np.maximum(centre, matched), values[alike]))
-        left = others[~alike]
+        left = left[~alike]
     return _concatenate(found)
 
 
@@ -104,26 +135,35 @@ def _concatenate(found: list[tuple[Array, Array, Array]]) -> tuple[Array, Array,
     return np.concatenate(a), np.concatenate(b), np.concatenate(values)
 
 
-def survivor_ranks(documents: pa.Table, rule: SurvivorRule) -> Array:
+def survivor_ranks(documents: pa.Table, rule: SurvivorRule, sources: Sequence[str] = ()) -> Array:
     """Rank of each document as a survivor, 0 the best: (num_documents,) int64.
 
-    `documents` has `doc_id`, `url`, `length`, `shard`, `row`. `longest`: most characters; `first`: first
-    in the input; `earliest_url`: lowest URL, none last. Ties: lowest doc_id, then first in the input.
+    `documents` has DOCUMENT_FIELDS. `longest`: most characters; `first`: first in the input; `earliest_url`:
+    lowest URL, none last; `best_source`: by the place of its source in `sources`, others last. Ties: lowest
+    doc_id, then first in the input. Old documents come before all new ones, whatever the rule.
     """
-    place = [("shard", "ascending"), ("row", "ascending")]
+    place = [("is_new", "ascending"), ("corpus", "ascending"), ("shard", "ascending"), ("row", "ascending")]
     keys = {
-        "longest": [("length", "descending"), ("doc_id", "ascending"), *place],
-        "first": place,
-        "earliest_url": [("no_url", "ascending"), ("url", "ascending"), ("doc_id", "ascending"), *place],
+        "longest": [("length", "descending"), ("doc_id", "ascending")],
+        "first": [],
+        "earliest_url": [("no_url", "ascending"), ("url", "ascending"), ("doc_id", "ascending")],
+        "best_source": [("preference", "ascending"), ("doc_id", "ascending")],
     }[rule]
-    no_url = np.asarray(pc.call_function("binary_length", [documents["url"]]).to_numpy()) == 0
-    columns = {name: documents[name] for name in ("url", "length", "shard", "row")}
+    columns = {name: documents[name] for name in ("corpus", "shard", "row", "url", "length")}
     # Arrow sorts binary of variable size, not of fixed size.
-    columns |= {"doc_id": documents["doc_id"].cast(pa.binary()), "no_url": pa.array(no_url)}
-    table = pa.table({**columns, "position": pa.array(np.arange(len(documents)))})
-    ranks = np.empty(len(table), dtype=np.int64)
-    ranks[table.sort_by(keys)["position"].to_numpy()] = np.arange(len(table))
+    columns |= {"doc_id": documents["doc_id"].cast(pa.binary()), "position": from_numpy(np.arange(len(documents)))}
+    columns |= {"is_new": compare("equal", documents["corpus"], ""), "no_url": compare("equal", documents["url"], "")}
+    columns |= {"preference": _preference(documents["source"], sources)}
+    ranks = np.empty(len(documents), dtype=np.int64)
+    order = to_numpy(pa.table(columns).sort_by([place[0], *keys, *place[1:]])["position"])
+    ranks[order] = np.arange(len(documents))
     return ranks
+
+
+def _preference(values: pa.ChunkedArray, sources: Sequence[str]) -> pa.ChunkedArray:
+    """Place of each source in `sources`, their number for one that is not there."""
+    places = pc.call_function("index_in", [values], pc.SetLookupOptions(column(sources, pa.string())))
+    return pc.call_function("coalesce", [places, column([len(sources)], pa.int32())[0]])
 
 
 def assign_survivors(ranks: Array, a: Array, b: Array, similarity: Array) -> tuple[Array, Array]:

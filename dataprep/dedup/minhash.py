@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dataprep.dedup.shingles import Shingles, mix
+from dataprep.dedup.shingles import Shingle, Shingles, find_shingles, mix
+from dataprep.native.kernel import kernel
+from dataprep.text.folding import Texts
 
 Array = np.ndarray[Any, Any]
 
@@ -33,6 +35,13 @@ class Permutations:
         generator = np.random.RandomState(seed)
         a = generator.randint(0, 1 << 31, num_perm, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
         return cls(a, generator.randint(0, 1 << 32, num_perm, dtype=np.uint32))
+
+
+def sign_texts(texts: Texts, shingle: Shingle, permutations: Permutations) -> Array:
+    """The signature of each text: (num_texts, num_perm) uint32."""
+    if native := kernel():
+        return native.sign(texts.spans, shingle.unit, shingle.size, permutations.a, permutations.b)
+    return sign(find_shingles(texts, shingle), permutations)
 
 
 def sign(shingles: Shingles, permutations: Permutations) -> Array:

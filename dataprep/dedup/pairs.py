@@ -1,7 +1,8 @@
 """The tables between find_duplicates, group_duplicates and remove_duplicates, from Parquet or JSONL.
 
-Documents are referred to by (shard, row) of the input, counted from 0 in input order; `doc_id` and `url`
-are for people and for checks. In JSONL, ids are hexadecimal.
+Documents are referred to by (shard, row) of the input, counted from 0 in input order, and those of an old
+crawl by its fingerprint folder and the (shard, row) of its own run; `doc_id`, `url` and the rest are for
+people, for checks and for the choice of survivors. In JSONL, ids are hexadecimal.
 """
 
 import json
@@ -9,37 +10,52 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dataprep.dedup.arrays import empty_table, from_numpy
 from pipelines import store
+from pipelines.columns import column
 from pipelines.command import Source
 from pipelines.documents import is_jsonl, part_files
 from pipelines.errors import UserError
 
+Array = np.ndarray[Any, Any]
+
+START_CHARACTERS = 80
+
+STORED_FIELDS = [
+    pa.field("shard", pa.int32()),
+    pa.field("row", pa.int64()),
+    pa.field("doc_id", pa.binary(16)),
+    pa.field("url", pa.string()),
+    pa.field("source", pa.string()),
+    pa.field("length", pa.int64()),
+    pa.field("start", pa.string()),
+]
+"""What is kept of a document beside its text: length in characters, and the first 80 of them."""
+
+DOCUMENT_FIELDS = [pa.field("corpus", pa.string()), *STORED_FIELDS]
+"""`corpus` is empty for a document of the input, else the fingerprint folder of the old crawl that it is of."""
+
 
 def _document(suffix: str) -> list[pa.Field]:
-    return [
-        pa.field(f"shard{suffix}", pa.int32()),
-        pa.field(f"row{suffix}", pa.int64()),
-        pa.field(f"doc_id{suffix}", pa.binary(16)),
-        pa.field(f"url{suffix}", pa.string()),
-        pa.field(f"length{suffix}", pa.int64()),
-    ]
+    return [field.with_name(f"{field.name}{suffix}") for field in DOCUMENT_FIELDS]
 
-
-DOCUMENT_FIELDS = _document("")
-"""shard, row, doc_id, url, and length in characters."""
 
 PAIR_SCHEMA = pa.schema(
     [*_document("_a"), *_document("_b"), pa.field("jaccard", pa.float64()), pa.field("kind", pa.string())]
 )
-"""Two duplicates, a before b in the input; `kind` is exact (equal texts once normalised) or near."""
+"""Two duplicates, a before b, old before new; `kind` is exact (equal texts once normalised), near, or twin: equal
+new texts where new ones are compared with old ones only, so that both go or both stay."""
 
 GROUP_SCHEMA = pa.schema(
     [
         pa.field("group", pa.int64()),
         *DOCUMENT_FIELDS,
+        pa.field("survivor_corpus", pa.string()),
         pa.field("survivor_shard", pa.int32()),
         pa.field("survivor_row", pa.int64()),
         pa.field("survivor_doc_id", pa.binary(16)),
@@ -50,13 +66,14 @@ GROUP_SCHEMA = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
-"""One document of a group, sorted by (shard, row); `kind` is survivor, exact or near."""
+"""One document of a group, the old ones first, sorted by (corpus, shard, row); `kind` is survivor, exact or near."""
 
 PAIR_METADATA = b"millrace.pairs"
-"""Schema metadata of pairs: how they were found, as JSON with at least `threshold`."""
+"""Schema metadata of pairs: how they were found, as JSON with at least `threshold` and `sources`."""
 
 _ROW_GROUP = 1 << 16
 _JSONL_ROWS = 10_000
+_TAKEN = 1 << 20
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -95,15 +112,26 @@ def read_tables(file: Path, schema: pa.Schema) -> Iterator[pa.Table]:
 
 def read_table(files: Sequence[Path], schema: pa.Schema) -> pa.Table:
     """The rows of all files in order."""
-    return pa.concat_tables([schema.empty_table(), *(table for file in files for table in read_tables(file, schema))])
+    return pa.concat_tables([empty_table(schema), *(table for file in files for table in read_tables(file, schema))])
 
 
-def pair_threshold(file: Path) -> float | None:
-    """The threshold at which pairs were recorded; None where the file does not say (JSONL)."""
+def take_rows(table: pa.Table, rows: Array) -> pa.Table:
+    """These rows of a table; piece by piece, since one piece of a text column holds at most 2 GiB."""
+    pieces = (table.take(from_numpy(rows[start : start + _TAKEN])) for start in range(0, len(rows), _TAKEN))
+    return pa.concat_tables([empty_table(table.schema), *pieces])
+
+
+def compare(function: str, values: pa.ChunkedArray, value: Any) -> pa.ChunkedArray:
+    """A column of truth values by one of Arrow's comparisons with one value, such as `equal`."""
+    return pc.call_function(function, [values, column([value], values.type)[0]])
+
+
+def pair_metadata(file: Path) -> dict[str, Any] | None:
+    """How the pairs of a file were found; None where the file does not say (JSONL)."""
     if is_jsonl(file):
         return None
     metadata = (pq.read_schema(str(file)).metadata or {}).get(PAIR_METADATA)
-    return json.loads(metadata)["threshold"] if metadata else None
+    return json.loads(metadata) if metadata else None
 
 
 def _read_jsonl(file: Path, schema: pa.Schema) -> Iterator[pa.Table]:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dataprep.native.kernel import kernel
+
 Array = np.ndarray[Any, Any]
 Mode = Literal["union", "min", "max"]
 
@@ -36,17 +38,21 @@ class ShingleSetWriter:
 
     def write(self, row: int, hashes: Array, signature: Array) -> None:
         """Add the set of a row: `hashes` sorted and distinct; rows must come in order."""
-        self._rows.append(row)
-        self._ends.append(self._ends[-1] + len(hashes))
-        self._signatures.append(signature)
-        hashes.astype("<u8").tofile(self._hashes)
+        self.write_all(np.array([row]), np.array([0, len(hashes)]), hashes, signature[None])
+
+    def write_all(self, rows: Array, first: Array, hashes: Array, signatures: Array) -> None:
+        """Add the sets of many rows: that of `rows[i]` is `hashes[first[i]:first[i + 1]]`."""
+        self._rows += rows.tolist()
+        self._ends += (first[1:] + (self._ends[-1] - first[0])).tolist()
+        self._signatures.append(signatures)
+        hashes[first[0] : first[-1]].astype("<u8", copy=False).tofile(self._hashes)
 
     def close(self) -> None:
         """Write the tables that find a row's set."""
         self._hashes.close()
         np.array(self._rows, dtype="<u8").tofile(self._path("rows"))
         np.array(self._ends, dtype="<u8").tofile(self._path("ends"))
-        signatures = np.stack(self._signatures) if self._signatures else np.empty(0)
+        signatures = np.concatenate(self._signatures) if self._signatures else np.empty(0)
         signatures.astype("<u4").tofile(self._path("signatures"))
 
 
@@ -87,10 +93,25 @@ class ShingleSets:
         margin = SURE * np.sqrt(needed * (1.0 - needed).clip(0.0) / self._num_perm)
         plausible = np.flatnonzero((needed <= 1.0) & (estimate >= needed - margin))
         result = np.zeros(len(a))
-        for pair in plausible.tolist():
-            one, other = (self._set(int(shards[n]), int(places[n])) for n in (left[pair], right[pair]))
-            result[pair] = jaccard(one, other, mode)
+        left, right = left[plausible], right[plausible]
+        shared = self._shared(shards, places, left, right)
+        result[plausible] = share(shared, sizes[left], sizes[right], mode)
         return result
+
+    def _shared(self, shards: Array, places: Array, left: Array, right: Array) -> Array:
+        """How many shingles documents left[i] and right[i] share."""
+        opened, which = np.unique(shards, return_inverse=True)
+        starts, stops = np.empty((2, len(shards)), np.int64)
+        for index, shard in enumerate(opened.tolist()):
+            here = which == index
+            ends = self._shards[shard].ends
+            starts[here], stops[here] = ends[places[here]], ends[places[here] + 1]
+        arrays = tuple(self._shards[shard].hashes for shard in opened.tolist())
+        a, b = ((which[side], starts[side], stops[side]) for side in (left, right))
+        if native := kernel():
+            return native.shared(arrays, a, b)
+        pairs = zip(*(each.tolist() for each in (*a, *b)), strict=True)
+        return np.array([count_shared(arrays[i][p:q], arrays[j][r:s]) for i, p, q, j, r, s in pairs], dtype=np.int64)
 
     def _find(self, numbers: Array) -> tuple[Array, Array, Array, Array]:
         """Shard and place therein, size of the set and signature of each document."""
@@ -105,10 +126,6 @@ class ShingleSets:
             sizes[here] = shard.ends[place + 1] - shard.ends[place]
             signatures[here] = shard.signatures[place]
         return shards, places, sizes, signatures
-
-    def _set(self, shard: int, place: int) -> Array:
-        ends = self._shards[shard].ends
-        return self._shards[shard].hashes[int(ends[place]) : int(ends[place + 1])]
 
     def _open(self, number: int) -> _Shard:
         stem = self._folder / f"part-{number:05d}"
@@ -125,15 +142,17 @@ def _map(path: Path, dtype: str) -> Array:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
 
 
-def jaccard(a: Array, b: Array, mode: Mode) -> float:
-    """Shared shingles over those of the union, the smaller or the larger set; sets sorted and distinct."""
+def count_shared(a: Array, b: Array) -> int:
+    """How many values two sets share; both sorted and distinct."""
     if len(a) > len(b):
         a, b = b, a
-    if not len(a):
-        return 0.0
-    shared = int(np.count_nonzero(b.take(b.searchsorted(a), mode="clip") == a))
-    whole = {"union": len(a) + len(b) - shared, "min": len(a), "max": len(b)}[mode]
-    return shared / whole
+    return int(np.count_nonzero(b.take(b.searchsorted(a), mode="clip") == a)) if len(a) else 0
+
+
+def share(shared: Array, a: Array, b: Array, mode: Mode) -> Array:
+    """Shared shingles over those of the union, the smaller or the larger set, of sizes a and b; 0 without any."""
+    whole = {"union": a + b - shared, "min": np.minimum(a, b), "max": np.maximum(a, b)}[mode]
+    return shared / np.maximum(whole, 1)
 
 
 def least_jaccard(a: Array, b: Array, mode: Mode, threshold: float) -> Array:

@@ -8,7 +8,7 @@ spaces included, by the same rules.
 Hash of a word: its UTF-8 bytes in little-endian chunks of eight, chunk k xored with k times a constant,
 mixed, and summed. Hash of a character: its code point, mixed. Hash of a shingle: Horner's rule over the
 hashes of its units, mixed. All modulo 2^64. `hash_shingle` is the definition; the rest is the same for
-many texts at a time.
+many texts at a time, by the native kernel where there is one.
 """
 
 import re
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dataprep.native.kernel import kernel
 from dataprep.text.characters import BREAKS, INSIDE, JOINS, TAIL, WORD, character_flags, wide_characters
 from dataprep.text.folding import Texts
 from pipelines.errors import ConfigError
@@ -143,19 +144,20 @@ def window_hashes(units: Array, size: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Shingles:
-    """The shingles of some texts in order, with repetitions: text i has `hashes[first[i]:first[i + 1]]`."""
+    """The shingles of some texts: text i has `hashes[first[i]:first[i + 1]]`."""
 
     hashes: Array
     first: Array
 
-    def distinct(self, number: int) -> Array:
-        """The set of text `number`: sorted, each shingle once."""
-        ordered = np.sort(self.hashes[self.first[number] : self.first[number + 1]])
-        return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(ordered)]]
+    def of(self, number: int) -> Array:
+        """Those of one text."""
+        return self.hashes[self.first[number] : self.first[number + 1]]
 
 
 def find_shingles(texts: Texts, shingle: Shingle) -> Shingles:
-    """All shingles of all texts."""
+    """All shingles of all texts, in order, with repetitions."""
+    if native := kernel():
+        return Shingles(*native.shingles(texts.spans, shingle.unit, shingle.size, distinct=False))
     units, first = _units(texts, shingle)
     windows = window_hashes(units, shingle.size)
     pieces: list[Array] = [windows[:0]]
@@ -166,6 +168,16 @@ def find_shingles(texts: Texts, shingle: Shingle) -> Shingles:
             pieces.append(window_hashes(units[start:stop], stop - start) if stop > start else windows[:0])
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
     return Shingles(np.concatenate(pieces), ends)
+
+
+def distinct_shingles(texts: Texts, shingle: Shingle) -> Shingles:
+    """The set of shingles of each text: sorted, each once."""
+    if native := kernel():
+        return Shingles(*native.shingles(texts.spans, shingle.unit, shingle.size, distinct=True))
+    found = find_shingles(texts, shingle)
+    sets = [np.unique(found.of(number)) for number in range(len(texts))]
+    first = np.cumsum([0, *(len(each) for each in sets)], dtype=np.int64)
+    return Shingles(np.concatenate([*sets, found.hashes[:0]]), first)
 
 
 def _units(texts: Texts, shingle: Shingle) -> tuple[Array, Array]:

@@ -1,8 +1,8 @@
 """Signature shards: `signatures/part-00000.parquet`, one row per document in input order.
 
-Columns shard, row, doc_id, url, length (characters), text_hash (xxh3_128 of the normalised text) and
-signature (num_perm little-endian uint32, fixed size). The schema's metadata under `millrace.signatures`
-says how they were made, so that signatures of other parameters are never compared.
+Columns shard, row, doc_id, url, source, length and start (`pairs.STORED_FIELDS`), text_hash (xxh3_128 of the
+normalised text) and signature (num_perm little-endian uint32, fixed size). The schema's metadata under
+`millrace.signatures` says how they were made, so that signatures of other parameters are never compared.
 """
 
 import json
@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dataprep.dedup.minhash import Permutations, sign
-from dataprep.dedup.pairs import DOCUMENT_FIELDS
-from dataprep.dedup.shingles import Shingle, find_shingles
+from dataprep.dedup.arrays import from_numpy
+from dataprep.dedup.minhash import Permutations, sign_texts
+from dataprep.dedup.pairs import START_CHARACTERS, STORED_FIELDS
+from dataprep.dedup.shingles import Shingle
 from dataprep.text.folding import Texts, fold_texts, raw_texts, text_hashes, text_pieces
+from pipelines.columns import column
 from pipelines.documents import read_batches
 from pipelines.errors import UserError
 
@@ -46,7 +48,7 @@ class SignatureMeta:
     def schema(self) -> pa.Schema:
         """The schema of a signature shard."""
         fields = [
-            *DOCUMENT_FIELDS,
+            *STORED_FIELDS,
             pa.field("text_hash", pa.binary(16)),
             pa.field("signature", pa.binary(4 * self.num_perm)),
         ]
@@ -73,7 +75,7 @@ class Signer:
 
     def signatures(self, texts: Texts) -> Array:
         """(num_texts, num_perm) uint32."""
-        return sign(find_shingles(texts, self.shingle), self.permutations)
+        return sign_texts(texts, self.shingle, self.permutations)
 
 
 def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer) -> int:
@@ -83,7 +85,7 @@ def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer
     compression: Any = {name: "none" if name in _PLAIN else "zstd" for name in schema.names}
     first = 0
     with pq.ParquetWriter(str(path), schema, compression=compression, use_dictionary=False) as writer:
-        for batch in read_batches(document_file, ["doc_id", "url", "text"]):
+        for batch in read_batches(document_file, ["doc_id", "url", "text", "source"]):
             writer.write_batch(_sign_batch(batch, shard, first, signer, schema))
             first += batch.num_rows
     return first
@@ -98,17 +100,19 @@ def _sign_batch(batch: pa.RecordBatch, shard: int, first: int, signer: Signer, s
         signatures.append(signer.signatures(normalised))
     stored = np.concatenate(signatures).astype("<u4")
     columns = [
-        pa.array(np.full(batch.num_rows, shard, np.int32)),
-        pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64)),
+        from_numpy(np.full(batch.num_rows, shard, np.int32)),
+        from_numpy(np.arange(first, first + batch.num_rows, dtype=np.int64)),
         batch.column("doc_id"),
         batch.column("url"),
+        batch.column("source"),
         pc.call_function("utf8_length", [batch.column("text")]).cast(pa.int64()),
-        pa.array(hashes, pa.binary(16)),
+        pc.call_function("utf8_slice_codeunits", [batch.column("text")], pc.SliceOptions(0, START_CHARACTERS)),
+        column(hashes, pa.binary(16)),
         pa.FixedSizeBinaryArray.from_buffers(
             schema.field("signature").type, batch.num_rows, [None, pa.py_buffer(stored.tobytes())]
         ),
     ]
-    return pa.record_batch(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def read_meta(path: Path) -> SignatureMeta:
@@ -125,13 +129,13 @@ def read_signatures(path: Path) -> Iterator[tuple[Array, Array]]:
     num_perm = read_meta(path).num_perm
     for batch in read_batches(path, ["text_hash", "signature"]):
         yield (
-            _fixed(batch.column("text_hash"), "<u8").reshape(-1, 2),
-            _fixed(batch.column("signature"), "<u4").reshape(-1, num_perm),
+            fixed_width(batch.column("text_hash"), "<u8").reshape(-1, 2),
+            fixed_width(batch.column("signature"), "<u4").reshape(-1, num_perm),
         )
 
 
-def _fixed(column: pa.Array, dtype: str) -> Array:
+def fixed_width(values: pa.Array, dtype: str) -> Array:
     """A fixed-size binary column without nulls as numbers."""
-    width = column.type.byte_width
-    data = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * width : (column.offset + len(column)) * width]
+    width = values.type.byte_width
+    data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width : (values.offset + len(values)) * width]
     return data.view(dtype)

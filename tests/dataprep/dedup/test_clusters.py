@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.dedup.clusters import (
+    SurvivorRule,
     UnionFind,
     all_pairs,
     assign_survivors,
@@ -17,6 +18,7 @@ from dataprep.dedup.clusters import (
     survivor_pairs,
     survivor_ranks,
 )
+from dataprep.dedup.corpus import Against, Corpus
 from dataprep.dedup.pairs import DOCUMENT_FIELDS
 
 Edge = tuple[int, int]
@@ -77,7 +79,8 @@ def test_union_find_gives_the_connected_components(edges: list[Edge]) -> None:
 def test_a_mixed_bucket_is_linked_as_a_comparison_of_all_pairs_would(seed: int) -> None:
     # The seeds compare one centre and stop: of a bucket with several clusters they find one.
     sets = random_sets(np.random.default_rng(seed), families=6, members=7)
-    a, b, values = link_bucket(np.arange(len(sets)), np.arange(len(sets)), jaccard_of(sets), THRESHOLD)
+    corpus = Corpus.of([len(sets)])
+    a, b, values = link_bucket(np.arange(len(sets)), np.arange(len(sets)), jaccard_of(sets), THRESHOLD, corpus)
     truth = true_pairs(sets)
     found = {(int(x), int(y)): value for x, y, value in zip(a, b, values, strict=True)}
     assert found.items() <= truth.items()
@@ -91,13 +94,13 @@ def test_a_bucket_of_one_cluster_costs_one_comparison_per_member() -> None:
         calls.append(len(a))
         return np.ones(len(a))
 
-    link_bucket(np.arange(1000), np.arange(1000), similarity, THRESHOLD)
+    link_bucket(np.arange(1000), np.arange(1000), similarity, THRESHOLD, Corpus.of([1000]))
     assert calls == [999]
 
 
 def test_members_already_connected_are_not_compared_again() -> None:
     labels = np.array([0, 0, 2, 2])
-    a, b, _ = link_bucket(np.arange(4), labels, lambda a, _: np.ones(len(a)), THRESHOLD)
+    a, b, _ = link_bucket(np.arange(4), labels, lambda a, _: np.ones(len(a)), THRESHOLD, Corpus.of([4]))
     assert set(zip(a.tolist(), b.tolist(), strict=True)) == {(0, 2), (0, 3)}
     assert len(set(labels.tolist())) == 1
 
@@ -105,7 +108,7 @@ def test_members_already_connected_are_not_compared_again() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_all_pairs_of_a_small_cluster_are_those_of_the_exact_join(seed: int) -> None:
     sets = random_sets(np.random.default_rng(seed), families=2, members=5)
-    a, b, values = all_pairs(np.arange(len(sets)), jaccard_of(sets), THRESHOLD)
+    a, b, values = all_pairs(np.arange(len(sets)), jaccard_of(sets), THRESHOLD, Corpus.of([len(sets)]))
     assert {(int(x), int(y)): v for x, y, v in zip(a, b, values, strict=True)} == true_pairs(sets)
 
 
@@ -144,7 +147,8 @@ def test_the_pairs_of_a_large_cluster_suffice_to_group_it_as_all_pairs_would(see
     generator = np.random.default_rng(seed)
     sets = random_sets(generator, families=5, members=12)
     order = generator.permutation(len(sets))
-    a, b, values = survivor_pairs(np.arange(len(sets)), order, jaccard_of(sets), THRESHOLD)
+    corpus = Corpus.of([len(sets)])
+    a, b, values = survivor_pairs(np.arange(len(sets)), order, jaccard_of(sets), THRESHOLD, corpus)
     ranks = np.argsort(order)
     all_a, all_b = np.array(list(true_pairs(sets))).T
     expected = assign_survivors(ranks, all_a, all_b, np.array(list(true_pairs(sets).values())))
@@ -154,18 +158,91 @@ def test_the_pairs_of_a_large_cluster_suffice_to_group_it_as_all_pairs_would(see
     assert len(a) < len(all_a)
 
 
-def documents(*rows: tuple[str, int, str]) -> pa.Table:
-    """Rows of (doc_id letter, length, url), in input order."""
-    columns = [
-        [0] * len(rows),
-        list(range(len(rows))),
-        [letter.encode() * 16 for letter, _, _ in rows],
-        [url for _, _, url in rows],
-        [length for _, length, _ in rows],
-    ]
-    return pa.Table.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(columns, DOCUMENT_FIELDS, strict=True)], schema=pa.schema(DOCUMENT_FIELDS)
-    )
+def half_old(num_documents: int, against: Against) -> Corpus:
+    return Corpus.of([num_documents // 2, num_documents - num_documents // 2], ["old"], against)
+
+
+def wanted_pairs(sets: list[set[int]], corpus: Corpus) -> dict[Edge, float]:
+    return {(a, b): v for (a, b), v in true_pairs(sets).items() if corpus.compares(np.array([a]), np.array([b]))[0]}
+
+
+AGAINST: tuple[Against, ...] = ("both", "old", "joint")
+
+
+@pytest.mark.parametrize("against", AGAINST)
+@pytest.mark.parametrize("seed", range(4))
+def test_old_documents_are_linked_and_completed_as_a_comparison_of_all_wanted_pairs_would(
+    seed: int, against: Against
+) -> None:
+    sets = random_sets(np.random.default_rng(seed), families=6, members=7)
+    corpus, numbers = half_old(len(sets), against), np.arange(len(sets))
+    truth = wanted_pairs(sets, corpus)
+    for uneven in (numbers, numbers[5:], numbers[:-5]):
+        a, b, values = link_bucket(uneven, uneven.copy(), jaccard_of(sets), THRESHOLD, corpus)
+        found = {(int(x), int(y)): v for x, y, v in zip(uneven[a], uneven[b], values, strict=True)}
+        here = {pair: value for pair, value in truth.items() if set(pair) <= set(uneven.tolist())}
+        assert found.items() <= here.items()
+        assert components(len(sets), list(found)) == components(len(sets), list(here))
+    a, b, values = all_pairs(numbers, jaccard_of(sets), THRESHOLD, corpus)
+    assert {(int(x), int(y)): v for x, y, v in zip(a, b, values, strict=True)} == truth
+
+
+@pytest.mark.parametrize("against", AGAINST)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_pairs_of_a_large_cluster_with_old_documents_suffice_to_group_it(seed: int, against: Against) -> None:
+    generator = np.random.default_rng(seed)
+    sets = random_sets(generator, families=5, members=12)
+    corpus = half_old(len(sets), against)
+    order = np.concatenate((generator.permutation(corpus.num_old), generator.permutation(np.arange(30, 60))))
+    ranks = np.argsort(order)
+    truth = wanted_pairs(sets, corpus)
+    expected = assign_survivors(ranks, *np.array(list(truth)).T, np.array(list(truth.values())))
+    found = survivor_pairs(np.arange(len(sets)), order, jaccard_of(sets), THRESHOLD, corpus)
+    np.testing.assert_array_equal(assign_survivors(ranks, *found), expected)
+    removed = np.flatnonzero(expected[0] != np.arange(len(sets)))
+    assert against == "joint" or (removed >= corpus.num_old).all()
+    assert against != "old" or (expected[0][removed] < corpus.num_old).all()
+
+
+@pytest.mark.parametrize("against", ["both", "old"])
+def test_one_new_document_in_a_bucket_of_many_old_ones_costs_one_round(against: Against) -> None:
+    calls: list[int] = []
+
+    def similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        calls.append(len(a))
+        return np.zeros(len(a))
+
+    corpus = Corpus.of([1000, 1], ["old"], against)
+    link_bucket(np.arange(1001), np.arange(1001), similarity, THRESHOLD, corpus)
+    assert sum(calls) == 1000
+
+
+@pytest.mark.parametrize("against", AGAINST)
+def test_a_bucket_of_many_alike_old_and_new_documents_costs_no_more_than_each_side_once(against: Against) -> None:
+    calls: list[int] = []
+
+    def similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        calls.append(len(a))
+        return np.ones(len(a))
+
+    corpus = Corpus.of([1000, 2000], ["old"], against)
+    link_bucket(np.arange(3000), np.arange(3000), similarity, THRESHOLD, corpus)
+    assert sum(calls) == 2999
+
+
+def documents(*rows: tuple[str, int, str], sources: str = "", corpora: str = "") -> pa.Table:
+    """Rows of (doc_id letter, length, url), in input order; a letter of `sources` and `corpora` for each."""
+    columns = {
+        "corpus": [letter.strip() for letter in corpora] or [""] * len(rows),
+        "shard": [0] * len(rows),
+        "row": list(range(len(rows))),
+        "doc_id": [letter.encode() * 16 for letter, _, _ in rows],
+        "url": [url for _, _, url in rows],
+        "source": list(sources) or [""] * len(rows),
+        "length": [length for _, length, _ in rows],
+        "start": [""] * len(rows),
+    }
+    return pa.table(columns, schema=pa.schema(DOCUMENT_FIELDS))
 
 
 def test_each_survivor_rule_ranks_as_it_says_and_breaks_ties_by_doc_id_then_place() -> None:
@@ -174,3 +251,17 @@ def test_each_survivor_rule_ranks_as_it_says_and_breaks_ties_by_doc_id_then_plac
         rule: np.argsort(survivor_ranks(table, rule)).tolist() for rule in ("longest", "first", "earliest_url")
     }
     assert best_first == {"longest": [2, 3, 1, 0], "first": [0, 1, 2, 3], "earliest_url": [2, 3, 0, 1]}
+
+
+def test_the_best_source_is_the_first_that_is_named_and_one_that_is_not_named_comes_last() -> None:
+    table = documents(("a", 9, ""), ("c", 1, ""), ("b", 1, ""), ("b", 1, ""), ("z", 1, ""), sources="xbbba")
+    ranks = survivor_ranks(table, "best_source", ["a", "b"])
+    assert np.argsort(ranks).tolist() == [4, 2, 3, 1, 0]
+
+
+@pytest.mark.parametrize("rule", ["longest", "first", "earliest_url", "best_source"])
+def test_documents_of_old_crawls_come_before_all_new_ones_under_every_rule(rule: SurvivorRule) -> None:
+    rows = [("a", 99, "http://a"), ("b", 1, "http://z"), ("a", 99, "http://a"), ("c", 1, "http://z")]
+    ranks = survivor_ranks(documents(*rows, sources="1212", corpora=" Y X"), rule, ["1"])
+    assert set(ranks[[1, 3]].tolist()) == {0, 1}
+    assert rule != "first" or ranks[3] == 0  # folders in order of their names

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.dedup import minhash
-from dataprep.dedup.minhash import Permutations, band_hashes, is_empty, sign
-from dataprep.dedup.shingles import Shingle, Shingles, find_shingles, hash_shingle
+from dataprep.dedup.minhash import Permutations, band_hashes, is_empty, sign, sign_texts
+from dataprep.dedup.shingles import Shingle, Shingles, hash_shingle
 from dataprep.text.folding import fold_text, fold_texts, raw_texts
+
+pytestmark = pytest.mark.usefixtures("each_kernel")
 
 WORDS = ["the", "miller", "opens", "gate", "at", "dawn", "and", "water", "begins", "to", "turn", "wheel"]
 
@@ -42,7 +44,7 @@ def test_signatures_are_datasketchs_bit_for_bit(texts: list[str], kind: str, par
     num_perm, seed = parameters
     shingle = Shingle.parse(kind)
     texts = [text.replace("日", "nichi") for text in texts]  # the oracle splits at spaces only
-    signatures = sign(find_shingles(fold_texts(raw_texts(texts)), shingle), Permutations.draw(num_perm, seed))
+    signatures = sign_texts(fold_texts(raw_texts(texts)), shingle, Permutations.draw(num_perm, seed))
     assert signatures.dtype == np.uint32
     for signature, text in zip(signatures, texts, strict=True):
         np.testing.assert_array_equal(signature, datasketch_signature(text, shingle, num_perm, seed))

@@ -1,0 +1,62 @@
+"""Candidate pairs by datasketch's own MinHashLSH, for small corpora and to check ours against it.
+
+It holds every document in Python dictionaries, some 7 kB each with 20 bands, in one process, and lists every
+pair of a bucket. Its buckets are ours: it is given the same signatures and the same bands.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataprep.dedup.banding import Banding
+from dataprep.dedup.corpus import Corpus
+from dataprep.dedup.minhash import is_empty
+from dataprep.dedup.signatures import SignatureMeta, read_signatures
+from pipelines.command import Part
+from pipelines.errors import ConfigError, UserError
+from pipelines.manifest import Counts
+
+Array = np.ndarray[Any, Any]
+
+MAX_DOCUMENTS = 100_000
+MAX_PAIRS = 20_000_000
+_OURS = "--backend millrace does it on disk, with all processes"
+
+
+def check_size(num_documents: int) -> None:
+    """Refuse a corpus that is too large for dictionaries."""
+    if num_documents > MAX_DOCUMENTS:
+        raise ConfigError(
+            f"find_duplicates.backend: datasketch holds all documents in memory, in one process: at most "
+            f"{MAX_DOCUMENTS:,}, these are {num_documents:,}; {_OURS}"
+        )
+
+
+def find_pairs(part: Part, folder: Path, corpus: Corpus, meta: SignatureMeta, banding: Banding) -> Counts:
+    """All pairs of all buckets, sorted. `part.files`: the marks of exact copies, the signatures of all shards."""
+    from datasketch import MinHash, MinHashLSH
+
+    copies_file, *signature_files = part.files
+    copies = np.load(copies_file)
+    lsh = MinHashLSH(num_perm=meta.num_perm, params=(banding.bands, banding.rows))
+    permutations = MinHash(meta.num_perm, meta.seed, scheme="affine32").permutations
+    pairs: list[tuple[Any, int]] = []
+    number = -1
+    for file in signature_files:
+        for _, signatures in read_signatures(file):
+            for empty, signature in zip(is_empty(signatures).tolist(), signatures, strict=True):
+                number += 1
+                if empty or copies[number]:
+                    continue
+                sketch = MinHash(
+                    meta.num_perm, meta.seed, hashvalues=signature, permutations=permutations, scheme="affine32"
+                )
+                pairs.extend((earlier, number) for earlier in lsh.query(sketch))
+                lsh.insert(number, sketch, check_duplication=False)
+                if len(pairs) > MAX_PAIRS:
+                    raise UserError(f"--backend datasketch: more than {MAX_PAIRS:,} pairs in its buckets; {_OURS}")
+    found = np.array(sorted(pairs), np.uint64).reshape(-1, 2)
+    found = found[corpus.compares(found[:, 0], found[:, 1])]
+    np.save(folder / f"{part.name}.pairs.npy", found)
+    return Counts(totals={"bucket_pairs": len(found)})

@@ -1,0 +1,9 @@
+/* All of the kernel once, for the instruction set that the including file has chosen. */
+
+#include "blocks.h"
+#include "characters.h"
+#include "folding.h"
+#include "shingling.h"
+#include "collecting.h"
+
+const Kernel KERNEL = {KERNEL_NAME, unstable, fold, shingles, sign};

@@ -1,0 +1,92 @@
+/* White space and case of texts; what NFC and case folding do above ASCII is left to Python. */
+
+static int has_unstable(const uint8_t *p, const uint8_t *end, const uint8_t *flags) {
+    while (p < end) {
+        Block block = load_block(p, end);
+        uint64_t wide = block_wide(&block);
+        if (!wide) {
+            p += BLOCK;
+            continue;
+        }
+        p += __builtin_ctzll(wide);
+        while (p < end && *p >= 0x80) {
+            int bytes;
+            if (flags_of(decode(p, end, &bytes), flags) & UNSTABLE) return 1;
+            p += bytes;
+        }
+    }
+    return 0;
+}
+
+static int64_t unstable(const Texts *texts, uint8_t *marks) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < texts->count; i++) {
+        const uint8_t *p, *end;
+        if (!text_span(texts, i, &p, &end)) return BAD_OFFSETS;
+        marks[i] = (uint8_t)has_unstable(p, end, texts->flags);
+        count += marks[i];
+    }
+    return count;
+}
+
+/* Copy the kept bytes of a block, run by run; each copy is a whole block, of which the next one overwrites the rest. */
+static inline uint8_t *store_runs(uint8_t *out, const uint8_t *block, uint64_t keep) {
+    while (keep) {
+        int first = __builtin_ctzll(keep);
+        uint64_t rest = ~(keep >> first);
+        int run = rest ? __builtin_ctzll(rest) : BLOCK;
+        memcpy(out, block + first, BLOCK);
+        out += run;
+        keep = first + run < 64 ? keep >> (first + run) << (first + run) : 0;
+    }
+    return out;
+}
+
+/* Writes at most end - p bytes and SLACK more; returns the end of what is the text. */
+static inline uint8_t *fold_text(const uint8_t *p, const uint8_t *end, const uint8_t *flags, uint8_t *out) {
+    uint8_t *const start = out;
+    uint64_t after_space = 1;
+    while (p < end) {
+        Block block = load_block(p, end);
+        uint64_t wide = block_wide(&block);
+        int64_t left = end - p;
+        int bytes = wide ? __builtin_ctzll(wide) : left < BLOCK ? (int)left : BLOCK;
+        if (bytes) {
+            uint64_t inside = ~0ull >> (BLOCK - bytes);
+            uint64_t controls = block_controls(&block) & inside, spaces = (block_spaces(&block) & inside) | controls;
+            uint64_t drop = spaces & (spaces << 1 | after_space);
+            uint8_t lower[2 * BLOCK];
+            uint8_t *target = drop ? lower : out;
+            if (drop) memset(lower + BLOCK, 0, BLOCK);
+            store_lower(target, &block);
+            for (uint64_t each = controls; each; each &= each - 1) target[__builtin_ctzll(each)] = ' ';
+            out = drop ? store_runs(out, lower, inside & ~drop) : out + bytes;
+            after_space = spaces >> (bytes - 1) & 1;
+            p += bytes;
+        }
+        while (p < end && *p >= 0x80) {
+            uint8_t flag = flags_of(decode(p, end, &bytes), flags);
+            if (!(flag & SPACE)) {
+                for (int i = 0; i < bytes; i++) *out++ = p[i];
+            } else if (!after_space) {
+                *out++ = ' ';
+            }
+            after_space = (flag & SPACE) != 0;
+            p += bytes;
+        }
+    }
+    return out > start && out[-1] == ' ' ? out - 1 : out;
+}
+
+static int64_t fold(const Texts *texts, uint8_t *out, int64_t room, int64_t *starts, int64_t *ends) {
+    int64_t used = 0;
+    for (int64_t i = 0; i < texts->count; i++) {
+        const uint8_t *p, *end;
+        if (!text_span(texts, i, &p, &end)) return BAD_OFFSETS;
+        if (end - p > room - used - SLACK) return NO_ROOM;
+        starts[i] = used;
+        used = fold_text(p, end, texts->flags, out + used) - out;
+        ends[i] = used;
+    }
+    return used;
+}

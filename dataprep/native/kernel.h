@@ -1,0 +1,71 @@
+/* What the kernel computes, and for which instruction sets it is compiled.
+
+   Everything works on texts in UTF-8, many at a time, and gives bit for bit what the NumPy code in
+   dataprep/text/folding.py, dataprep/dedup/shingles.py and dataprep/dedup/minhash.py gives. Offsets are
+   checked against the buffers before they are used, and no byte outside of the buffers is read, so wrong
+   offsets or bytes that are not UTF-8 give an error or a useless result, never a wrong access. */
+
+#ifndef MILLRACE_KERNEL_H
+#define MILLRACE_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if !defined(__GNUC__)
+#error "needs the bit operations of gcc and clang"
+#endif
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "hashes are defined on little-endian words"
+#endif
+
+#define NUM_CODE_POINTS 0x110000
+#define MAX_SIZE 99 /* units of a shingle */
+
+/* Flags of a character, as in dataprep/text/characters.py. */
+enum { INSIDE = 1, JOINS = 2, BREAKS = 4, TAIL = 8, SPACE = 16, UNSTABLE = 32 };
+
+enum { WORD_UNITS = 0, CHARACTER_UNITS = 1 };
+
+/* Errors, as negative results. */
+enum { BAD_OFFSETS = -1, NO_ROOM = -2, NO_MEMORY = -3 };
+
+/* Text i is data[starts[i]:ends[i]]; flags has one byte for every code point. */
+typedef struct {
+    const uint8_t *data;
+    int64_t size;
+    const int64_t *starts, *ends;
+    int64_t count;
+    const uint8_t *flags;
+} Texts;
+
+/* Room after a folded text, because blocks are stored whole. */
+#define SLACK 64
+
+/* One compilation of the functions below for one instruction set. */
+typedef struct {
+    const char *name;
+    /* Sets marks[i] to whether text i has an UNSTABLE character; returns how many have one. */
+    int64_t (*unstable)(const Texts *, uint8_t *marks);
+    /* ASCII letters in lower case, white space as single spaces and none at the ends, into `out`; returns its bytes. */
+    int64_t (*fold)(const Texts *, uint8_t *out, int64_t room, int64_t *starts, int64_t *ends);
+    /* The hashes of all shingles of text i as out[first[i]:first[i + 1]], sorted and each once if `distinct`. */
+    int64_t (*shingles)(const Texts *, int unit, int size, int distinct, uint64_t *out, int64_t room, int64_t *first);
+    /* The MinHash signature of each text, num_perm values each, for the permutations a*h + b. */
+    int64_t (*sign)(const Texts *, int unit, int size, const uint32_t *a, const uint32_t *b, int64_t num_perm,
+                    uint32_t *out);
+} Kernel;
+
+extern const Kernel kernel_portable;
+#if defined(__x86_64__)
+#define MILLRACE_X86 1
+extern const Kernel kernel_avx2, kernel_avx512;
+#endif
+
+/* Sorts hashes[0:count] and drops repetitions; returns how many are left, or NO_MEMORY. */
+int64_t sort_distinct(uint64_t *hashes, int64_t count);
+/* How many values two sorted sets share. */
+int64_t count_shared(const uint64_t *a, int64_t num_a, const uint64_t *b, int64_t num_b);
+
+#endif

@@ -1,0 +1,291 @@
+"""The native kernel gives what NumPy gives, on any text, and survives any argument."""
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dataprep.dedup.minhash import EMPTY, Permutations, sign_texts
+from dataprep.dedup.shingles import Shingle, distinct_shingles, find_shingles
+from dataprep.native import kernel as choice
+from dataprep.native.kernel import Kernel, kernel, kernel_name
+from dataprep.text.characters import character_flags
+from dataprep.text.folding import fold_texts, raw_texts
+from pipelines.errors import ConfigError
+from tests.dataprep.kernels import NATIVE, using
+
+ROOT = Path(__file__).parents[3]
+ARTICLES = ROOT / "dataprep" / "sample" / "articles"
+SHARED = ROOT.parent / "shared" / "data"
+REAL = {
+    "openwebtext": SHARED / "text" / "openwebtext-1000",
+    "multilingual": SHARED / "encodings",
+    "articles": SHARED / "dedup" / "minhash-articles",
+}
+KINDS = ("word:5", "word:1", "char:5", "word:99", "char:1")
+TRICKY = "aZ9_ .\n\t\x00\x1c\x7f'é\u0301\u00df\u0130“日本語ナไทยกำ\u0e38हिन्\u200d\u3000\u00a0\u2028😀𝔸\u1100\u1161"
+LONG = st.builds(
+    # Words and gaps of any length around the kernel's blocks of 64 bytes, and more units than it keeps at once.
+    lambda pieces, times: "".join(word * length for word, length in pieces) * times,
+    st.lists(st.tuples(st.sampled_from([*TRICKY, "word ", "  ", "ab"]), st.integers(1, 70)), max_size=8),
+    st.sampled_from([1, 2, 50]),
+)
+TEXTS = st.lists(st.text() | st.text(alphabet=TRICKY) | LONG, max_size=5)
+
+
+@pytest.fixture(scope="module", params=NATIVE)
+def native(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    with using(request.param) as chosen:
+        assert chosen is not None
+        yield chosen
+
+
+def everything(texts: list[str], kind: str, num_perm: int) -> list[Any]:
+    """Folded texts; then shingles, sets and signatures of the texts, folded and as they are."""
+    raw, shingle = raw_texts(texts), Shingle.parse(kind)
+    folded = fold_texts(raw)
+    results: list[Any] = [[folded.encoded(number) for number in range(len(texts))]]
+    for form in (folded, raw):
+        for found in (find_shingles(form, shingle), distinct_shingles(form, shingle)):
+            results += [found.hashes.tolist(), found.first.tolist()]
+        results.append(sign_texts(form, shingle, Permutations.draw(num_perm, 1)).tolist())
+    return results
+
+
+@settings(deadline=None, max_examples=60)
+@given(TEXTS, st.sampled_from(KINDS), st.sampled_from([128, 1, 7, 130]))
+@example(
+    ["", " ", "one", "one two three four", "a b c d e", "\x00", "\x00a\x00b", "x" * 64, "x" * 63 + " y", "é" * 40],
+    "word:5",
+    128,
+)
+@example(
+    [("ab " * 2150 + "cd" * 40 + " ") * 2, "日本語" * 900, "é ß" * 1000, " " * 200 + "x", "a\n\n" * 100], "word:5", 128
+)
+@example(["ab" * 1200, "日本語" * 900, "x"], "char:5", 128)
+def test_every_kernel_gives_numpys_bytes_on_any_text(
+    native: Kernel, texts: list[str], kind: str, num_perm: int
+) -> None:
+    found = everything(texts, kind, num_perm)
+    with using("numpy"):
+        expected = everything(texts, kind, num_perm)
+    assert found == expected
+
+
+def real_texts(name: str) -> list[str]:
+    if name == "sample":
+        return [file.read_text() for file in sorted(ARTICLES.glob("*.txt"))]
+    folder = REAL[name]
+    if not folder.exists():
+        pytest.skip(f"needs ../shared/data/{folder.relative_to(SHARED)}")
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()][:40]
+    return [file.read_bytes()[:20_000].decode(errors="replace") for file in files]
+
+
+@pytest.mark.parametrize("name", ["sample", *REAL])
+def test_every_kernel_gives_numpys_bytes_on_real_text(native: Kernel, name: str) -> None:
+    texts = real_texts(name)
+    assert sum(map(len, texts)) > 10_000
+    for kind in ("word:5", "char:5"):
+        with using("numpy"):
+            expected = everything(texts, kind, 128)
+        with using(native.name):
+            assert everything(texts, kind, 128) == expected
+
+
+def test_a_text_of_50_mb_has_the_set_and_signature_of_the_text_it_repeats(native: Kernel) -> None:
+    text = "".join(f"The wheel {number} of the mill turns, déjà vu, again.\n" for number in range(200))
+    short, long = raw_texts([text * 2]), raw_texts([text * (50_000_000 // len(text.encode()) + 1)])
+    assert len(long.data) >= 50_000_000
+    short, long = fold_texts(short), fold_texts(long)
+    shingle, permutations = Shingle.parse("word:5"), Permutations.draw(128, 1)
+    np.testing.assert_array_equal(sign_texts(long, shingle, permutations), sign_texts(short, shingle, permutations))
+    np.testing.assert_array_equal(distinct_shingles(long, shingle).hashes, distinct_shingles(short, shingle).hashes)
+
+
+@functools.cache
+def words_of_like_hashes() -> tuple[list[str], np.ndarray]:
+    """Words with the same two highest bytes in their hashes, the largest first, and the hashes."""
+    words = [f"w{number}" for number in range(4_000_000, 6_000_000)]
+    hashes = find_shingles(raw_texts([" ".join(words)]), Shingle.parse("word:1")).hashes
+    high = (hashes >> np.uint64(48)).astype(np.int64)
+    alike = np.flatnonzero(high == np.bincount(high).argmax())
+    alike = alike[np.argsort(hashes[alike])[::-1]]
+    return [words[number] for number in alike], hashes[alike]
+
+
+def test_hashes_chosen_to_be_alike_are_sorted_all_the_same(native: Kernel) -> None:
+    # The first passes, by the two highest bytes, leave these as they came, and insertion takes too many moves.
+    words, hashes = words_of_like_hashes()
+    assert len(words) > 45
+    found = distinct_shingles(raw_texts([" ".join(words)]), Shingle.parse("word:1"))
+    np.testing.assert_array_equal(found.hashes, hashes[::-1])
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.lists(st.integers(0, 50) | st.integers(0, 2**64 - 1), max_size=40), min_size=1, max_size=5),
+    st.integers(0, 3000),
+)
+def test_shared_counts_are_those_of_pythons_sets(native: Kernel, drawn: list[list[int]], large: int) -> None:
+    sets = [set(values) for values in [*drawn, range(large)]]
+    arrays = [np.array(sorted(values), dtype=np.uint64) for values in sets]
+    # Every other set in the first array, the rest in the second.
+    ends: list[list[int]] = [[0], [0]]
+    places: list[tuple[int, int, int]] = []
+    for number, array in enumerate(arrays):
+        into = ends[number % 2]
+        places.append((number % 2, into[-1], into[-1] + len(array)))
+        into.append(into[-1] + len(array))
+    joined = tuple(np.concatenate([np.empty(0, np.uint64), *arrays[side::2]]) for side in (0, 1))
+    pairs = [(a, b) for a in range(len(sets)) for b in range(len(sets))]
+    a, b = (
+        tuple(np.array(column) for column in zip(*(places[pair[side]] for pair in pairs), strict=True))
+        for side in (0, 1)
+    )
+    assert native.shared(joined, a, b).tolist() == [len(sets[one] & sets[other]) for one, other in pairs]
+
+
+OFFSETS = [([0], [9]), ([-1], [2]), ([5], [4]), ([0], [2**62]), ([-(2**63)], [2**63 - 1]), ([8], [9]), ([0, 4], [4, 9])]
+
+
+@pytest.mark.parametrize(("starts", "ends"), OFFSETS)
+def test_offsets_beyond_the_data_are_refused(native: Kernel, starts: list[int], ends: list[int]) -> None:
+    data = np.frombuffer(b"a b c d ", np.uint8)
+    texts, flags = (data, np.array(starts), np.array(ends)), character_flags()
+    a = np.ones(4, np.uint32)
+    out, room = np.zeros(2, np.int64), np.empty(1000, np.uint64)
+    here, first = out[: len(starts)], np.zeros(len(starts) + 1, np.int64)
+    calls = [
+        lambda: native.unstable(texts),
+        lambda: native.module.fold(*texts, flags, room.view(np.uint8), here, here.copy()),
+        lambda: native.module.shingles(*texts, flags, 0, 5, False, room, first),
+        lambda: native.sign(texts, "word", 5, a, a),
+        lambda: native.shared((room[:8],), (here * 0, *texts[1:]), (here * 0, here * 0, here * 0)),
+        lambda: native.shared((room[:8],), (here * 0, here * 0, here * 0), (here * 0, *texts[1:])),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="offsets"):
+            call()
+
+
+def test_arrays_of_wrong_sizes_are_refused_before_anything_is_read(native: Kernel) -> None:
+    module: Any = native.module
+    data, one, two = np.frombuffer(b"a b ", np.uint8), np.zeros(1, np.int64), np.zeros(2, np.int64)
+    flags, h, a = character_flags(), np.zeros(10, np.uint64), np.ones(4, np.uint32)
+    end, out = one + 4, np.zeros(4, np.uint32)
+    odd = np.zeros(9, np.uint8)[1:].view(np.int64)
+    frozen = np.zeros(1, np.uint8)
+    frozen.flags.writeable = False
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("unstable", (data, one, two, flags, np.zeros(1, np.uint8))),
+        ("unstable", (data, one, end, flags[:-1], np.zeros(1, np.uint8))),
+        ("unstable", (data, one, end, flags, np.zeros(2, np.uint8))),
+        ("unstable", (data, one, end, flags, frozen)),
+        ("unstable", (data, odd, end, flags, np.zeros(1, np.uint8))),
+        ("fold", (data, one, end, flags, np.zeros(67, np.uint8), one.copy(), one.copy())),
+        ("fold", (data, one, end, flags, np.zeros(68, np.uint8), two, one.copy())),
+        ("shingles", (data, one, end, flags, 0, 1, False, h[:1], two)),
+        ("shingles", (data, one, end, flags, 0, 1, True, h, one.copy())),
+        ("shingles", (data, one, end, flags, 0, 0, False, h, two)),
+        ("shingles", (data, one, end, flags, 0, 100, False, h, two)),
+        ("shingles", (data, one, end, flags, 2, 5, False, h, two)),
+        ("shingles", (data, one, end, flags, -1, 5, False, h, two)),
+        ("sign", (data, one, end, flags, 0, 5, a, a[:3], out)),
+        ("sign", (data, one, end, flags, 0, 5, a, a, out[:3])),
+        ("sign", (data, one, end, flags, 0, 5, a, a, np.zeros(5, np.uint32))),
+        ("shared", ((h,), one, one, end, one, one, two, one.copy())),
+        ("shared", ((h,), end, one, one, one, one, one, one.copy())),
+        ("shared", ((), one, one, one, one, one, one, one.copy())),
+    ]
+    for name, arguments in calls:
+        with pytest.raises((ValueError, BufferError)):
+            getattr(module, name)(*arguments)
+    with pytest.raises((TypeError, BufferError, ValueError)):
+        module.unstable("text", one, end, flags, np.zeros(1, np.uint8))
+    with pytest.raises((BufferError, ValueError)):
+        module.unstable(np.zeros(8, np.uint8)[::2], one, end, flags, np.zeros(1, np.uint8))
+    with pytest.raises(TypeError):
+        module.shared([h], one, one, end, one, one, end, one.copy())
+    with pytest.raises(ValueError, match="no such kernel"):
+        module.choose("sse9")
+    assert module.fold(data, one, end, flags, np.zeros(68, np.uint8), one.copy(), one.copy()) == 3
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=4), st.sampled_from(["word", "char"]))
+@example([b"\xf0", b"a" * 63 + b"\xf0", b"a" * 62 + b"\xe2\x80", b"\xff" * 70, b"\x80" * 70], "word")
+@example([b"\xf0", b"a" * 63 + b"\xf0", b"a" * 62 + b"\xe2\x80", b"\xff" * 70, b"\x80" * 70], "char")
+def test_bytes_that_are_no_utf8_do_no_harm(native: Kernel, pieces: list[bytes], unit: choice.Unit) -> None:
+    data = np.frombuffer(b"".join(pieces), np.uint8)
+    ends = np.cumsum([len(piece) for piece in pieces])
+    texts = data, ends - [len(piece) for piece in pieces], ends
+    native.unstable(texts)
+    folded = native.fold(texts)
+    assert len(folded[0]) <= len(data)
+    for form in (texts, folded):
+        hashes, first = native.shingles(form, unit, 1, distinct=True)
+        assert first[-1] == len(hashes)
+        signatures = native.sign(form, unit, 1, np.ones(1, np.uint32), np.zeros(1, np.uint32))
+        np.testing.assert_array_equal(signatures[:, 0] == EMPTY, np.diff(first) == 0)
+
+
+def test_other_threads_run_while_the_kernel_works(native: Kernel) -> None:
+    texts = raw_texts(["the wheel of the mill turns " * 200_000])
+    turns, stop = [0], threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            turns[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        before = turns[0]
+        native.sign(texts.spans, "word", 5, np.ones(512, np.uint32), np.ones(512, np.uint32))
+        counted = turns[0] - before
+    finally:
+        stop.set()
+        thread.join()
+    assert counted > 1000
+
+
+def test_a_kernel_that_was_not_built_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = raw_texts(["The miller opens the gate at dawn", ""])
+    expected = sign_texts(texts, Shingle.parse("word:2"), Permutations.draw(16, 1))
+    monkeypatch.setitem(sys.modules, "dataprep.native._kernel", None)  # importing it fails
+    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    choice.kernel.cache_clear()
+    try:
+        assert kernel() is None
+        assert kernel_name() == "numpy"
+        np.testing.assert_array_equal(sign_texts(texts, Shingle.parse("word:2"), Permutations.draw(16, 1)), expected)
+        monkeypatch.setenv(choice.VARIABLE, "avx2")
+        choice.kernel.cache_clear()
+        with pytest.raises(ConfigError, match=r"MILLRACE_KERNEL=avx2: expected one of numpy on this machine"):
+            kernel()
+    finally:
+        monkeypatch.undo()
+        choice.kernel.cache_clear()
+        kernel()
+
+
+def test_the_fastest_kernel_is_used_unless_another_is_asked_for(native: Kernel) -> None:
+    names = importlib.import_module("dataprep.native._kernel").names()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(choice.VARIABLE, raising=False)
+        choice.kernel.cache_clear()
+        assert kernel_name() == names[-1]
+    for name in ("numpy", *names):
+        with using(name):
+            assert kernel_name() == name
+    with pytest.raises(ConfigError, match="expected one of numpy, portable"), using("gpu"):
+        pass
