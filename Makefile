@@ -12,7 +12,7 @@ help: ## list the targets
 install: $(VENV)/.installed ## virtual environment with pinned versions
 
 # torch goes first and by exact version: a CPU build where one is at hand, and nothing replaces it later.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard dataprep/native/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet torch==2.13.0

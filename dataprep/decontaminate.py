@@ -1,40 +1,58 @@
-"""Stage `decontaminate`: find documents that hold GLUE items of the validation and test splits.
+"""Stage `decontaminate`: find documents that hold evaluation items, and report them, drop them or cut the items out.
 
-Documents and the folder of glue_download -> the documents without those that hold an item (in rejected/
-by rule glue_overlap), and a second output: every hit in part-*.parquet (task, split, index, doc_id, url,
-ngram, action), the n-grams too common to count in ignored/, and in clean/TASK.json the rows of each
-split that were not found in any document.
+Items are those of GLUE (--glue, the folder of glue_download; validation and test splits) and any texts of your own
+(--against NAME=FILE: JSON lines with a text, or plain text, one item per line). OUTPUT gets the documents; those
+that are dropped go to rejected/ by rule glue_overlap, target_overlap, too_many_pieces or nothing_left.
+CONTAMINATION gets every hit in part-*.parquet (task, split, index, doc_id, url, ngram, start, end, action), the
+n-grams too common to count in ignored/, in clean/TASK.json the rows of each split that no document holds, and in
+index.json what was looked for and how.
 
-An item is found by its runs of 13 words; one of 8 to 12 words by its whole text. Shorter ones are found
-only as a sentence of their own, and are reported but never drop a document.
+An item is found by its runs of 13 words, also across the two sentences of a pair; one of 8 to 12 words by its
+whole text. Shorter ones are found only as a sentence of their own, and are reported but never drop or cut anything.
 
-Run: python -m dataprep.decontaminate documents.jsonl data/glue/all clean.jsonl contamination
+With --action cut a document is kept in pieces, one row for each: `doc_id` and `url` are the document's, and
+`piece_start` and `piece_end` say which characters of it the piece is.
+
+Run: python -m dataprep.decontaminate documents.jsonl clean.jsonl contamination --glue data/glue/all
 """
 
+import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from dataprep.decontamination.cutting import CutRules
 from dataprep.decontamination.hits import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, Findings, count_hits
+from dataprep.decontamination.items import ItemSource, build_index
 from dataprep.decontamination.ngrams import HIT, Index, Windows
-from dataprep.dedup.shingles import find_words
-from dataprep.glue.items import build_index, find_splits
-from dataprep.text.folding import fold_case, raw_texts, text_pieces
+from dataprep.decontamination.plans import PLAN_SCHEMA, cut_plan, keep_part
+from dataprep.decontamination.targets import find_targets, split_name
+from dataprep.glue.items import find_splits
+from dataprep.text.folding import raw_texts, text_pieces
 from pipelines import store
 from pipelines.command import Documents, Output, Part, Source, Table
-from pipelines.config import Count, given
-from pipelines.documents import ShardWriter, TableWriter, extra_fields, read_batches, read_rows
+from pipelines.config import Count, NonNegative, SourcePath, given, to_plain
+from pipelines.documents import (
+    REJECTED,
+    REJECTED_SCHEMA,
+    Row,
+    TableWriter,
+    read_batches,
+    read_rows,
+)
 from pipelines.errors import ConfigError
-from pipelines.manifest import Counts
+from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("numpy", "pyarrow")
 
-RULE = "glue_overlap"
+GLUE_OVERLAP = "glue_overlap"
+TARGET_OVERLAP = "target_overlap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,42 +62,93 @@ class DecontaminateConfig:
     tasks: tuple[str, ...] = ()
     """GLUE tasks to look for; none looks for all that are there."""
     splits: tuple[str, ...] = ("validation", "test")
-    """Splits to look for; validation stands for validation_matched and the like too."""
+    """GLUE splits to look for; validation stands for validation_matched and the like too."""
+    against: tuple[str, ...] = ()
+    """NAME=FILE, any number: texts of your own to look for, one item per line (JSON lines with a text, or plain text;
+    also .gz, .zst). For the command line: a profile names a folder in `targets`."""
+    targets: SourcePath = ""
+    """A folder of such files, or one of them; each is called by its file's name."""
     ngram: Count = 13
     """Words in a run that gives an item away."""
     min_words: Count = 8
     """Items with fewer words are only reported, where they are a sentence of their own."""
     key_threshold: Count = 10
     """Runs of words that are in this many documents or more do not count."""
-    action: Literal["report", "drop"] = "drop"
-    """Drop the documents that hold an item, or only report them."""
+    action: Literal["report", "drop", "cut"] = "drop"
+    """Only report the documents that hold an item, drop them, or cut the item out of them."""
+    cut_margin: NonNegative = 200
+    """Characters that are cut on either side of an item, and then on to the end of a sentence."""
+    cut_min_chars: NonNegative = 200
+    """A piece of a cut document is kept when it is longer than this, in characters."""
+    cut_max_pieces: Count = 10
+    """A document that would be cut into more pieces is dropped."""
+
+    def identity(self) -> dict[str, Any]:
+        """All of it, with the contents of the files of `against` in the place of their paths."""
+        named = [split_name(each) for each in self.against]
+        return {**to_plain(self), "against": [[name, content_hash(file)] for name, file in named]}
+
+    @property
+    def windows(self) -> Windows:
+        """Which runs of words stand for an item."""
+        return Windows(self.ngram, self.min_words)
+
+    @property
+    def cut_rules(self) -> CutRules:
+        """How documents are cut."""
+        return CutRules(self.cut_margin, self.cut_min_chars, self.cut_max_pieces)
+
+
+def check_parameters(params: Mapping[str, Any]) -> None:
+    """Refuse, when parameters are composed, files that the graph cannot depend on."""
+    if params["decontaminate"]["against"]:
+        raise ConfigError(
+            "decontaminate.against: only for the command line, since DVC would not see the files change; put them "
+            "into a folder and name that: decontaminate.targets=FOLDER"
+        )
 
 
 def decontaminate(
     config: DecontaminateConfig,
     run: StageRun,
     documents: Documents,
-    glue: Source,
+    glue: Source | None,
     output: Table,
     contamination: Output,
 ) -> dict[str, Any]:
-    """Index the items, look for them in every shard, count, then drop and report."""
-    windows = Windows(config.ngram, config.min_words)
+    """Index the items, look for them in every shard, count, decide, then keep, drop or cut, and report."""
     if config.min_words > config.ngram:
         raise ConfigError(f"decontaminate.min_words: {config.min_words} is above ngram ({config.ngram}); lower it")
-    files = find_splits(glue.path, config.tasks, config.splits) if given(glue.path) else []
+    sources = find_sources(config, run, glue)
     index = run.scratch / "index"
-    built = run.step(build_index, "index", files, windows, into="index")
+    files = [file for file, _ in sources]
+    built = run.step(build_index, "index", files, [source for _, source in sources], config.windows, into="index")
     searched = [Part(part.name, (part.file,)) for part in documents.parts]
-    run.map(search_part, searched, index, windows, into="hits")
+    run.map(search_part, searched, index, config.windows, into="hits")
     hits = [run.scratch / "hits" / f"{part.name}.npy" for part in documents.parts]
-    common = run.step(count_part, "counts", hits, index, windows, config.key_threshold, into="counts")
-    context = Context(index, run.scratch / "counts", windows, config)
+    common = run.step(count_part, "counts", hits, index, config.windows, config.key_threshold, into="counts")
+    context = Context(index, run.scratch / "counts", config)
     both = [Part(part.name, (part.file, file)) for part, file in zip(documents.parts, hits, strict=True)]
-    run.map(drop_part, both, context, into=output)
-    reported = run.map(report_part, both, context, into=contamination)
+    run.map(plan_part, both, context, into="plans")
+    plans = [run.scratch / "plans" / f"{part.name}.parquet" for part in documents.parts]
+    planned = [Part(part.name, (part.file, plan)) for part, plan in zip(documents.parts, plans, strict=True)]
+    run.map(keep_part, planned, config.action == "cut", into=output)
+    every = [Part(part.name, (*part.files, plan)) for part, plan in zip(both, plans, strict=True)]
+    reported = run.map(report_part, every, context, into=contamination)
     clean = run.step(summarise, "summary", hits, context, into=contamination)
     return {**built.totals, **common.totals, **reported.totals, **clean.totals}
+
+
+def find_sources(config: DecontaminateConfig, run: StageRun, glue: Source | None) -> list[tuple[Path, ItemSource]]:
+    """Every file of items; ConfigError where none is named, or two things have one name."""
+    splits = find_splits(glue.path, config.tasks, config.splits) if glue and given(glue.path) else []
+    targets = find_targets(config.against, given(config.targets))
+    if not glue and not targets:
+        raise ConfigError("decontaminate: nothing to look for; give --glue FOLDER or --against NAME=FILE")
+    for name in sorted(targets.keys() & {file.parent.name for file in splits}):
+        raise ConfigError(f"decontaminate: {targets[name]}: {name} is a GLUE task already; call the target otherwise")
+    found = [(file, ItemSource.of_split(file, run.sha256(file))) for file in splits]
+    return found + [(file, ItemSource.of_target(name, run.sha256(file))) for name, file in targets.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +157,11 @@ class Context:
 
     index: Path
     counts: Path
-    windows: Windows
     config: DecontaminateConfig
 
     def findings(self) -> Findings:
         """The index with what the counts say about it."""
-        return Findings(self.index, self.counts, self.windows, self.config.key_threshold)
+        return Findings(self.index, self.counts, self.config.windows, self.config.key_threshold)
 
 
 def search_part(part: Part, folder: Path, index_folder: Path, windows: Windows) -> Counts:
@@ -103,7 +171,7 @@ def search_part(part: Part, folder: Path, index_folder: Path, windows: Windows) 
     first = 0
     for batch in read_batches(part.file, ["text"]):
         for start, texts in text_pieces(batch.column("text")):
-            found.append(index.search(find_words(fold_case(raw_texts(texts))), first + start))
+            found.append(index.search(raw_texts(texts), first + start))
         first += batch.num_rows
     np.save(folder / f"{part.name}.npy", np.concatenate(found))
     return Counts()
@@ -119,65 +187,83 @@ def count_part(part: Part, folder: Path, index_folder: Path, windows: Windows, t
     return totals
 
 
-def drop_part(part: Part, folder: Path, context: Context) -> Counts:
-    """One shard without the documents that hold an item. `part.files`: documents, hits."""
+def plan_part(part: Part, folder: Path, context: Context) -> Counts:
+    """What becomes of each document of one shard that holds an item. `part.files`: documents, hits."""
     documents, hits_file = part.files
     findings = context.findings()
-    dropped = findings.by_row(findings.counting(np.load(hits_file))) if context.config.action == "drop" else {}
-    with ShardWriter(folder, part.name, extra_fields(documents)) as shard:
-        for number, row in enumerate(read_rows(documents)):
-            if number in dropped:
-                shard.reject(row, RULE, dropped[number])
-            else:
-                shard.keep(row)
-    return shard.counts
+    hits = findings.removing(findings.counting(np.load(hits_file)))
+    items = findings.first_items(hits) if context.config.action != "report" else {}
+    cut = context.config.action == "cut" and bool(items)
+    texts = {n: row["text"] for n, row in enumerate(read_rows(documents, ["text"])) if n in items} if cut else {}
+    with TableWriter(folder / f"{part.name}.parquet", PLAN_SCHEMA) as writer:
+        for row, item in items.items():
+            name = f"{item['task']}/{item['split']}/{item['index']}"
+            rule = GLUE_OVERLAP if findings.is_glue(item["task"]) else TARGET_OVERLAP
+            plan = {"row": row, "rule": rule, "value": name, "starts": [], "ends": []}
+            if cut:
+                plan |= cut_plan(texts[row], findings.spans(hits, row), name, context.config.cut_rules)
+            writer.write(plan)
+    return Counts()
 
 
 def report_part(part: Part, folder: Path, context: Context) -> Counts:
-    """The items found in one shard, with the documents' names. `part.files`: documents, hits."""
-    documents, hits_file = part.files
+    """The items found in one shard, with the documents' names. `part.files`: documents, hits, plan."""
+    documents, hits_file, plan_file = part.files
     findings = context.findings()
     hits = findings.counting(np.load(hits_file))
     wanted = set(hits["row"].tolist())
-    names = {number: row for number, row in enumerate(read_rows(documents, ["doc_id", "url"])) if number in wanted}
+    rows = enumerate(read_rows(documents, ["doc_id", "url"]) if wanted else ())
+    names = {number: row for number, row in rows if number in wanted}
+    actions = {plan["row"]: "drop" if plan["rule"] else "cut" for plan in read_rows(plan_file)}
+    shard = int(part.name.removeprefix("part-"))
     counts = Counts()
     with TableWriter(folder / f"{part.name}.parquet", CONTAMINATION_SCHEMA) as writer:
         for row in findings.rows(hits):
-            drops = row["kind"] != "sentence" and context.config.action == "drop"
-            shard = int(part.name.removeprefix("part-"))
-            writer.write({**row, **names[row["row"]], "shard": shard, "action": "drop" if drops else "report"})
+            action = "report" if row["kind"] == "sentence" else actions.get(row["row"], "report")
+            writer.write({**row, **names[row["row"]], "shard": shard, "action": action})
             counts.total(f"hits_{row['kind']}", 1)
     counts.rows_in, counts.rows_out = writer.rows, writer.rows
     return counts
 
 
 def summarise(part: Part, folder: Path, context: Context) -> Counts:
-    """The ignored n-grams, and for each task the rows of each split that no document holds."""
+    """What was looked for, the ignored n-grams, and for each task the rows of each split that no document holds."""
     findings = context.findings()
+    store.write_json(folder / "index.json", describe_index(findings, context.config))
     with TableWriter(folder / "ignored" / "part-00000.parquet", IGNORED_SCHEMA) as writer:
         for row in findings.ignored():
             writer.write(row)
+    write_broken_lines(findings.broken_lines, folder)
     found = np.zeros(len(findings.items), dtype=bool)
     for file in part.files:
         found[findings.found_items(findings.counting(np.load(file)))] = True
     totals = Counts()
-    for task, splits in clean_rows(findings, found).items():
+    for task, splits in findings.clean_rows(found).items():
         store.write_json(folder / "clean" / f"{task}.json", splits)
         totals.total("clean_items", sum(len(rows) for rows in splits.values()))
     return totals
 
 
-def clean_rows(findings: Findings, found: np.ndarray[Any, Any]) -> dict[str, dict[str, list[int]]]:
-    """Task -> split -> the `index` of every row none of whose texts was found, in ascending order."""
-    rows: dict[tuple[str, str], dict[int, bool]] = {}
-    columns = (findings.items[name].to_pylist() for name in ("task", "split", "index"))
-    for task, split, index, hit in zip(*columns, found.tolist(), strict=True):
-        split_rows = rows.setdefault((task, split), {})
-        split_rows[index] = split_rows.get(index, True) and not hit
-    clean: dict[str, dict[str, list[int]]] = {}
-    for (task, split), split_rows in sorted(rows.items()):
-        clean.setdefault(task, {})[split] = sorted(index for index, is_clean in split_rows.items() if is_clean)
-    return clean
+def write_broken_lines(rows: list[Row], folder: Path) -> None:
+    """The lines of targets that are no items, if any."""
+    if rows:
+        with TableWriter(folder / REJECTED / "part-00000.parquet", REJECTED_SCHEMA) as writer:
+            for row in rows:
+                writer.write({"doc_id": None, **row})
+
+
+def describe_index(findings: Findings, config: DecontaminateConfig) -> dict[str, Any]:
+    """By which rules, from which files and by which version of this stage the index was made."""
+    return {
+        "version": VERSION,
+        "words": "of the text in NFC, case-folded: runs of letters, marks, numbers and connectors",
+        "unicode": unicodedata.unidata_version,
+        "ngram": config.ngram,
+        "min_words": config.min_words,
+        "key_threshold": config.key_threshold,
+        "keys_by_words": {f"{length:02d}": len(table.keys) for length, table in findings.index.tables.items()},
+        "sources": findings.sources,
+    }
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Interval
 
 from pipelines.command import Part, Source, Table
-from pipelines.config import Count, NonNegative, SourcePath, given
+from pipelines.config import Count, NonNegative, TokenizerPath, given
 from pipelines.documents import UNREADABLE_FILE, rejected_rows
 from pipelines.errors import UserError, describe
 from pipelines.manifest import Counts
@@ -51,7 +51,7 @@ class ExtractConfig:
     """Where JSON lines and Parquet files have the text; in Parquet `a.b` is field b of column a."""
     url_key: str = "url"
     """Where they have the URL, if they have one."""
-    tokenizer: SourcePath = ""
+    tokenizer: TokenizerPath = ""
     """For a Megatron .bin: a tokenizer.json, or a folder with a tokenizer's files; empty for those beside it."""
     max_page_bytes: Count = 10_000_000
     """Largest page, decoded from its HTTP encodings; largest text file."""

@@ -17,7 +17,7 @@ from annotated_types import Ge
 from dataprep.sources.hub_client import check_commit, explained
 from pipelines import store
 from pipelines.command import Documents, Output, Part
-from pipelines.config import SourcePath, given
+from pipelines.config import TokenizerPath, given
 from pipelines.documents import read_batches
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
@@ -36,7 +36,7 @@ class TokenizerConfig:
     """train: byte-level BPE on the documents; files: local files; hub: a pinned revision."""
     vocab_size: Annotated[int, Ge(257)] = 50_257
     """Entries of a trained vocabulary, end-of-text included; 256 bytes and end-of-text at least."""
-    files: SourcePath = ""
+    files: TokenizerPath = ""
     """kind files: a tokenizer.json, or a folder with one or with a vocabulary and its merges."""
     hub_id: str = "openai-community/gpt2"
     """kind hub: repository on the Hugging Face Hub."""

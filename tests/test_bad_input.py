@@ -136,7 +136,8 @@ def test_a_bad_document_source_is_one_line_and_the_old_output_stays(
     stage: str, case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     build, message = CASES[case]
-    second = {"tokenize": "tokenizer", "decontaminate": "glue", "remove_duplicates": "groups"}.get(stage)
+    second = {"tokenize": "tokenizer", "remove_duplicates": "groups"}.get(stage)
+    options = ["--glue", str(request.getfixturevalue("glue"))] if stage == "decontaminate" else []
     between = [str(request.getfixturevalue(second))] if second else []
     outputs = [tmp_path / "out"] + [tmp_path / "second"] * (stage in ("split", "decontaminate"))
     for output in outputs:
@@ -145,7 +146,7 @@ def test_a_bad_document_source_is_one_line_and_the_old_output_stays(
     (tmp_path / "bad").mkdir()
     source = build(tmp_path / "bad")
     capsys.readouterr()
-    arguments = [str(source), *between, *map(str, outputs), "--overwrite", "--log-level", "error"]
+    arguments = [str(source), *between, *map(str, outputs), *options, "--overwrite", "--log-level", "error"]
     assert run_command(StageSpec.load(f"dataprep.{stage}"), arguments) == 1
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1

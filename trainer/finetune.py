@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainer.batches import GlueRows
     from trainer.loop import Training
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("torch", "numpy", "safetensors", "tokenizers", "scikit-learn")
 
 
@@ -208,10 +208,13 @@ def score_splits(
         answers = predict(rows["logits"], num_labels)
         scores[split] = score(task, rows["label"], answers, num_labels)
         clean = clean_rows(task, split, contamination)
-        kept = [i for i, index in enumerate(rows["index"]) if clean is not None and index in clean]
-        if kept:
+        if clean is not None:
+            kept = [i for i, index in enumerate(rows["index"]) if index in clean]
             labels = [rows["label"][i] for i in kept]
-            scores[f"{split}_clean"] = score(task, labels, [answers[i] for i in kept], num_labels)
+            found: dict[str, float] = (
+                score(task, labels, [answers[i] for i in kept], num_labels) if kept else {"rows": 0}
+            )
+            scores[f"{split}_clean"] = found
         lines += [
             json.dumps({"split": split, "index": index, "label": label, "prediction": answer, "logits": logits})
             for index, label, answer, logits in zip(rows["index"], rows["label"], answers, rows["logits"], strict=True)

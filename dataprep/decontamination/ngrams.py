@@ -2,27 +2,33 @@
 
 An item with at least `ngram` words is looked for by each of its runs of that many words; one with
 `min_words` to `ngram - 1` words by its whole text; a shorter one only as a sentence of its own, because
-a few common words say little. Words are those of `dataprep.dedup.shingles`, after NFC and case folding.
+a few common words say little. Words are those of `dataprep.dedup.shingles`, after NFC and case folding; hits
+are told in characters of the text as it is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dataprep.dedup.shingles import BASE, Words, mix, word_hashes
+from dataprep.decontamination.offsets import OffsetMap
+from dataprep.dedup.shingles import BASE, Words, find_words, mix, word_hashes
+from dataprep.text.folding import Texts, fold_case
 
 Array = np.ndarray[Any, Any]
 
 KEY = np.dtype([("key", "<u8"), ("item", "<u4"), ("start", "<u4")])
 """A run of words of an item: its hash, the item, and the item's word at which it starts."""
-HIT = np.dtype([("row", "<u8"), ("length", "<u4"), ("key", "<u4"), ("start", "<u4")])
-"""A document's row that holds key number `key` among those of `length` words, first at word `start`."""
+HIT = np.dtype([("row", "<u8"), ("length", "<u4"), ("key", "<u4"), ("word", "<u4"), ("start", "<u8"), ("end", "<u8")])
+"""A row that holds key number `key` among those of `length` words, at word `word`: characters `start` to `end`."""
 
 _BITS_PER_KEY = 16
-_SENTENCE_ENDS = b".!?"
+_STOPS = np.isin(np.arange(256), np.frombuffer(b".!?", np.uint8))
+"""Whether a byte ends a sentence where no word follows."""
+_BREAKS = _STOPS | (np.arange(256) == ord("\n"))
+"""Whether a byte may end a sentence at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +46,7 @@ class Windows:
         """The keys of the items in `words` by their length in words; items are numbered from `first_item`."""
         counts = np.diff(words.first)
         found: dict[int, Array] = {}
-        states = _running_hashes(word_hashes(words), self.ngram)
-        for length, hashes in enumerate(states, start=1):
+        for length, state in enumerate(_running_states(word_hashes(words), self.ngram), start=1):
             items = np.flatnonzero(counts >= length if length == self.ngram else counts == length)
             runs = counts[items] - length + 1
             ends = np.cumsum(runs)
@@ -49,20 +54,35 @@ class Windows:
                 continue
             keys = np.empty(int(ends[-1]), dtype=KEY)
             keys["start"] = np.arange(len(keys)) - np.repeat(ends - runs, runs)
-            keys["key"] = hashes[np.repeat(words.first[:-1][items], runs) + keys["start"]]
+            keys["key"] = mix(state[np.repeat(words.first[:-1][items], runs) + keys["start"]])
             keys["item"] = np.repeat(items, runs) + first_item
             found[length] = keys
         return found
 
+    def joined_keys(self, words: Words, first_item: int, field_counts: Sequence[Array]) -> dict[int, Array]:
+        """Those keys of items of several fields end to end that no single field has: runs over a field's end.
 
-def _running_hashes(units: Array, longest: int) -> Iterator[Array]:
-    """Hashes of all runs of 1, 2, ... `longest` words: entry j is that of the run which starts at word j."""
+        `field_counts` has the number of words of each item in each field.
+        """
+        ends = np.cumsum(np.stack(list(field_counts)), axis=0)[:-1]
+        found: dict[int, Array] = {}
+        for length, keys in self.item_keys(words, first_item).items():
+            edges = ends[:, keys["item"] - first_item]
+            crosses = ((keys["start"] < edges) & (edges < keys["start"] + length)).any(axis=0)
+            if crosses.any():
+                found[length] = keys[crosses]
+        return found
+
+
+def _running_states(units: Array, longest: int) -> Iterator[Array]:
+    """Before the last mix, the hashes of all runs of 1, 2, ... `longest` words: entry j starts at word j."""
     state = units.copy()
     for length in range(1, longest + 1):
         if length > 1:
-            state = state[: max(0, len(units) - length + 1)] * np.uint64(BASE)
+            state = state[: max(0, len(units) - length + 1)]
+            state *= np.uint64(BASE)
             state += units[length - 1 :][: len(state)]
-        yield mix(state)
+        yield state
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +99,8 @@ class KeyTable:
 
     @classmethod
     def build(cls, entries: Array) -> "KeyTable":
-        """From the keys of all items, in any order."""
-        entries = entries[np.lexsort((entries["start"], entries["item"], entries["key"]))]
+        """From the keys of all items, in order of item and start."""
+        entries = entries[np.argsort(entries["key"], kind="stable")]
         last = np.concatenate((entries["key"][1:] != entries["key"][:-1], [True]))[: len(entries)]
         keys = entries["key"][last]
         size = 1 << max(10, int(len(keys) * _BITS_PER_KEY - 1).bit_length())
@@ -102,6 +122,14 @@ class KeyTable:
         """The items with this key, and where it starts in them: an array of KEY."""
         return self.entries[int(self.ends[key - 1]) if key else 0 : int(self.ends[key])]
 
+    def entries_of(self, keys: Array) -> tuple[Array, Array]:
+        """The entries of many keys one after the other, and how many each key has."""
+        stops = self.ends[keys]
+        firsts = np.where(keys > 0, self.ends[np.maximum(keys, 1) - 1], 0)
+        counts = stops - firsts
+        ends = np.cumsum(counts)
+        return self.entries[np.arange(counts.sum()) + np.repeat(firsts - (ends - counts), counts)], counts
+
     def save(self, folder: Path, length: int) -> None:
         """Write the table of one length."""
         for name in ("keys", "ends", "entries", "filter"):
@@ -122,33 +150,58 @@ class Index:
         lengths = sorted(int(path.stem.removeprefix("keys-")) for path in folder.glob("keys-*.npy"))
         self.tables = {length: KeyTable.load(folder, length) for length in lengths}
 
-    def search(self, words: Words, first_row: int) -> Array:
-        """All hits in the texts of `words`, each key once per text, sorted by (row, length, key)."""
+    def search(self, texts: Texts, first_row: int) -> Array:
+        """All hits in `texts`, sorted by (row, length, key, word)."""
+        words = find_words(fold_case(texts))
         starts_sentence, ends_sentence = sentence_edges(words)
         found: list[Array] = [np.empty(0, HIT)]
-        for length, hashes in enumerate(_running_hashes(word_hashes(words), max(self.tables, default=0)), start=1):
-            if length not in self.tables or not len(hashes):
+        for length, state in enumerate(_running_states(word_hashes(words), max(self.tables, default=0)), start=1):
+            if length not in self.tables or not len(state):
                 continue
             if self.windows.kind(length) == "sentence":
-                places = np.flatnonzero(starts_sentence[: len(hashes)] & ends_sentence[length - 1 :])
-                hit, key = self.tables[length].find(hashes[places])
+                places = np.flatnonzero(starts_sentence[: len(state)] & ends_sentence[length - 1 :])
+                hit, key = self.tables[length].find(mix(state[places]))
                 hit = places[hit]
             else:
-                hit, key = self.tables[length].find(hashes)
-            found.append(_hits(words, hit, key, length, first_row))
+                hit, key = self.tables[length].find(mix(state))
+            found.append(_hits(words, hit, key, length))
         hits = np.concatenate(found)
-        return hits[np.lexsort((hits["start"], hits["key"], hits["length"], hits["row"]))]
+        hits = hits[np.lexsort((hits["word"], hits["key"], hits["length"], hits["row"]))]
+        _set_spans(hits, texts, words)
+        hits["row"] += np.uint64(first_row)
+        return hits
 
 
-def _hits(words: Words, places: Array, keys: Array, length: int, first_row: int) -> Array:
-    """As an array of HIT, without runs that reach into the next text, the first of each key per text."""
+def _hits(words: Words, places: Array, keys: Array, length: int) -> Array:
+    """As an array of HIT without spans, without runs that reach into the next text."""
     text = np.searchsorted(words.first, places, side="right") - 1
     within = places + length <= words.first[text + 1]
-    hits = np.empty(int(within.sum()), dtype=HIT)
-    hits["row"], hits["key"], hits["length"] = text[within] + first_row, keys[within], length
-    hits["start"] = (places - words.first[text])[within]
-    _, first = np.unique(hits[["row", "key"]], return_index=True)
-    return hits[np.sort(first)]
+    hits = np.zeros(int(within.sum()), dtype=HIT)
+    hits["row"], hits["key"], hits["length"] = text[within], keys[within], length
+    hits["word"] = (places - words.first[text])[within]
+    return hits
+
+
+def _set_spans(hits: Array, texts: Texts, words: Words) -> None:
+    """The characters of each hit in its text as it is; `hits` are sorted by row. Texts without hits cost nothing."""
+    rows, firsts = np.unique(hits["row"], return_index=True)
+    stops = np.append(firsts[1:], len(hits))[: len(firsts)]
+    for row, start, stop in zip(rows.tolist(), firsts.tolist(), stops.tolist(), strict=True):
+        own = hits[start:stop]
+        first = words.first[row] + own["word"]
+        last = first + own["length"] - 1
+        offsets, begin = OffsetMap.of(texts.encoded(row)), words.texts.starts[row]
+        own["start"] = offsets.first_characters(words.starts[first] - begin)
+        own["end"] = offsets.last_characters(words.starts[last] + words.lengths[last] - begin)
+
+
+def first_of_each(hits: Array) -> Array:
+    """Of sorted hits, the first of each key in each row."""
+    first = np.ones(len(hits), dtype=bool)
+    for column in ("row", "length", "key"):
+        first[1:] &= hits[column][1:] == hits[column][:-1]
+    first[1:] = ~first[1:]
+    return hits[first]
 
 
 def sentence_edges(words: Words) -> tuple[Array, Array]:
@@ -157,13 +210,13 @@ def sentence_edges(words: Words) -> tuple[Array, Array]:
     A sentence ends at a line break, at the end of the text, and at . ! or ? before anything but a word.
     """
     data = words.texts.data
-    stops = np.isin(data, np.frombuffer(_SENTENCE_ENDS, np.uint8))
-    breaks = np.flatnonzero(stops | (data == ord("\n")))
-    passed = np.searchsorted(breaks, words.starts)
-    begins = np.ones(len(words.starts), dtype=bool)
-    begins[1:] = passed[1:] != passed[:-1]
+    breaks = np.flatnonzero(_BREAKS[data])
+    # The first word after each break; where several breaks stand together, one word.
+    begins = np.zeros(len(words.starts) + 1, dtype=bool)
+    begins[np.searchsorted(words.starts, breaks)] = True
+    begins = begins[:-1]
     # "3.14" and "example.com": the stop touches words on both sides.
     touching = np.flatnonzero(words.starts[1:] == words.starts[:-1] + words.lengths[:-1] + 1) + 1
-    begins[touching[stops[words.starts[touching] - 1]]] = False
+    begins[touching[_STOPS[data[words.starts[touching] - 1]]]] = False
     begins[words.first[:-1][words.first[:-1] < len(begins)]] = True
     return begins, np.append(begins[1:], True)[: len(begins)]

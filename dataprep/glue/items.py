@@ -1,38 +1,17 @@
-"""GLUE items to look for in documents: every text of every row of some splits, and their index.
+"""GLUE items to look for in documents: every text column of some splits.
 
 Reads the folder of glue_download: TASK/SPLIT.parquet with `index`, `label` and text columns of any name.
-The index is a folder of NumPy tables (`dataprep.decontamination.ngrams`) and items.parquet, whose row number is the
-item.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from dataprep.decontamination.ngrams import KeyTable, Windows
-from dataprep.dedup.shingles import Words, find_words
-from dataprep.text.folding import fold_case, raw_texts
-from pipelines.command import Part
-from pipelines.documents import REJECTED, read_batches
+from pipelines.documents import REJECTED, open_parquet, read_batches
 from pipelines.errors import ConfigError, UserError, did_you_mean
-from pipelines.manifest import Counts
 
-Array = np.ndarray[Any, Any]
-
-ITEM_SCHEMA = pa.schema(
-    [
-        pa.field("task", pa.string()),
-        pa.field("split", pa.string()),
-        pa.field("index", pa.int64()),
-        pa.field("field", pa.string()),
-        pa.field("words", pa.string()),
-    ]
-)
-"""One text of one row; `words` are its words, folded, with single spaces between them."""
+INDEX = "index"
 
 
 def find_splits(folder: Path, tasks: Sequence[str], splits: Sequence[str]) -> list[Path]:
@@ -60,26 +39,15 @@ def _is_split(file: Path, split: str) -> bool:
     return file.stem == split or file.stem.startswith(f"{split}_")
 
 
-def build_index(part: Part, folder: Path, windows: Windows) -> Counts:
-    """The index of all texts in `part.files`, one file per split."""
-    counts = Counts()
-    keys: dict[int, list[Array]] = {}
-    first_item = 0
-    with pq.ParquetWriter(str(folder / "items.parquet"), ITEM_SCHEMA, compression="zstd") as writer:
-        for file in part.files:
-            for batch in read_batches(file):
-                for field in text_columns(batch.schema):
-                    words = find_words(fold_case(raw_texts(batch.column(field).cast(pa.string()))))
-                    for length, found in windows.item_keys(words, first_item).items():
-                        keys.setdefault(length, []).append(found)
-                    writer.write_table(_item_table(file, batch, field, words))
-                    first_item += batch.num_rows
-    for length in sorted(keys):
-        table = KeyTable.build(np.concatenate(keys[length]))
-        table.save(folder, length)
-        counts.total(f"keys_{windows.kind(length)}", len(table.keys))
-    counts.total("items", first_item)
-    return counts
+def read_split(file: Path) -> Iterator[tuple[list[int], dict[str, pa.Array]]]:
+    """The rows of one split, some at a time: their `index`, and their texts by column."""
+    with open_parquet(file) as opened:
+        schema = opened.schema_arrow
+    fields = text_columns(schema)
+    if INDEX not in schema.names or not fields:
+        raise UserError(f"{file}: no split of a task: expected {INDEX!r} and columns of text, found {schema.names}")
+    for batch in read_batches(file, [INDEX, *fields]):
+        yield batch.column(INDEX).to_pylist(), {field: batch.column(field).cast(pa.string()) for field in fields}
 
 
 def text_columns(schema: pa.Schema) -> list[str]:
@@ -89,16 +57,3 @@ def text_columns(schema: pa.Schema) -> list[str]:
         for field in schema
         if field.name != "label" and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
     ]
-
-
-def _item_table(file: Path, batch: pa.RecordBatch, field: str, words: Words) -> pa.Table:
-    spans = zip(words.first[:-1].tolist(), words.first[1:].tolist(), strict=True)
-    rows = batch.num_rows
-    columns = {
-        "task": [file.parent.name] * rows,
-        "split": [file.stem] * rows,
-        "index": batch.column("index"),
-        "field": [field] * rows,
-        "words": [words.text(start, stop) for start, stop in spans],
-    }
-    return pa.table(columns, schema=ITEM_SCHEMA)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dataprep.sources.passed_names import given_name
 from dataprep.sources.records import Broken, Record, Text
-from pipelines.documents import BrokenLineError, read_jsonl
+from pipelines.jsonl import BrokenLineError, read_jsonl
 
 
 def read_json_lines(file: Path, text_key: str, url_key: str) -> Iterator[Record]:

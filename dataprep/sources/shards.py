@@ -5,9 +5,12 @@ from types import TracebackType
 
 from dataprep.sources.records import Broken, Skipped, Text
 from dataprep.url_lists.domains import registered_domain
-from pipelines.documents import DOCUMENT_SCHEMA, INGEST_ROWS, REJECTED, REJECTED_SCHEMA, TableWriter
+from pipelines.documents import DOCUMENT_SCHEMA, REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.identity import document_id, split_url
 from pipelines.manifest import Counts
+
+INGEST_ROWS = 20_000
+"""Documents per shard: part of the result, so a constant and not an option."""
 
 
 class DocumentShards:

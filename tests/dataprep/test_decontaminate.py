@@ -1,9 +1,13 @@
-"""decontaminate as a command: what drops a document, what is only reported, what stays clean."""
+"""decontaminate as a command: what drops or cuts a document, what is only reported, what stays clean."""
 
+import gzip
 import json
 import os
+import pickle
+import re
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dataprep.decontaminate import VERSION, Context, DecontaminateConfig, check_parameters
 from dataprep.decontamination.hits import CONTAMINATION_SCHEMA
 from pipelines import store
 from pipelines.command import StageSpec
+from pipelines.errors import ConfigError
+from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
 
 ROOT = Path(__file__).parents[2]
@@ -60,18 +67,26 @@ def write_documents(path: Path, texts: Sequence[str]) -> Path:
     return path
 
 
+def run(*arguments: object) -> int:
+    words = [str(argument) for argument in (*arguments, "--workers", 1, "--log-level", "error")]
+    return run_command(StageSpec.load("dataprep.decontaminate"), words)
+
+
 def decontaminate(folder: Path, texts: Sequence[str], *options: object) -> tuple[set[str], dict[str, str], list[Any]]:
     """URLs kept; URL -> value of those dropped; rows of the contamination report."""
     documents = write_documents(folder / "documents.jsonl", texts)
-    arguments = [documents, folder / "glue", folder / "out", folder / "found", "--stats", folder / "stats.json"]
-    arguments += ["--workers", 1, "--log-level", "error", "--overwrite", *options]
-    assert run_command(StageSpec.load("dataprep.decontaminate"), [str(argument) for argument in arguments]) == 0
+    paths = [documents, folder / "out", folder / "found", "--stats", folder / "stats.json", "--overwrite"]
+    glue = ["--glue", folder / "glue"] if (folder / "glue").exists() else []
+    assert run(*paths, *glue, *options) == 0
     kept = {row["url"][-1] for row in pq.read_table(folder / "out" / "part-00000.parquet").to_pylist()}
     rejected = folder / "out" / "rejected" / "part-00000.parquet"
     rows = pq.read_table(rejected).to_pylist() if rejected.exists() else []
-    assert {row["rule"] for row in rows} <= {"glue_overlap"}
+    assert {row["rule"] for row in rows} <= {"glue_overlap", "target_overlap", "too_many_pieces", "nothing_left"}
     found = pq.read_table(folder / "found" / "part-00000.parquet")
     assert found.schema.equals(CONTAMINATION_SCHEMA)
+    for row in found.to_pylist():
+        span = texts[row["row"]][row["start"] : row["end"]]
+        assert re.findall(r"\w+", unicodedata.normalize("NFC", span).casefold()) == row["ngram"].split()
     return kept, {row["url"][-1]: row["value"] for row in rows}, found.to_pylist()
 
 
@@ -191,17 +206,216 @@ def test_wrong_parameters_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     documents = write_documents(tmp_path / "documents.jsonl", [LONG])
-    arguments = [documents, tmp_path / "glue", tmp_path / "out", tmp_path / "found", "--workers", 1, *options]
-    assert run_command(StageSpec.load("dataprep.decontaminate"), [str(argument) for argument in arguments]) == 2
+    assert run(documents, tmp_path / "out", tmp_path / "found", "--glue", tmp_path / "glue", *options) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_glue_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documents = write_documents(tmp_path / "documents.jsonl", [LONG])
     (tmp_path / "empty").mkdir()
-    arguments = [documents, tmp_path / "empty", tmp_path / "out", tmp_path / "found", "--workers", 1]
-    assert run_command(StageSpec.load("dataprep.decontaminate"), [str(argument) for argument in arguments]) == 1
+    assert run(documents, tmp_path / "out", tmp_path / "found", "--glue", tmp_path / "empty") == 1
     assert "holds no TASK/SPLIT.parquet" in capsys.readouterr().err
+
+
+def test_nothing_to_look_for_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = write_documents(tmp_path / "documents.jsonl", [LONG])
+    assert run(documents, tmp_path / "out", tmp_path / "found") == 2
+    assert "nothing to look for; give --glue FOLDER or --against NAME=FILE" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("glue")
+def test_a_pair_is_also_found_across_its_two_sentences(tmp_path: Path) -> None:
+    text = f"and frozen over. {' '.join(LONG.split()[-9:])} Something else entirely in these. More words."
+    kept, dropped, found = decontaminate(tmp_path, [text, text.replace("Something", "")])
+    assert kept == {"1"}
+    assert dropped == {"0": "mrpc/validation/0"}
+    assert [(row["field"], row["kind"]) for row in found] == [("sentence1+sentence2", "ngram")]
+    assert clean_rows(tmp_path, "mrpc") == {"test": [0], "validation": [1, 2]}
+
+
+SENTENCES = [
+    f"This is sentence {number} of a page about mills, and it says that the wheel turns." for number in range(99)
+]
+
+
+def cut_pieces(folder: Path) -> list[dict[str, Any]]:
+    return pq.read_table(folder / "out" / "part-00000.parquet").to_pylist()
+
+
+@pytest.mark.usefixtures("glue")
+def test_cut_keeps_a_document_in_pieces_that_say_where_they_stood(tmp_path: Path) -> None:
+    before, after = " ".join(SENTENCES[:8]), " ".join(SENTENCES[8:16])
+    hit = LONG.upper()
+    texts = [f"İİ {before} {hit} {after}", "No item is here.", f"Oh! {SHORT}. Yes."]
+    kept, dropped, found = decontaminate(tmp_path, texts, "--action", "cut")
+    assert kept == {"0", "1", "2"}
+    assert dropped == {}
+    assert [(row["row"], row["action"]) for row in found] == [(0, "cut"), (2, "report")]
+    pieces = cut_pieces(tmp_path)
+    assert [piece["url"][-1] for piece in pieces] == ["0", "0", "1", "2"]
+    assert len({piece["doc_id"] for piece in pieces}) == 3
+    for piece in pieces:
+        assert piece["text"] == texts[int(piece["url"][-1])][piece["piece_start"] : piece["piece_end"]]
+    first, second = pieces[:2]
+    assert first["text"] == f"İİ {' '.join(SENTENCES[:5])}"  # 200 characters are two and a half sentences
+    assert second["text"] == " ".join(SENTENCES[11:16])
+    assert texts[0][first["piece_end"] : second["piece_start"]].count(hit) == 1
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert (stats["in"], stats["out"]) == (3, 4)
+    assert (stats["totals"]["cut_documents"], stats["totals"]["pieces"]) == (1, 2)
+
+
+@pytest.mark.usefixtures("glue")
+def test_cut_drops_what_is_left_in_too_many_pieces_or_not_at_all(tmp_path: Path) -> None:
+    filler = " ".join(SENTENCES[:12])
+    texts = [LONG, f"{filler} {LONG} {filler} {LONG} {filler}", f"{filler} {LONG} {filler}"]
+    kept, dropped, found = decontaminate(tmp_path, texts, "--action", "cut", "--cut-max-pieces", 2)
+    assert kept == {"2"}
+    assert dropped == {"0": "mrpc/validation/0", "1": "3 pieces without mrpc/validation/0"}
+    assert [row["action"] for row in found] == ["drop", "drop", "cut"]
+    rejected = pq.read_table(tmp_path / "out" / "rejected" / "part-00000.parquet")
+    assert rejected["rule"].to_pylist() == ["nothing_left", "too_many_pieces"]
+
+
+@pytest.mark.usefixtures("glue")
+def test_pieces_that_are_cut_again_keep_the_offsets_of_the_first_text(tmp_path: Path) -> None:
+    filler = " ".join(SENTENCES[:9])
+    text = f"{filler} {LONG} {filler} {SECOND}. {filler}"
+    decontaminate(tmp_path, [text], "--action", "cut", "--splits", "validation", "--key-threshold", 2)
+    only = tmp_path / "second.txt"
+    only.write_text(" ".join(SENTENCES[4].split()[:13]))
+    outputs = [tmp_path / "again", tmp_path / "found2"]
+    assert (
+        run(
+            tmp_path / "out",
+            *outputs,
+            "--against",
+            f"second={only}",
+            "--action",
+            "cut",
+            "--cut-margin",
+            0,
+            "--cut-min-chars",
+            0,
+        )
+        == 0
+    )
+    pieces = pq.read_table(outputs[0] / "part-00000.parquet").to_pylist()
+    assert len(pieces) > 2
+    assert [text[piece["piece_start"] : piece["piece_end"]] for piece in pieces] == [piece["text"] for piece in pieces]
+
+
+def test_texts_of_the_users_own_are_looked_for_without_any_glue(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl.gz").write_bytes(gzip.compress(json.dumps({"text": LONG}).encode() + b"\nbroken\n"))
+    (tmp_path / "other.txt").write_text(f"{TEN}\n\n{SECOND}\n")
+    targets = ["--against", f"mine={tmp_path / 'mine.jsonl.gz'}", f"other={tmp_path / 'other.txt'}"]
+    kept, dropped, found = decontaminate(tmp_path, [LONG, f"so: {TEN}", "clean"], *targets)
+    assert kept == {"2"}
+    assert dropped == {"0": "mine/items/1", "1": "other/items/1"}
+    assert [(row["task"], row["split"], row["index"], row["kind"]) for row in found] == [
+        ("mine", "items", 1, "ngram"),
+        ("other", "items", 1, "whole"),
+    ]
+    rules = pq.read_table(tmp_path / "out" / "rejected" / "part-00000.parquet")["rule"].to_pylist()
+    assert rules == ["target_overlap", "target_overlap"]
+    assert clean_rows(tmp_path, "other") == {"items": [3]}
+    broken = pq.read_table(tmp_path / "found" / "rejected" / "part-00000.parquet").to_pylist()
+    assert [(row["url"], row["rule"]) for row in broken] == [("mine:2", "invalid_json")]
+
+
+@pytest.mark.usefixtures("glue")
+def test_targets_of_a_folder_go_beside_glue_under_other_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "targets"
+    folder.mkdir()
+    (folder / "mine.txt").write_text(TEN)
+    _, _, found = decontaminate(tmp_path, [TEN], "--targets", folder)
+    assert [row["task"] for row in found] == ["mrpc", "mine"]
+    (folder / "mine.txt").rename(folder / "sst2.txt")
+    documents = write_documents(tmp_path / "documents.jsonl", [LONG])
+    outputs = [tmp_path / "out2", tmp_path / "found2"]
+    assert run(documents, *outputs, "--glue", tmp_path / "glue", "--targets", folder) == 2
+    assert "sst2 is a GLUE task already; call the target otherwise" in capsys.readouterr().err
+
+
+def test_the_index_says_by_which_rules_from_which_files_it_was_made(tmp_path: Path, glue: Path) -> None:
+    decontaminate(tmp_path, [LONG])
+    index = json.loads((tmp_path / "found" / "index.json").read_text())
+    assert (index["version"], index["ngram"], index["min_words"], index["key_threshold"]) == (VERSION, 13, 8, 10)
+    digests = {(each["task"], each["split"]): each["sha256"] for each in index["sources"]}
+    names = [("mrpc", "test"), ("mrpc", "validation"), ("sst2", "validation")]
+    assert digests == {(task, split): store.sha256(glue / task / f"{split}.parquet") for task, split in names}
+
+
+def test_another_target_under_the_same_path_is_another_run(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    identities: list[dict[str, Any]] = []
+    for content in (LONG, SECOND):
+        file.write_text(content)
+        identities.append(DecontaminateConfig(against=(f"mine={file}",)).identity())
+    moved = file.rename(tmp_path / "moved.txt")
+    assert identities[0] != identities[1] == DecontaminateConfig(against=(f"mine={moved}",)).identity()
+
+
+def test_files_that_the_graph_would_not_see_are_refused_in_a_profile() -> None:
+    with pytest.raises(ConfigError, match=r"name that: decontaminate\.targets=FOLDER"):
+        check_parameters({"decontaminate": {"against": ["a=b.txt"]}})
+    check_parameters({"decontaminate": {"against": []}})
+
+
+@pytest.mark.usefixtures("glue")
+def test_shards_without_rows_and_a_document_of_megabytes(tmp_path: Path) -> None:
+    """An empty shard comes out empty; a hit at the end of a long text has its right place."""
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    fill = "mill wheel 水 Ünï water.\n" * 20_000
+    schema = pa.schema([("doc_id", pa.binary(16)), *((name, pa.string()) for name in ("url", "text", "source"))])
+    rows = [{"doc_id": bytes(16), "url": "http://mill.test/0", "text": f"{fill}{LONG}. {fill}", "source": ""}]
+    for number, table in enumerate((schema.empty_table(), pa.Table.from_pylist(rows, schema))):
+        pq.write_table(table, folder / f"part-{number:05d}.parquet")
+    Manifest(
+        {file.name: FileEntry(1, file.stat().st_size, store.sha256(file)) for file in sorted(folder.glob("*.parquet"))},
+        Counts(),
+    ).save(folder / "manifest.json")
+    outputs = [tmp_path / "out", tmp_path / "found"]
+    assert run(folder, *outputs, "--glue", tmp_path / "glue", "--action", "cut") == 0
+    assert pq.read_metadata(outputs[0] / "part-00000.parquet").num_rows == 0
+    (hit,) = pq.read_table(outputs[1] / "part-00001.parquet").to_pylist()
+    assert (hit["shard"], hit["row"], hit["start"]) == (1, 0, len(fill))
+    pieces = pq.read_table(outputs[0] / "part-00001.parquet").to_pylist()
+    assert [rows[0]["text"][piece["piece_start"] : piece["piece_end"]] for piece in pieces] == [
+        piece["text"] for piece in pieces
+    ]
+    assert len(pieces) == 2
+
+
+def test_broken_lines_and_items_too_short_for_any_run_of_words_are_no_crash(tmp_path: Path) -> None:
+    """Defect 25: a line that is no JSON, and a dictionary without an n-gram, ended the original."""
+    (tmp_path / "documents.jsonl").write_text(json.dumps({"text": f"{SHORT}. More."}) + "\nno JSON\n")
+    (tmp_path / "mine.txt").write_text(SHORT)
+    arguments = [tmp_path / "out", tmp_path / "found", "--against", f"mine={tmp_path / 'mine.txt'}", "--action", "cut"]
+    assert run(tmp_path / "documents.jsonl", *arguments, "--stats", tmp_path / "stats.json") == 0
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert (stats["in"], stats["out"], stats["rejected"]) == (2, 1, {"invalid_json": 1})
+    assert (stats["keys_sentence"], stats["hits_sentence"]) == (1, 1)
+
+
+def test_a_run_is_told_where_the_index_is_and_never_sent_it(tmp_path: Path) -> None:
+    """Defect 25: the original sent its whole dictionary with every 500 lines."""
+    config = DecontaminateConfig()
+    assert len(pickle.dumps(Context(tmp_path, tmp_path, config))) < 2000
+
+
+@pytest.mark.usefixtures("glue")
+def test_documents_of_one_id_are_cut_each_for_itself(tmp_path: Path) -> None:
+    text = f"{' '.join(SENTENCES[:9])} {LONG} {' '.join(SENTENCES[9:18])}"
+    paths = [tmp_path / "documents.jsonl", tmp_path / "out", tmp_path / "found"]
+    paths[0].write_text(2 * (json.dumps({"text": text, "url": "http://mill.test/0"}) + "\n"))
+    assert run(*paths, "--glue", tmp_path / "glue", "--action", "cut") == 0
+    pieces = cut_pieces(tmp_path)
+    assert len(pieces) == 4
+    assert pieces[:2] == pieces[2:]
 
 
 def test_workers_and_hash_seed_change_no_byte(tmp_path: Path, glue: Path) -> None:
@@ -212,7 +426,8 @@ def test_workers_and_hash_seed_change_no_byte(tmp_path: Path, glue: Path) -> Non
     digests: list[dict[str, str]] = []
     for workers, seed in ((1, "1"), (2, "2")):
         outputs = [tmp_path / f"{name}{workers}" for name in ("out", "found")]
-        command = [sys.executable, "-m", "dataprep.decontaminate", folder, glue, *outputs, "--workers", workers]
+        command = [sys.executable, "-m", "dataprep.decontaminate", folder, *outputs, "--glue", glue]
+        command += ["--workers", workers, "--action", "cut", "--cut-min-chars", 0]
         environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
         subprocess.run([str(word) for word in command], cwd=ROOT, env=environment, check=True, capture_output=True)
         files = [(output, file) for output in outputs for file in store.list_files(output)]

@@ -17,13 +17,14 @@ import pytest
 from datasketch import MinHash
 
 from dataprep.dedup.pairs import PAIR_SCHEMA
-from dataprep.dedup.shingles import Shingle, find_shingles
+from dataprep.dedup.shingles import Shingle, distinct_shingles
 from dataprep.dedup.signatures import SignatureMeta, Signer, read_meta
 from dataprep.text.folding import fold_texts, raw_texts
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.errors import ConfigError, UserError
 from pipelines.stage import run_command
+from tests.dataprep.kernels import KERNELS, using
 
 ROOT = Path(__file__).parents[2]
 ARTICLES = ROOT.parent / "shared" / "data" / "dedup" / "minhash-articles"
@@ -53,8 +54,8 @@ def found_pairs(output: Path) -> dict[Pair, float]:
 
 def exact_join(texts: list[str], threshold: float, kind: str = "word:5") -> dict[Pair, float]:
     """All pairs at or above the threshold, by counting the shingles that each two texts share."""
-    shingles = find_shingles(fold_texts(raw_texts(texts)), Shingle.parse(kind))
-    sets = [set(shingles.distinct(number).tolist()) for number in range(len(texts))]
+    shingles = distinct_shingles(fold_texts(raw_texts(texts)), Shingle.parse(kind))
+    sets = [set(shingles.of(number).tolist()) for number in range(len(texts))]
     holders: dict[int, list[int]] = defaultdict(list)
     for number, hashes in enumerate(sets):
         for shingle in hashes:
@@ -174,6 +175,23 @@ def test_stats_report_the_banding_its_recall_and_what_was_compared(found: Path) 
     assert stats["candidate_pairs"] >= stats["verified_candidates"] > 0
 
 
+def test_the_s_curve_and_the_expected_recall_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = write_texts(tmp_path / "d.jsonl", ["a b c"])
+    find(documents, tmp_path / "o", "--log-level", "info")
+    line = "20 bands of 5 rows: expected recall 0.975 at Jaccard 0.7; S-curve 0.1: 0.000, 0.2: 0.006, 0.3: 0.047"
+    assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_bands_reach_texts_of_one_size_at_the_threshold_of_every_mode(tmp_path: Path, mode: str) -> None:
+    # Right at 0.7 of either text's shingles two texts of one size share 0.54 of the union: the bands are for that.
+    documents = write_texts(tmp_path / "d.jsonl", ["a b c"])
+    find(documents, tmp_path / "o", "--jaccard", mode, "--stats", tmp_path / "stats.json")
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert stats["expected_recall"] >= 0.97
+    assert 1 - (1 - (0.7 / 1.3) ** stats["rows"]) ** stats["bands"] == pytest.approx(stats["expected_recall"], abs=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["char:5", "word:2"])
 def test_other_shingles_find_the_pairs_of_their_own_exact_join(kind: str, tmp_path: Path) -> None:
     texts = corpus(3, originals=12, copies=3, words=60)
@@ -243,6 +261,19 @@ def test_workers_hash_seed_and_memory_budget_change_no_byte(
     subprocess.run([str(word) for word in command], cwd=ROOT, env=environment, check=True, capture_output=True)
     assert digests(tmp_path / "got") == digests(expected)
     assert (tmp_path / "got.json").read_text() == (tmp_path / "expected.json").read_text()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_kernel_changes_no_byte_and_stands_in_the_log_and_the_provenance(
+    texts: list[str], found: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = write_texts(tmp_path / "documents.jsonl", texts)
+    with using(name):
+        output = find(documents, tmp_path / "pairs", "--stats", tmp_path / "stats.json", "--log-level", "info")
+    assert digests(output) == digests(found)
+    assert (tmp_path / "stats.json").read_text() == (found.parent / "stats.json").read_text()
+    assert json.loads((tmp_path / "stats.provenance.json").read_text())["kernel"] == name
+    assert f"by the kernel {name}" in capsys.readouterr().err
 
 
 def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.dedup.pairs import PAIR_METADATA, PAIR_SCHEMA, write_table
+from pipelines import store
 from pipelines.command import StageSpec
+from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
 
 
@@ -19,9 +21,12 @@ def stage(name: str, *arguments: object) -> int:
     return run_command(StageSpec.load(f"dataprep.{name}"), words)
 
 
-def document(row: int, suffix: str, *, url: str | None = None, length: int = 100) -> dict[str, Any]:
-    names = {"shard": 0, "row": row, "doc_id": bytes([row]) * 16, "length": length}
+def document(
+    row: int, suffix: str, *, url: str | None = None, length: int = 100, corpus: str = "", source: str = "web"
+) -> dict[str, Any]:
+    names: dict[str, Any] = {"shard": 0, "row": row, "doc_id": bytes([row]) * 16, "length": length}
     names["url"] = f"http://mill.test/{row}" if url is None else url
+    names |= {"corpus": corpus, "source": source, "start": f"text {row}"}
     return {f"{name}{suffix}": value for name, value in names.items()}
 
 
@@ -37,7 +42,7 @@ def group(tmp_path: Path, pairs: Sequence[dict[str, Any]], *options: object) -> 
     (tmp_path / "pairs" / "manifest.json").unlink(missing_ok=True)
     assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups", "--overwrite", *options) == 0
     rows = [row for file in sorted((tmp_path / "groups").glob("part-*")) for row in pq.read_table(file).to_pylist()]
-    assert rows == sorted(rows, key=lambda row: (row["shard"], row["row"]))
+    assert rows == sorted(rows, key=lambda row: (row["corpus"] == "", row["corpus"], row["shard"], row["row"]))
     return {row["row"]: row for row in rows}
 
 
@@ -100,9 +105,103 @@ def test_stats_tell_the_sizes_and_the_largest_groups(tmp_path: Path) -> None:
     group(tmp_path, pairs, "--survivor", "first", "--stats", tmp_path / "stats.json")
     stats = json.loads((tmp_path / "stats.json").read_text())
     assert stats["group_sizes"] == {"2": 2, "3-4": 0, "5-8": 1}
-    assert stats["largest_groups"][0] == {"size": 6, "url": "http://mill.test/0", "doc_id": "00" * 16}
+    largest = {"size": 6, "corpus": "", "url": "http://mill.test/0", "doc_id": "00" * 16}
+    assert stats["largest_groups"][0] == largest | {"starts": ["text 0", "text 1", "text 2"]}
+    assert [each["size"] for each in stats["largest_groups"]] == [6, 2, 2]
     totals = {"groups": 3, "clusters": 3, "kept_unlike_survivor": 1, "duplicates_exact": 0, "duplicates_near": 7}
     assert stats["totals"] == totals
+
+
+def star(size: int, first: int = 0, **sides: dict[str, Any]) -> list[dict[str, Any]]:
+    return [pair(first, first + row, 0.9, **sides) for row in range(1, size)]
+
+
+def write_manifest(folder: Path, documents: int) -> None:
+    files = {
+        file.name: FileEntry(pq.read_metadata(file).num_rows, file.stat().st_size, store.sha256(file))
+        for file in sorted(folder.glob("part-*"))
+    }
+    Manifest(files, Counts(rows_in=documents, rejected={"invalid_json": 10})).save(folder / "manifest.json")
+
+
+@pytest.mark.parametrize(("documents", "alarming"), [(410, [12]), (409, [12, 4]), (1210, [])])
+def test_a_group_above_its_share_of_the_documents_is_an_alarm_with_a_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], documents: int, alarming: list[int]
+) -> None:
+    rows = [*star(12), *star(4, 20), *star(2, 40)]
+    write_table(tmp_path / "pairs" / "part-00000.parquet", pa.Table.from_pylist(rows, PAIR_SCHEMA))
+    write_manifest(tmp_path / "pairs", documents)  # 10 of them were broken lines
+    options = ["--alarm-least", 3, "--stats", tmp_path / "stats.json", "--log-level", "warning"]
+    words = [str(word) for word in (tmp_path / "pairs", tmp_path / "groups", "--workers", 1, *options)]
+    assert run_command(StageSpec.load("dataprep.group_duplicates"), words) == 0
+    alarms = json.loads((tmp_path / "stats.json").read_text())["alarms"]
+    assert [alarm["documents"] for alarm in alarms] == alarming
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(alarming)
+    if alarming:
+        assert "one group has 12 documents, 3.0% of all and more than alarm_share (1.0%)" in lines[0]
+        assert "'text 0' (http://mill.test/0)" in lines[0]
+        assert alarms[0]["starts"] == ["text 0", "text 1", "text 2"]
+
+
+def test_a_small_group_is_no_alarm_however_few_documents_there_are(tmp_path: Path) -> None:
+    write_table(tmp_path / "pairs" / "part-00000.parquet", pa.Table.from_pylist(star(99), PAIR_SCHEMA))
+    write_manifest(tmp_path / "pairs", 120)
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups", "--stats", tmp_path / "stats.json") == 0
+    assert json.loads((tmp_path / "stats.json").read_text())["alarms"] == []
+
+
+def test_pairs_in_jsonl_tell_their_number_of_documents_by_their_manifest(tmp_path: Path) -> None:
+    texts = [{"text": " ".join(f"word{n // 2}-{word}" for word in range(9))} for n in range(40)]
+    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    assert stage("find_duplicates", tmp_path / "raw.jsonl", tmp_path / "pairs.jsonl") == 0
+    options = ["--alarm-least", 2, "--alarm-share", 0.04, "--stats", tmp_path / "stats.json"]
+    assert stage("group_duplicates", tmp_path / "pairs.jsonl", tmp_path / "groups.jsonl", *options) == 0
+    alarms = json.loads((tmp_path / "stats.json").read_text())["alarms"]
+    assert len(alarms) == 20
+    assert {alarm["share"] for alarm in alarms} == {0.05}
+
+
+def test_the_best_source_survives_and_needs_its_sources_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [pair(0, 1, 0.9, a={"source": "blog"}, b={"source": "wiki"})]
+    found = group(tmp_path, rows, "--survivor", "best_source", "--sources", "wiki", "blog")
+    assert {row["survivor_row"] for row in found.values()} == {1}
+    assert found[1]["reason"] == "best_source of 2"
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "other", "--survivor", "best_source") == 2
+    assert "best_source needs the sources" in capsys.readouterr().err
+
+
+def test_sources_that_the_pairs_were_not_made_for_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pa.Table.from_pylist([pair(0, 1, 0.9)], PAIR_SCHEMA)
+    made = {"threshold": 0.7, "sources": ["blog"]}
+    write_table(
+        tmp_path / "pairs" / "part-00000.parquet", table.replace_schema_metadata({PAIR_METADATA: json.dumps(made)})
+    )
+    options = ["--survivor", "best_source", "--sources", "wiki", "blog"]
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups", *options) == 2
+    assert "was made for blog; run find_duplicates with --sources wiki blog" in capsys.readouterr().err
+
+
+def test_old_documents_survive_and_only_new_ones_count_as_duplicates(tmp_path: Path) -> None:
+    # Both are document 0 of their corpus; the new one is longer.
+    old = {"corpus": "crawls/1", "length": 5}
+    rows = [pair(0, 0, 0.9, a=old), pair(0, 1, 0.8, a=old), pair(0, 1, 0.9)]
+    write_table(tmp_path / "pairs" / "part-00000.parquet", pa.Table.from_pylist(rows, PAIR_SCHEMA))
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups", "--stats", tmp_path / "stats.json") == 0
+    found = pq.read_table(tmp_path / "groups" / "part-00000.parquet").to_pylist()
+    assert [(row["corpus"], row["row"], row["is_survivor"]) for row in found] == [
+        ("crawls/1", 0, True),
+        ("", 0, False),
+        ("", 1, False),
+    ]
+    assert {row["survivor_corpus"] for row in found} == {"crawls/1"}
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert stats["totals"]["duplicates_near"] == 2
+    assert stats["largest_groups"][0]["corpus"] == "crawls/1"
 
 
 def test_no_pairs_are_no_groups(tmp_path: Path) -> None:
@@ -111,7 +210,7 @@ def test_no_pairs_are_no_groups(tmp_path: Path) -> None:
 
 def test_a_threshold_below_that_of_the_pairs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pa.Table.from_pylist([pair(0, 1, 0.9)], PAIR_SCHEMA)
-    table = table.replace_schema_metadata({PAIR_METADATA: json.dumps({"threshold": 0.8})})
+    table = table.replace_schema_metadata({PAIR_METADATA: json.dumps({"threshold": 0.8, "sources": []})})
     write_table(tmp_path / "pairs" / "part-00000.parquet", table)
     assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups", "--threshold", 0.75) == 2
     assert "0.75 is below the 0.8" in capsys.readouterr().err
@@ -120,8 +219,8 @@ def test_a_threshold_below_that_of_the_pairs_is_refused(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"shard_a": 0}', "pairs.jsonl:1: has no key row_a"),
-        ("[1]", "pairs.jsonl:1: has no key shard_a"),
+        ('{"corpus_a": "", "shard_a": 0}', "pairs.jsonl:1: has no key row_a"),
+        ("[1]", "pairs.jsonl:1: has no key corpus_a"),
         ("{", "pairs.jsonl:1: not valid JSON"),
         ("", ""),
     ],

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.command import StageSpec
+from pipelines.command import Source, StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
 from tests.trainer.small import Road
 from tests.trainer.test_loop import process
 from trainer.config import FinetuneConfig
-from trainer.finetune import Job
+from trainer.finetune import Job, score_splits
 from trainer.records import checkpoints, read_curve
 
 STEPS = 100
@@ -188,13 +188,40 @@ def test_every_validation_row_is_scored_once(road: Road, glue: Path, tuned: Path
     assert scores["validation_clean"]["rows"] == 22
 
 
+@pytest.mark.parametrize(
+    ("lists", "splits"),
+    [
+        (None, {"validation"}),  # the task was not looked for
+        ({"test": [0]}, {"validation"}),
+        ({"validation": []}, {"validation", "validation_clean"}),
+        ({"validation": [1]}, {"validation", "validation_clean"}),
+    ],
+)
+def test_a_clean_subset_is_scored_where_it_is_known_also_when_nothing_is_clean(
+    tmp_path: Path, lists: dict[str, list[int]] | None, splits: set[str]
+) -> None:
+    rows = {"index": [0, 1, 2], "label": [0, 1, 1], "logits": [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]}
+    (tmp_path / "clean").mkdir()
+    if lists is not None:
+        (tmp_path / "clean" / "rte.json").write_text(json.dumps(lists))
+    found = score_splits("rte", {"validation": rows}, Source(tmp_path, None), tmp_path)
+    assert set(found) == splits
+    assert found["validation"] == score_splits("rte", {"validation": rows}, None, tmp_path)["validation"]
+    if "validation_clean" in splits:
+        assert lists is not None
+        assert found["validation_clean"]["rows"] == len(lists["validation"])
+        assert found["validation_clean"].get("accuracy", 1.0) == 1.0
+
+
 def test_the_loss_falls_and_the_stats_have_the_scores(tuned: Path) -> None:
     rows = read_curve(tuned / "curve.csv")
     assert len(rows) == 10 * 7
     losses = [float(row["loss"]) for row in rows]
     assert np.mean(losses[-7:]) < 0.7 * np.mean(losses[:7])
     stats = json.loads((tuned.parent / "stats.json").read_text())
-    assert stats["validation"] == json.loads((tuned / "scores.json").read_text())["validation"]
+    scores = json.loads((tuned / "scores.json").read_text())
+    assert stats["validation"] == scores["validation"]
+    assert stats["validation_clean"] == scores["validation_clean"]
     assert stats["steps"] == 70
 
 

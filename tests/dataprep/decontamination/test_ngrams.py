@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.decontamination.ngrams import Index, KeyTable, Windows, sentence_edges
+from dataprep.decontamination.ngrams import Index, KeyTable, Windows, first_of_each, sentence_edges
 from dataprep.dedup.shingles import find_words
 from dataprep.text.folding import fold_case, raw_texts
 
@@ -24,8 +24,8 @@ def build(items: list[str], folder: Path) -> Index:
 
 
 def plain_search(items: list[str], texts: list[str]) -> set[tuple[int, str, int]]:
-    """(text, run of words, its first place) for every item run in every text, by comparing lists."""
-    found: dict[tuple[int, str], int] = {}
+    """(text, run of words, place) for every item run in every text, by comparing lists."""
+    found: set[tuple[int, str, int]] = set()
     for item in items:
         words = item.split()
         length = min(len(words), WINDOWS.ngram)
@@ -36,10 +36,8 @@ def plain_search(items: list[str], texts: list[str]) -> set[tuple[int, str, int]
             else:
                 held = text.replace(".", "").split()
                 places = [(run, at) for run in runs for at in range(len(held)) if held[at : at + length] == run]
-            for run, at in places:
-                key = (number, " ".join(run))
-                found[key] = min(at, found.get(key, at))
-    return {(number, run, at) for (number, run), at in found.items()}
+            found |= {(number, " ".join(run), at) for run, at in places}
+    return found
 
 
 def sentence_places(text: str, words: list[str]) -> list[tuple[list[str], int]]:
@@ -60,19 +58,23 @@ def test_the_index_finds_what_a_plain_search_finds(
     items: list[str], texts: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     index = build(items, tmp_path_factory.mktemp("index"))
-    hits = index.search(find_words(fold_case(raw_texts(texts))), first_row=0)
+    hits = index.search(raw_texts(texts), first_row=0)
     found: set[tuple[int, str, int]] = set()
     for hit in hits:
         entry = index.tables[int(hit["length"])].items(int(hit["key"]))[0]
         run = items[entry["item"]].split()[entry["start"] :][: hit["length"]]
-        found.add((int(hit["row"]), " ".join(run), int(hit["start"])))
+        found.add((int(hit["row"]), " ".join(run), int(hit["word"])))
+        assert texts[hit["row"]][hit["start"] : hit["end"]].replace(".", "").split() == run
     assert found == plain_search(items, texts)
     assert len(hits) == len(found)
+    firsts = {(int(hit["row"]), int(hit["length"]), int(hit["key"])): int(hit["word"]) for hit in hits[::-1]}
+    kept = first_of_each(hits)[["row", "length", "key", "word"]].tolist()
+    assert [(*key, word) for key, word in firsts.items()][::-1] == kept
 
 
 def test_all_items_behind_a_run_are_known(tmp_path: Path) -> None:
     index = build(["x a b c d", "a b c d", "a b c d y"], tmp_path)
-    (hit,) = index.search(find_words(raw_texts(["a b c d"])), first_row=5)
+    (hit,) = index.search(raw_texts(["a b c d"]), first_row=5)
     assert hit["row"] == 5
     entries = index.tables[4].items(int(hit["key"]))
     assert [(int(entry["item"]), int(entry["start"])) for entry in entries] == [(0, 1), (1, 0), (2, 0)]
@@ -97,4 +99,23 @@ def test_sentences_end_at_stops_before_a_gap_and_at_line_breaks() -> None:
         "four",
         "five",
         "six",
+    ]
+
+
+def test_runs_over_the_end_of_a_field_are_the_only_keys_of_joined_texts() -> None:
+    pairs = [("a b c d e", "f g h"), ("a", "b c"), ("", "a b c d"), ("a b", "c")]
+    words = find_words(raw_texts(["\n".join(pair) for pair in pairs]))
+    counts = [np.array([len(pair[field].split()) for pair in pairs]) for field in (0, 1)]
+    keys = WINDOWS.joined_keys(words, 10, counts)
+    found = {(int(key["item"]), int(key["start"]), length) for length, each in keys.items() for key in each}
+    assert found == {(10, 2, 4), (10, 3, 4), (10, 4, 4), (11, 0, 3), (13, 0, 3)}
+
+
+def test_offsets_hold_in_a_text_that_folding_lengthens(tmp_path: Path) -> None:
+    index = build(["die straße führt weit"], tmp_path)
+    text = "İ́ 😀 ﬁn: DIE STRASSE FÜHRT WEIT, und die Straße fu\u0308hrt weit."
+    hits = index.search(raw_texts(["x", text, "y"]), first_row=0)
+    assert [text[hit["start"] : hit["end"]] for hit in hits] == [
+        "DIE STRASSE FÜHRT WEIT",
+        "die Straße fu\u0308hrt weit",
     ]

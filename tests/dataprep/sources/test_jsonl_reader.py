@@ -9,8 +9,9 @@ import pytest
 
 from dataprep.sources.jsonl_reader import read_json_lines
 from dataprep.sources.records import Broken, Record, Text
-from pipelines.documents import ingest_jsonl, read_rows
+from pipelines.documents import read_rows
 from pipelines.errors import UserError
+from pipelines.jsonl import ingest_jsonl
 
 LINES = [
     {"text": "one", "url": "http://a.test/1", "source": "here", "more": 1},
@@ -41,11 +42,11 @@ def test_lines_are_texts_or_say_why_not(tmp_path: Path) -> None:
 def test_the_other_stages_read_the_same_lines_the_same_way(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl.gz")
     records = list(read_json_lines(file, "text", "url"))
-    counts = ingest_jsonl(file, tmp_path, "out")
+    counts = ingest_jsonl(file, tmp_path, "out", 0, alone=True)
     rows = list(read_rows(tmp_path / "out-00000.parquet"))
-    rejected = list(read_rows(tmp_path / "rejected" / "out.parquet"))
+    broken = list(read_rows(tmp_path / "broken" / "out-00000.parquet"))
     assert [Text(row["url"], row["text"], row["source"]) for row in rows] == records[:2]
-    assert [Broken(row["url"], row["rule"], row["value"]) for row in rejected] == records[2:]
+    assert [Broken(f"a.jsonl.gz:{row['line']}", row["rule"], row["value"]) for row in broken] == records[2:]
     assert (counts.rows_in, counts.rows_out) == (7, 2)
 
 
@@ -62,12 +63,12 @@ def test_other_keys_can_be_named(tmp_path: Path) -> None:
 def test_half_of_a_surrogate_pair_is_refused_wherever_it_stands(key: str, tmp_path: Path) -> None:
     line = json.dumps({"text": "words", key: "\ud800"})
     (tmp_path / "a.jsonl").write_text(f'{{"text": "good"}}\n{line}\n')
-    counts = ingest_jsonl(tmp_path / "a.jsonl", tmp_path, "out")
+    counts = ingest_jsonl(tmp_path / "a.jsonl", tmp_path, "out", 0, alone=True)
     assert (counts.rows_out, counts.rejected) == (1, {"invalid_utf8": 1})
 
 
 def test_a_line_without_end_is_refused_and_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.documents.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("pipelines.jsonl.MAX_LINE_BYTES", 1 << 20)
     with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
         file.write(b'{"text": "before"}\n')
         for _ in range(40):

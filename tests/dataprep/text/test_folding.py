@@ -3,12 +3,15 @@
 import unicodedata
 
 import pyarrow as pa
+import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.text.characters import ALONE, MARK, SPACE, UNSTABLE, WORD, character_flags
 from dataprep.text.folding import fold_text, fold_texts, raw_texts, text_hashes, text_pieces
+
+pytestmark = pytest.mark.usefixtures("each_kernel")
 
 SPACES = " \t\n\r\x0b\x1c\x1f\x85\u00a0\u2003\u2028\u3000"
 TRICKY = f"{SPACES}AZaz09_.é\u0301e\u00df\u0130\u1e9e\u01c5“—日本ไทย\u1100\u1161\uac00😀"

@@ -1,0 +1,102 @@
+"""Cutting hits out of texts: which characters go, which pieces stay, and that no character is lost."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.decontamination.cutting import NOTHING_LEFT, TOO_MANY_PIECES, CutRules, Span
+
+RULES = CutRules(margin=20, min_chars=10, max_pieces=3)
+SENTENCE = "The wheel turns in the cold water. "
+
+
+def kept(text: str, *needles: str, rules: CutRules = RULES) -> list[str]:
+    hits = [(text.index(needle), text.index(needle) + len(needle)) for needle in needles]
+    return [text[start:end] for start, end in rules.pieces(text, hits)]
+
+
+def test_a_cut_goes_on_to_the_ends_of_the_sentences_on_both_sides() -> None:
+    # "Just before." and "Right after." end within the margin, so the cut goes on.
+    text = f"{SENTENCE * 2}The last word. Just before. A HIT STANDS HERE. Right after. It ends here. {SENTENCE * 2}"
+    assert kept(text, "A HIT STANDS HERE") == [(SENTENCE * 2).rstrip(), SENTENCE * 2]
+
+
+def test_the_margin_counts_from_the_hit_as_it_stands_not_as_its_words_joined() -> None:
+    """Defect 24: the length of the words with single spaces is not that of the text."""
+    hit = "A  -  HIT,  (that)\n\n\n  is --- stretched"
+    text = f"{SENTENCE}{'x' * 19}. {hit}. {'y' * 17}. {SENTENCE}"
+    assert kept(text, hit) == [SENTENCE[:-1], SENTENCE]
+
+
+def test_offsets_are_those_of_the_text_not_of_its_lower_case() -> None:
+    """Defect 24: each of these letters is longer in lower case, so all that follows it would shift."""
+    text = f"{'İ' * 60}. {SENTENCE}{SENTENCE}A HIT. {SENTENCE * 2}{'İ' * 60}."
+    first, second = kept(text, "A HIT")
+    assert first == f"{'İ' * 60}. {SENTENCE.strip()}"
+    assert second == f"{SENTENCE}{'İ' * 60}."
+
+
+def test_text_without_the_end_of_a_sentence_is_kept_up_to_the_margin() -> None:
+    """Defect 24: it was dropped from the start of the document on, or to its end."""
+    text = f"{'before ' * 20}A HIT {'behind ' * 20}"
+    first, second = kept(text, "A HIT")
+    assert text.startswith(first)
+    assert text.endswith(second)
+    assert first == "before " * 17  # the margin falls into the 18th word, which goes
+    assert second == "behind " * 17
+
+
+def test_numbers_and_addresses_do_not_end_a_sentence() -> None:
+    text = f"{SENTENCE}The value is 3.14 at example.com and A HIT follows it after version 2.0. {SENTENCE}"
+    assert kept(text, "A HIT") == [SENTENCE[:-1], SENTENCE]
+
+
+def test_scripts_with_other_full_stops_are_cut_at_them() -> None:
+    text = f"{'水' * 30}。{'車' * 30}。打{'田' * 30}。{'山' * 30}。"
+    assert kept(text, "打") == [f"{'水' * 30}。", f"{'山' * 30}。"]
+
+
+def test_short_pieces_go_and_too_many_or_none_are_a_reason() -> None:
+    assert kept(f"Short one. A HIT. {'z' * 21}. {SENTENCE}", "A HIT") == [SENTENCE]
+    assert RULES.problem(RULES.pieces("A HIT alone.", [(0, 5)])) == NOTHING_LEFT
+    text = "".join(f"{SENTENCE * 2}HIT {number} is here. {SENTENCE * 2}" for number in range(3))
+    pieces = RULES.pieces(text, [(text.index(f"HIT {n}"), text.index(f"HIT {n}") + 5) for n in range(3)])
+    assert len(pieces) == 4
+    assert RULES.problem(pieces) == TOO_MANY_PIECES
+    assert RULES.problem(pieces[:3]) == ""
+
+
+TEXTS = st.text(st.sampled_from("ab .!?\nİé3。水\u0301"), max_size=80)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    text=TEXTS,
+    places=st.lists(st.tuples(st.integers(0, 80), st.integers(1, 9)), min_size=1, max_size=4),
+    margin=st.integers(0, 12),
+    min_chars=st.integers(0, 6),
+)
+def test_pieces_and_what_lies_between_are_the_text_and_no_piece_is_near_a_hit(
+    text: str, places: list[tuple[int, int]], margin: int, min_chars: int
+) -> None:
+    hits = [(start, min(start + size, len(text))) for start, size in places if start < len(text)]
+    pieces = CutRules(margin, min_chars, 10).pieces(text, hits)
+    assert rebuilt(text, pieces) == text
+    for start, end in pieces:
+        assert end - start > min_chars
+        for first, last in hits:
+            assert end <= max(0, first - margin) or start >= min(len(text), last + margin)
+
+
+def rebuilt(text: str, pieces: list[Span]) -> str:
+    """The kept pieces and the cut spans between them, one after the other."""
+    parts: list[str] = []
+    at = 0
+    for start, end in [*pieces, (len(text), len(text))]:
+        assert at <= start
+        parts += [text[at:start], text[start:end]]
+        at = end
+    return "".join(parts)
+
+
+def test_a_text_without_hits_is_one_piece() -> None:
+    assert RULES.pieces(SENTENCE, []) == [(0, len(SENTENCE))]
