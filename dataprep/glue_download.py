@@ -18,7 +18,7 @@ from dataprep.glue.tasks import TASKS, GlueTask, RowError, find_task
 from dataprep.glue.tsv import Rows, read_splits, task_files
 from dataprep.sources.hub_client import check_commit
 from pipelines.command import Output, Part
-from pipelines.config import SourcePath
+from pipelines.config import StageSource
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
@@ -40,7 +40,7 @@ class GlueDownloadConfig:
 
     tasks: tuple[str, ...] = ("mrpc",)
     """Tasks to take when the command names none."""
-    source: SourcePath = HUB
+    source: StageSource = HUB
     """A folder with GLUE's TSV files, one folder per task (MRPC, CoLA, STS-B...); or hub."""
     revision: str = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
     """Commit of the Hub's nyu-mll/glue, 40 hexadecimal digits: a branch could change under us."""

@@ -38,12 +38,16 @@ class SourceKind:
     file_only: bool = False
     names: tuple[str, ...] = ()
     """Patterns of the files that count right in a folder; without any, all below it counts."""
+    by_stage: bool = False
+    """The stage itself says what is wrong with it, because it knows more."""
 
 
 SourcePath = Annotated[str, SourceKind()]
 """A path of the user's whose contents shape the output; "" or an empty file where there is none (see `given`)."""
+StageSource = Annotated[str, SourceKind(by_stage=True)]
+"""The same, looked at by the stage alone."""
 SourceFile = Annotated[str, SourceKind(file_only=True)]
-"""The same, and never a folder."""
+"""A source that is never a folder."""
 TokenizerPath = Annotated[
     str, SourceKind(names=("tokenizer.json", "*vocab.json", "*merges.txt", "*encoder.json", "*vocab.bpe"))
 ]
@@ -72,6 +76,8 @@ def check_sources(section: Any, name: str) -> None:
     """ConfigError for a source of section `name` that is not there, or not what it should be."""
     for field, path, kind in named_sources(section):
         where = f"{name}.{field}: {path}"
+        if kind.by_stage:
+            continue
         if not path.exists():
             raise ConfigError(f"{where}: no such file or folder")
         if kind.file_only and path.is_dir():

@@ -6,6 +6,7 @@ order are the whole order, so no result depends on how many there are. A documen
 in the whole corpus: the first number of its shard plus its row.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,15 @@ def plan_slices(num_documents: int, bands: int, memory: int, workers: int) -> li
     return [
         Slice(range(band, band + 1), low, high) for band in range(bands) for low, high in zip(bounds, ends, strict=True)
     ]
+
+
+def plan_name(kind: str, slices: Sequence[Slice]) -> str:
+    """The folder of a step over these slices: another plan is other work, also one of as many slices.
+
+    A search that was cut short may go on with another memory budget, and part 2 of 4 may then be other bands.
+    """
+    digest = hashlib.sha256(repr(list(slices)).encode()).hexdigest()
+    return f"{kind}-{len(slices)}-{digest[:8]}"
 
 
 def write_sorted_keys(path: Path, records: Array) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from dataprep.dedup import candidates, datasketch_backend, fingerprints, verification
 from dataprep.dedup.banding import Banding
-from dataprep.dedup.buckets import plan_slices
+from dataprep.dedup.buckets import plan_name, plan_slices
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.verification import Measure
 from pipelines.command import Part
@@ -78,7 +78,7 @@ class Search:
 
     def _find_copies(self) -> None:
         slices = tuple(plan_slices(self._corpus.num_documents, 1, self._memory, self._run.workers))
-        folder = f"exact-{len(slices)}"
+        folder = plan_name("exact", slices)
         parts = _jobs(len(slices), self._keys("texts"))
         self._run.map(candidates.find_copies, parts, slices, into=folder)
         self._exact = [self._run.scratch / folder / f"{part.name}.npy" for part in parts]
@@ -88,7 +88,7 @@ class Search:
     def _find_candidates(self) -> None:
         bands = self._banding.bands
         slices = tuple(plan_slices(self._corpus.num_documents, bands, self._memory, self._run.workers))
-        folder = f"buckets-{len(slices)}"
+        folder = plan_name("buckets", slices)
         parts = _jobs(len(slices), [*self._keys("bands"), self._run.scratch / "copies" / "copies.npy"])
         counts = self._run.map(candidates.find_bucket_pairs, parts, slices, self._corpus, into=folder)
         self._num_pairs = counts.totals.pop("bucket_pairs")

@@ -16,13 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash
 
+from dataprep.dedup.buckets import Slice
+from dataprep.dedup.candidates import find_bucket_pairs
 from dataprep.dedup.pairs import PAIR_SCHEMA
 from dataprep.dedup.shingles import Shingle, distinct_shingles
 from dataprep.dedup.signatures import SignatureMeta, Signer, read_meta
 from dataprep.text.folding import fold_texts, raw_texts
 from pipelines import store
-from pipelines.command import StageSpec
+from pipelines.command import Part, StageSpec
 from pipelines.errors import ConfigError, UserError
+from pipelines.manifest import Counts
 from pipelines.stage import run_command
 from tests.dataprep.kernels import KERNELS, using
 
@@ -298,6 +301,38 @@ def test_a_run_cut_short_is_taken_up_with_another_budget_to_the_same_bytes(
     assert not (tmp_path / "got").exists()
     monkeypatch.setattr("dataprep.find_duplicates.write_signatures", full_disk)  # done, so not called again
     assert digests(find(shards, tmp_path / "got", "--memory-budget", "1MB")) == expected
+
+
+def test_a_search_cut_short_among_the_bands_goes_on_with_as_many_other_slices(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part 2 of 2 is other bands then: it must not be taken for done."""
+    plans = iter([[range(2), range(2, 20)], [range(15), range(15, 20)]])
+    monkeypatch.setattr(
+        "dataprep.dedup.duplicate_search.plan_slices",
+        lambda _documents, bands, *_: (
+            [Slice(each, 0, None) for each in next(plans)] if bands > 1 else [Slice(range(1), 0, None)]
+        ),
+    )
+    one_slice = find_bucket_pairs
+
+    def full_disk(part: Part, folder: Path, *arguments: Any) -> Counts:
+        if part.name.startswith("00001"):
+            raise OSError(28, "No space left on device")
+        return one_slice(part, folder, *arguments)
+
+    full_disk.__qualname__ = one_slice.__qualname__
+    bands = ["--bands", "20", "--rows", "5"]
+    arguments = [str(shards), str(tmp_path / "got"), "--workers", "1", "--log-level", "error", *bands]
+    with monkeypatch.context() as patched:
+        patched.setattr("dataprep.dedup.candidates.find_bucket_pairs", full_disk)
+        assert run_command(StageSpec.load("dataprep.find_duplicates"), arguments) == 1
+    stats = tmp_path / "got.json"
+    assert run_command(StageSpec.load("dataprep.find_duplicates"), [*arguments, "--stats", str(stats)]) == 0
+    monkeypatch.undo()
+    expected = tmp_path / "expected.json"
+    find(shards, tmp_path / "expected", *bands, "--stats", expected)
+    assert json.loads(stats.read_text())["buckets"] == json.loads(expected.read_text())["buckets"]
 
 
 def test_every_16_shards_share_one_file_of_pairs_by_the_first_document(tmp_path: Path) -> None:
