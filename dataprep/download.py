@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Interval
 
 from pipelines.command import Output, Part, Source
-from pipelines.config import Count, NonNegative, SourcePath, given
+from pipelines.config import Count, NonNegative, SourcePath, StageSource, given
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -92,7 +92,7 @@ class DownloadConfig:
     """Largest WARC file; a range whose pages need more goes on in segment-00000_0001.warc.gz and so on."""
     local_site: SourcePath = ""
     """Site folder (index.jsonl and files) to serve on loopback under its own host names; empty for none."""
-    replay: SourcePath = ""
+    replay: StageSource = ""
     """WARC or ARC file, or a folder of them, that answers in place of the network; empty for the network."""
     source: Literal["auto", "warc", "wet", "html", "jsonl", "parquet", "text", "tar", "megatron"] = "auto"
     """What --documents holds; "auto" takes every kind, told by names. Another takes files of that kind alone."""

@@ -27,7 +27,7 @@ from dataprep.url_lists.pieces import Piece, cut
 from dataprep.url_lists.submissions import DateError, SubmissionRules, submission_rules
 from pipelines import store
 from pipelines.command import Output, Part, Source, Table
-from pipelines.config import Count, NonNegative, SourcePath, given
+from pipelines.config import Count, NonNegative, StageSource, given
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -50,9 +50,9 @@ ROW_COPIES = 12
 class UrlsConfig:
     """What a URL must be like to be fetched."""
 
-    blacklists: SourcePath = ""
+    blacklists: StageSource = ""
     """Blacklists in place of the built-in ones: a file or folder in any format of `blacklist`."""
-    blacklist: SourcePath = ""
+    blacklist: StageSource = ""
     """More blacklists: a file or folder; lists of domains, hosts files, UT1's folders or .tar.gz, or files named
     domains-<category>.txt and extensions-<category>.txt."""
     compat: Literal["none", "megatron"] = "none"
