@@ -144,3 +144,16 @@ def test_the_parent_spends_little_on_a_page(child: PageChild) -> None:
     for _ in range(20):
         assert child.extract(body, None).text
     assert (time.process_time() - started) / 20 < 0.005
+
+
+def test_a_big_parent_does_not_cost_a_child_its_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux counts the parent's peak in a child's ru_maxrss, also after exec: each page would get a fresh child."""
+    ballast = bytes(1 << 20) * 500  # touched, so that it counts
+    monkeypatch.setattr("dataprep.pages.page_child.RECYCLE_KILOBYTES", 450_000)
+    child = PageChild(OPTIONS)
+    assert child.extract(ARTICLE, None).text
+    first = child.pid
+    assert child.extract(ARTICLE, None).text
+    assert len(ballast) == 500 << 20
+    assert child.pid == first is not None
+    child.close()
