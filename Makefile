@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install run test lint check bench clean
+.PHONY: help install run test lint check matrix bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ lint: install ## format, lint, types
 
 check: lint ## format, lint, types, fast tests
 	$(BIN)/python -m pytest -m 'not slow'
+
+matrix: install ## every layout beside one process: docs/parity.md (hours; a killed run goes on)
+	$(BIN)/python -m tests.trainer.parallel.matrix $(ARGS)
 
 bench: install ## the benchmarks of benchmarks/README.md
 	$(BIN)/python -m benchmarks

@@ -4,8 +4,9 @@ Items are those of GLUE (--glue, the folder of glue_download; validation and tes
 (--against NAME=FILE: JSON lines with a text, or plain text, one item per line). OUTPUT gets the documents; those
 that are dropped go to rejected/ by rule glue_overlap, target_overlap, too_many_pieces or nothing_left.
 CONTAMINATION gets every hit in part-*.parquet (task, split, index, doc_id, url, ngram, start, end, action), the
-n-grams too common to count in ignored/, in clean/TASK.json the rows of each split that no document holds, and in
-index.json what was looked for and how.
+n-grams too common to count in ignored/, and in index.json what was looked for and how. The rows of each split that no
+document of the input holds are in clean/TASK.json; those that no document or piece holds that comes out, in
+kept_clean/TASK.json.
 
 An item is found by its runs of 13 words, also across the two sentences of a pair; one of 8 to 12 words by its
 whole text. Shorter ones are found only as a sentence of their own, and are reported but never drop or cut anything.
@@ -16,6 +17,7 @@ With --action cut a document is kept in pieces, one row for each: `doc_id` and `
 Run: python -m dataprep.decontaminate documents.jsonl clean.jsonl contamination --glue data/glue/all
 """
 
+import logging
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,10 +27,10 @@ from typing import Any, Literal
 import numpy as np
 
 from dataprep.decontamination.cutting import CutRules
-from dataprep.decontamination.hits import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, Findings, count_hits
+from dataprep.decontamination.hits import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, Findings, count_hits, spans_by_row
 from dataprep.decontamination.items import ItemSource, build_index
 from dataprep.decontamination.ngrams import HIT, Index, Windows
-from dataprep.decontamination.plans import PLAN_SCHEMA, cut_plan, keep_part
+from dataprep.decontamination.plans import PLAN_SCHEMA, cut_plan, keep_part, kept_hits
 from dataprep.decontamination.targets import find_targets, split_name
 from dataprep.glue.items import find_splits
 from dataprep.text.folding import raw_texts, text_pieces
@@ -48,7 +50,9 @@ from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 2
+logger = logging.getLogger(__name__)
+
+VERSION = 3
 SHAPED_BY = ("numpy", "pyarrow")
 
 GLUE_OVERLAP = "glue_overlap"
@@ -123,6 +127,9 @@ def decontaminate(
     index = run.scratch / "index"
     files = [file for file, _ in sources]
     built = run.step(build_index, "index", files, [source for _, source in sources], config.windows, into="index")
+    if broken := built.totals["broken_lines"]:
+        where = contamination.final / REJECTED
+        logger.warning("%s: %d line(s) of targets are no items; %s says why", run.name, broken, where)
     searched = [Part(part.name, (part.file,)) for part in documents.parts]
     run.map(search_part, searched, index, config.windows, into="hits")
     hits = [run.scratch / "hits" / f"{part.name}.npy" for part in documents.parts]
@@ -135,7 +142,15 @@ def decontaminate(
     run.map(keep_part, planned, config.action == "cut", into=output)
     every = [Part(part.name, (*part.files, plan)) for part, plan in zip(both, plans, strict=True)]
     reported = run.map(report_part, every, context, into=contamination)
-    clean = run.step(summarise, "summary", hits, context, into=contamination)
+    clean = run.step(summarise, "summary", [*hits, *plans], context, into=contamination)
+    items = built.totals.get("items", 0)  # no total is counted where there is no item
+    logger.info(
+        "decontaminate: %s of %s items are in documents (%s hits); %s says where, and which items are clean",
+        f"{items - clean.totals.get('clean_items', 0):,}",
+        f"{items:,}",
+        f"{sum(number for name, number in reported.totals.items() if name.startswith('hits_')):,}",
+        contamination.final,
+    )
     return {**built.totals, **common.totals, **reported.totals, **clean.totals}
 
 
@@ -179,7 +194,7 @@ def search_part(part: Part, folder: Path, index_folder: Path, windows: Windows) 
 
 def count_part(part: Part, folder: Path, index_folder: Path, windows: Windows, threshold: int) -> Counts:
     """In how many documents each key is; `counts-LENGTH.npy`."""
-    counts = count_hits([np.load(file, mmap_mode="r") for file in part.files], Index(index_folder, windows))
+    counts = count_hits((np.load(file) for file in part.files), Index(index_folder, windows))
     totals = Counts()
     for length, documents in counts.items():
         np.save(folder / f"counts-{length:02d}.npy", documents)
@@ -192,16 +207,17 @@ def plan_part(part: Part, folder: Path, context: Context) -> Counts:
     documents, hits_file = part.files
     findings = context.findings()
     hits = findings.removing(findings.counting(np.load(hits_file)))
-    items = findings.first_items(hits) if context.config.action != "report" else {}
-    cut = context.config.action == "cut" and bool(items)
-    texts = {n: row["text"] for n, row in enumerate(read_rows(documents, ["text"])) if n in items} if cut else {}
+    if context.config.action == "report":
+        hits = hits[:0]
+    items = findings.first_items(hits)
+    texts = (row["text"] for number, row in enumerate(read_rows(documents, ["text"])) if number in items)
     with TableWriter(folder / f"{part.name}.parquet", PLAN_SCHEMA) as writer:
-        for row, item in items.items():
+        for (row, item), spans in zip(items.items(), spans_by_row(hits), strict=True):
             name = f"{item['task']}/{item['split']}/{item['index']}"
             rule = GLUE_OVERLAP if findings.is_glue(item["task"]) else TARGET_OVERLAP
             plan = {"row": row, "rule": rule, "value": name, "starts": [], "ends": []}
-            if cut:
-                plan |= cut_plan(texts[row], findings.spans(hits, row), name, context.config.cut_rules)
+            if context.config.action == "cut":
+                plan |= cut_plan(next(texts), spans, name, context.config.cut_rules)
             writer.write(plan)
     return Counts()
 
@@ -227,20 +243,24 @@ def report_part(part: Part, folder: Path, context: Context) -> Counts:
 
 
 def summarise(part: Part, folder: Path, context: Context) -> Counts:
-    """What was looked for, the ignored n-grams, and for each task the rows of each split that no document holds."""
+    """What was looked for, the ignored n-grams, the clean rows. `part.files`: hits of all shards, then their plans."""
     findings = context.findings()
     store.write_json(folder / "index.json", describe_index(findings, context.config))
     with TableWriter(folder / "ignored" / "part-00000.parquet", IGNORED_SCHEMA) as writer:
         for row in findings.ignored():
             writer.write(row)
     write_broken_lines(findings.broken_lines, folder)
-    found = np.zeros(len(findings.items), dtype=bool)
-    for file in part.files:
-        found[findings.found_items(findings.counting(np.load(file)))] = True
+    found, kept = np.zeros((2, len(findings.items)), dtype=bool)
+    half = len(part.files) // 2
+    for hits_file, plan_file in zip(part.files[:half], part.files[half:], strict=True):
+        hits = findings.counting(np.load(hits_file))
+        found[findings.found_items(hits)] = True
+        kept[findings.found_items(kept_hits(hits, read_rows(plan_file)))] = True
     totals = Counts()
-    for task, splits in findings.clean_rows(found).items():
-        store.write_json(folder / "clean" / f"{task}.json", splits)
-        totals.total("clean_items", sum(len(rows) for rows in splits.values()))
+    for name, held in (("clean", found), ("kept_clean", kept)):
+        for task, splits in findings.clean_rows(held).items():
+            store.write_json(folder / name / f"{task}.json", splits)
+            totals.total(f"{name}_items", sum(len(rows) for rows in splits.values()))
     return totals
 
 

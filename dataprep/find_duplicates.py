@@ -40,7 +40,7 @@ from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("numpy", "pyarrow", "xxhash")
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,8 @@ def find_duplicates(
     measure = Measure(meta, config.jaccard, config.threshold, config.sources)
     search = Search(run, documents.parts, signatures, corpus, measure, banding, config.backend)
     found = search.run()
-    run.map(write_pairs, output_parts(found, signatures), corpus, measure, into=output)
+    large_clusters, memory = search.totals.totals["large_clusters"], run.memory_budget // run.workers
+    run.map(write_pairs, output_parts(found, signatures), corpus, measure, large_clusters, memory, into=output)
     return describe(config, banding) | {"old_documents": corpus.num_old, **search.totals.totals}
 
 

@@ -1,24 +1,27 @@
 """Stage `glue_tokenize`: one GLUE task as token rows, one Arrow IPC file per split.
 
 GLUE tables (of `glue_download`) + tokenizer -> SPLIT.arrow with `input_ids` (list<int32>, not padded),
-`label` (int64; float64 for stsb), `index`, and the text columns. Schema metadata: tokenizer_sha256,
-vocab_size, end_of_text, task, num_labels. A pair is what transformers makes of it for GPT-2: the ids of
-both texts in a row with nothing between. Special-token strings in a text are text.
+`label` (int64; float64 for a score), `index`, and the text columns; rows without a token in rejected/SPLIT.parquet.
+Schema metadata: tokenizer_sha256, vocab_size (of the tokenizer), end_of_text, task, num_labels, labels (the names of
+the classes, as JSON), max_length, padding and pad_token_id. A pair is what transformers makes of it for GPT-2: the
+ids of both texts in a row with nothing between. Special-token strings in a text are text.
 
 Run: python -m dataprep.glue_tokenize mrpc glue/ tokenizer/ mrpc/ --max-length 128
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from dataprep.glue.tasks import TASKS, GlueTask, find_task
+from dataprep.glue.tables import read_meta, task_tables
+from dataprep.glue.task import TaskMeta
+from pipelines.columns import column
 from pipelines.command import Output, Part, Source
 from pipelines.config import Count
-from pipelines.documents import read_batches
-from pipelines.errors import UserError, did_you_mean
+from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter, read_batches
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
@@ -26,7 +29,7 @@ from pipelines.stage import stage_main
 if TYPE_CHECKING:
     from dataprep.text.bpe import TextEncoder
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("tokenizers", "pyarrow")
 
 
@@ -36,51 +39,54 @@ class GlueTokenizeConfig:
 
     max_length: Count = 128
     """Most tokens of a row. Of a pair, the longer text is cut first, token by token (`longest_first`)."""
+    padding: Literal["added", "end_of_text"] = "added"
+    """The token that fills up a batch. added: one more than the tokenizer has, so that the embedding grows by a row;
+    end_of_text: that one again, and the embedding stays as it is."""
 
 
 def glue_tokenize(
     config: GlueTokenizeConfig, run: StageRun, task: str, glue: Source, tokenizer: Source, output: Output
 ) -> dict[str, Any]:
     """Tokenize every split of one task; the stats say how many rows were cut."""
-    chosen = find_task(task)
-    parts = [Part(f"{chosen.name}-{file.stem}", (file,)) for file in split_files(glue.path, chosen)]
-    run.map(tokenize_split, parts, chosen.name, tokenizer.path, config, into=output)
-    return {"task": chosen.name, "num_labels": chosen.num_labels, "max_length": config.max_length}
+    files = task_tables(glue.path, task)
+    meta = read_meta(files[0])
+    parts = [Part(f"{task}-{file.stem}", (file,)) for file in files]
+    run.map(tokenize_split, parts, meta, tokenizer.path, config, into=output)
+    return {"task": task, "num_labels": meta.num_labels, "max_length": config.max_length, "padding": config.padding}
 
 
-def split_files(glue: Path, task: GlueTask) -> list[Path]:
-    """The tables of `task` in a folder of `glue_download`, in order of split; UserError when there are none."""
-    files = [glue / task.name / f"{split}.parquet" for split in task.published]
-    found = [file for file in files if file.exists()]
-    if not found:
-        tasks = [path.name for path in glue.iterdir() if path.is_dir() and path.name in TASKS] if glue.is_dir() else []
-        raise UserError(
-            f"{glue}: has no task {task.name}; add it to glue_download.tasks and run glue_download."
-            f"{did_you_mean(task.name, tasks)}"
-        )
-    return found
-
-
-def tokenize_split(part: Part, folder: Path, task_name: str, tokenizer: Path, config: GlueTokenizeConfig) -> Counts:
-    """One split: a record batch of tokens for every batch of its table."""
+def tokenize_split(part: Part, folder: Path, task: TaskMeta, tokenizer: Path, config: GlueTokenizeConfig) -> Counts:
+    """One split: a record batch of tokens for every batch of its table; rows without a token are rejected."""
     from dataprep.text.bpe import TextEncoder
 
-    task = TASKS[task_name]
+    split = part.file.stem
     encoder = TextEncoder.load(tokenizer)
     encoder.tokenizer.enable_truncation(config.max_length, strategy="longest_first")
-    schema = token_schema(task, encoder)
-    counts = Counts(totals={"tokens": 0, "truncated": 0})
-    with pa.ipc.new_file(str(folder / f"{part.file.stem}.arrow"), schema) as writer:
+    schema = token_schema(task, encoder, config)
+    counts = Counts(totals={"tokens": 0, "truncated": 0, f"{split}/tokens": 0, f"{split}/truncated": 0})
+    rejected = TableWriter(folder / REJECTED / f"{split}.parquet", REJECTED_SCHEMA, optional=True)
+    with pa.ipc.new_file(str(folder / f"{split}.arrow"), schema) as writer, rejected:
         for batch in read_batches(part.file, [*task.texts, "label", "index"]):
             texts = [batch.column(name).to_pylist() for name in task.texts]
-            input_ids = encode_rows(encoder, texts, counts)
-            columns = [input_ids, *(batch.column(name) for name in ("label", "index", *task.texts))]
-            arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            input_ids = encode_rows(encoder, texts, split, counts)
+            for row, index in enumerate(batch.column("index").to_pylist()):
+                if not input_ids[row]:
+                    place = {"doc_id": None, "url": f"{task.name}/{split}:{index}", "rule": "no_tokens"}
+                    rejected.write({**place, "value": " | ".join(text[row] for text in texts)})
+                    counts.reject("no_tokens")
+            columns = [column(input_ids, pa.list_(pa.int32())), *batch.select(schema.names[1:]).columns]
+            arrays = [each.cast(field.type) for each, field in zip(columns, schema, strict=True)]
+            writer.write_batch(kept_rows(pa.record_batch(arrays, schema=schema), input_ids))
+    counts.rows_out = counts.rows_in - sum(counts.rejected.values())
     return counts
 
 
-def token_schema(task: GlueTask, encoder: "TextEncoder") -> pa.Schema:
+def kept_rows(batch: pa.RecordBatch, input_ids: list[list[int]]) -> pa.RecordBatch:
+    """The rows with tokens; mostly the very batch."""
+    return batch if all(input_ids) else batch.filter(column([bool(ids) for ids in input_ids], pa.bool_()))
+
+
+def token_schema(task: TaskMeta, encoder: "TextEncoder", config: GlueTokenizeConfig) -> pa.Schema:
     """Columns of a split of tokens, and what they were made with."""
     fields = [
         pa.field("input_ids", pa.list_(pa.int32())),
@@ -88,19 +94,28 @@ def token_schema(task: GlueTask, encoder: "TextEncoder") -> pa.Schema:
         pa.field("index", pa.int64()),
         *(pa.field(name, pa.string()) for name in task.texts),
     ]
-    made_with = {**encoder.meta.to_schema(), "task": task.name, "num_labels": str(task.num_labels)}
+    added = config.padding == "added"
+    made_with = {
+        **encoder.meta.to_schema(),
+        "task": task.name,
+        "num_labels": str(task.num_labels),
+        "labels": json.dumps(task.labels),
+        "max_length": str(config.max_length),
+        "padding": config.padding,
+        "pad_token_id": str(encoder.meta.vocab_size if added else encoder.meta.end_of_text),
+    }
     return pa.schema(fields, metadata=made_with)
 
 
-def encode_rows(encoder: "TextEncoder", texts: list[list[str]], counts: Counts) -> pa.Array:
+def encode_rows(encoder: "TextEncoder", texts: list[list[str]], split: str, counts: Counts) -> list[list[int]]:
     """`texts[c][i]`, text column c of row i, as one list of ids per row; counts rows, tokens and cut rows."""
     rows: Any = texts[0] if len(texts) == 1 else list(zip(*texts, strict=True))
     encodings = encoder.tokenizer.encode_batch(rows, add_special_tokens=False)
     counts.rows_in += len(encodings)
-    counts.rows_out += len(encodings)
-    counts.totals["tokens"] += sum(len(encoding) for encoding in encodings)
-    counts.totals["truncated"] += sum(bool(encoding.overflowing) for encoding in encodings)
-    return pa.array([encoding.ids for encoding in encodings], pa.list_(pa.int32()))
+    for place in ("", f"{split}/"):
+        counts.total(f"{place}tokens", sum(len(encoding) for encoding in encodings))
+        counts.total(f"{place}truncated", sum(bool(encoding.overflowing) for encoding in encodings))
+    return [encoding.ids for encoding in encodings]
 
 
 if __name__ == "__main__":

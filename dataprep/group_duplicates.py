@@ -20,27 +20,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dataprep.dedup.arrays import from_numpy, to_numpy
-from dataprep.dedup.clusters import SurvivorRule, UnionFind, assign_survivors, survivor_ranks
-from dataprep.dedup.group_report import count_documents, describe_groups, warn_of
-from dataprep.dedup.pairs import (
-    DOCUMENT_FIELDS,
-    GROUP_SCHEMA,
-    PAIR_SCHEMA,
-    compare,
-    pair_metadata,
-    read_table,
-    source_files,
-    take_rows,
-    write_table,
+from dataprep.dedup.clusters import SMALL_CLUSTER, SurvivorRule, survivor_ranks
+from dataprep.dedup.group_report import (
+    count_documents,
+    describe_groups,
+    warn_of,
+    warn_of_incomplete,
+    warn_of_memory,
 )
+from dataprep.dedup.pair_graph import Graph, Pairs, memory_needed, read_documents
+from dataprep.dedup.pairs import GROUP_SCHEMA, ROW_GROUP, RowGroups, compare, pair_metadata, source_files
 from dataprep.dedup.seed_commands import seed_main
 from pipelines.columns import column
 from pipelines.command import Part, Source, Table
 from pipelines.config import Count, Share
-from pipelines.documents import part_files
+from pipelines.documents import count_rows, part_files
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -61,7 +57,8 @@ class GroupDuplicatesConfig:
     """What counts as a duplicate, and which of them stays."""
 
     threshold: Share = 0.7
-    """Lowest similarity of a pair that counts, 0 to 1; at least find_duplicates.threshold."""
+    """Lowest similarity of a pair that counts, 0 to 1; at least find_duplicates.threshold, and no more than
+    that where there are large clusters."""
     survivor: SurvivorRule = "longest"
     """Which document of a group stays: most characters, first in the input, lowest URL, or of the best source; ties by
     doc_id. One of an old crawl comes before all."""
@@ -78,7 +75,12 @@ def group_duplicates(config: GroupDuplicatesConfig, run: StageRun, pairs: Source
     files = source_files(pairs, "find_duplicates")
     for file in files:
         check_pairs(config, file)
-    run.step(group_pairs, "groups", files, config, into=output)
+    needed = memory_needed(sum(count_rows(file) or 0 for file in files))
+    if needed > run.memory_budget:
+        logger.warning("group_duplicates: %s", warn_of_memory(needed, run.memory_budget))
+    counts = run.step(group_pairs, "groups", files, config, into=output)
+    if incomplete := counts.totals.get("clusters_incomplete"):
+        logger.warning("group_duplicates: %s", warn_of_incomplete(incomplete, pairs.path, config.threshold))
     described = describe_groups(
         part_files(output.folder), count_documents(pairs), config.alarm_share, config.alarm_least
     )
@@ -88,7 +90,7 @@ def group_duplicates(config: GroupDuplicatesConfig, run: StageRun, pairs: Source
 
 
 def check_pairs(config: GroupDuplicatesConfig, file: Path) -> None:
-    """Refuse a threshold below that of the pairs, and sources that they were not made for: some would be missing."""
+    """Refuse a threshold or sources that the pairs were not made for: some pairs would be missing."""
     if config.survivor == "best_source" and not config.sources:
         raise ConfigError("group_duplicates.sources: best_source needs the sources, the best first: --sources a b")
     made = pair_metadata(file)
@@ -99,6 +101,12 @@ def check_pairs(config: GroupDuplicatesConfig, file: Path) -> None:
             f"group_duplicates.threshold: {config.threshold} is below the {made['threshold']} at which {file.parent} "
             "was made; raise it, or run find_duplicates with a lower threshold"
         )
+    if config.threshold > made["threshold"] and (large := made.get("large_clusters", "unknown")):
+        raise ConfigError(
+            f"group_duplicates.threshold: {config.threshold} is above the {made['threshold']} at which {file.parent} "
+            f"was made, which of large clusters (more than {SMALL_CLUSTER} documents; here: {large}) holds only the "
+            f"pairs needed at {made['threshold']}; run find_duplicates with --threshold {config.threshold}"
+        )
     if config.survivor == "best_source" and list(config.sources) != made["sources"]:
         raise ConfigError(
             f"group_duplicates.sources: {', '.join(config.sources)}, but {file.parent} was made for "
@@ -108,98 +116,47 @@ def check_pairs(config: GroupDuplicatesConfig, file: Path) -> None:
 
 def group_pairs(part: Part, folder: Path, config: GroupDuplicatesConfig) -> Counts:
     """The groups of all pairs in `part.files`."""
-    pairs = read_table(part.files, PAIR_SCHEMA)
-    alike = compare("greater_equal", pairs["jaccard"], config.threshold)
-    counted = pairs.filter(pc.call_function("or_kleene", [compare("not_equal", pairs["kind"], "near"), alike]))
-    documents, a, b = index_documents(counted)
-    ranks = survivor_ranks(documents, config.survivor, config.sources)
-    graph = Graph.build(ranks, a, b, counted)
-    table = group_table(documents, graph, config)
-    for number in range(max(1, -(-len(table) // ROWS_PER_PART))):
-        write_table(folder / f"part-{number:05d}.parquet", table.slice(number * ROWS_PER_PART, ROWS_PER_PART))
-    new = table.filter(compare("equal", table["corpus"], ""))
-    kinds = {kind: len(new.filter(compare("equal", new["kind"], kind))) for kind in ("exact", "near")}
+    every = Pairs.read(part.files)
+    incomplete = every.incomplete(config.threshold) if any(pair_metadata(file) is None for file in part.files) else 0
+    pairs, num_pairs = every.counted(config.threshold), len(every.a)
+    del every
+    documents = read_documents(part.files, num_pairs, pairs.mentions)
+    graph = Graph.build(survivor_ranks(documents, config.survivor, config.sources), pairs)
+    sizes = np.bincount(graph.survivor, minlength=len(documents))
+    rows = np.flatnonzero(sizes[graph.survivor] > 1)
+    groups = np.cumsum(sizes > 1) - 1
+    for number in range(max(1, -(-len(rows) // ROWS_PER_PART))):
+        some = rows[number * ROWS_PER_PART : (number + 1) * ROWS_PER_PART]
+        with RowGroups(folder / f"part-{number:05d}.parquet", GROUP_SCHEMA) as file:
+            for start in range(0, len(some), ROW_GROUP):
+                file.write(group_table(documents, graph, some[start : start + ROW_GROUP], sizes, groups, config))
+    gone = rows[(graph.survivor[rows] != rows) & to_numpy(compare("equal", documents["corpus"], ""))[rows]]
+    num_copies = int(np.count_nonzero(graph.is_copy[gone]))
     totals = {
-        "groups": len(table.filter(table["is_survivor"])),
-        "duplicates_exact": kinds["exact"],
-        "duplicates_near": kinds["near"],
+        "groups": int(np.count_nonzero(sizes > 1)),
+        "duplicates_exact": num_copies,
+        "duplicates_near": len(gone) - num_copies,
         "clusters": graph.num_clusters,
         "kept_unlike_survivor": graph.num_regrouped,
     }
-    return Counts(rows_in=len(pairs), rows_out=len(table), totals=totals)
-
-
-def index_documents(pairs: pa.Table) -> tuple[pa.Table, Array, Array]:
-    """All documents in the pairs, the old ones first, and the two sides of each pair as positions therein."""
-    names = [field.name for field in DOCUMENT_FIELDS]
-    both = pa.concat_tables(
-        [pairs.select([f"{name}{side}" for name in names]).rename_columns(names) for side in ("_a", "_b")]
+    return Counts(
+        rows_in=num_pairs,
+        rows_out=len(rows),
+        totals=totals | ({"clusters_incomplete": incomplete} if incomplete else {}),
     )
-    corpora = sorted(set(both["corpus"].unique().to_pylist()), key=lambda name: (name == "", name))
-    keys = [
-        to_numpy(pc.call_function("index_in", [both["corpus"]], pc.SetLookupOptions(column(corpora, pa.string())))),
-        to_numpy(both["shard"]),
-        to_numpy(both["row"]),
-    ]
-    order = np.lexsort(keys[::-1])
-    first = np.concatenate(([True], np.any([np.diff(key[order]) != 0 for key in keys], axis=0)))[: len(order)]
-    positions = np.empty(len(order), dtype=np.int64)
-    positions[order] = np.cumsum(first) - 1
-    return take_rows(both, order[first]), positions[: len(pairs)], positions[len(pairs) :]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """Each document's survivor (a position) and similarity with it; how many were clustered and regrouped."""
-
-    survivor: Array
-    jaccard: Array
-    is_copy: Array
-    num_clusters: int
-    num_regrouped: int
-
-    @classmethod
-    def build(cls, ranks: Array, a: Array, b: Array, pairs: pa.Table) -> "Graph":
-        """Exact copies act as one document, which stands where the best of them stands; twins do until it survives."""
-        kinds = np.array(pairs["kind"].to_pylist(), dtype=object)
-        exact, twin = kinds != "near", kinds == "twin"
-        copies = UnionFind(len(ranks))
-        copies.union(a[exact], b[exact])
-        roots, text = np.unique(copies.parent, return_inverse=True)
-        best = np.full(len(roots), len(ranks))
-        np.minimum.at(best, text, ranks)
-        best_document = np.argsort(ranks)[best]
-        near_a, near_b, jaccard = text[a[~exact]], text[b[~exact]], to_numpy(pairs["jaccard"])[~exact]
-        survivor, value = assign_survivors(best, near_a, near_b, jaccard)
-        clusters = UnionFind(len(roots))
-        clusters.union(near_a, near_b)
-        num_clusters = len(np.unique(clusters.parent))
-        num_survivors = int(np.count_nonzero(survivor == np.arange(len(roots))))
-        own = best_document[survivor[text]]
-        twins = np.unique(np.concatenate((a[twin], b[twin])))
-        kept = twins[survivor[text[twins]] == text[twins]]
-        own[kept] = kept
-        return cls(
-            own,
-            value[text],
-            survivor[text] == text,
-            num_clusters,
-            num_survivors - num_clusters,
-        )
-
-
-def group_table(documents: pa.Table, graph: Graph, config: GroupDuplicatesConfig) -> pa.Table:
-    """One row for each document of a group of two and more, in the order of `documents`."""
-    sizes = np.bincount(graph.survivor, minlength=len(documents))
-    rows = np.flatnonzero(sizes[graph.survivor] > 1)
+def group_table(
+    documents: pa.Table, graph: Graph, rows: Array, sizes: Array, groups: Array, config: GroupDuplicatesConfig
+) -> pa.Table:
+    """GROUP_SCHEMA of these documents, by the sizes and the numbers of their survivors' groups."""
     survivor = graph.survivor[rows]
     is_survivor = survivor == rows
     kind = np.where(is_survivor, "survivor", np.where(graph.is_copy[rows], "exact", "near"))
     jaccard = graph.jaccard[rows]
-    _, group = np.unique(survivor, return_inverse=True)
-    own, other = take_rows(documents, rows), take_rows(documents, survivor)
+    own, other = documents.take(from_numpy(rows)), documents.take(from_numpy(survivor))
     columns: list[pa.Array | pa.ChunkedArray] = [
-        from_numpy(group),
+        from_numpy(groups[survivor]),
         *own.columns,
         *(other[name] for name in ("corpus", "shard", "row", "doc_id", "url")),
         from_numpy(jaccard),

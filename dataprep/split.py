@@ -5,33 +5,40 @@ depends on its id and the seed alone, so equal documents never stand on both sid
 
     python -m dataprep.split clean.jsonl train/ val/ --val-share 0.01
 
-Two passes on disk, in the memory of one input shard and one output shard: each input shard is sorted by
-the shard it will go to and written with one row group per target; then each output shard collects its row groups and
-sorts them by the shuffle key. The key is a hash of (seed, id, input position), never a drawn number, so
-the order does not depend on workers.
+Two passes on disk (dataprep/shuffle.py): documents are scattered into runs of one record batch per bucket of output
+shards, then each bucket is gathered and sorted. The key is a hash of (seed, id, input position), never a drawn
+number, so the order does not depend on workers, on memory or on the size of output shards.
 """
 
 import itertools
-from collections.abc import Iterator
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
+from dataprep.shuffle import SMALLEST_RUN, Keys, Layout, Numbers, RunWriter, choose_layout, gather
+from pipelines import store
 from pipelines.command import Documents, Part, Table
 from pipelines.config import Count, NonNegative, Share
-from pipelines.documents import ROW_GROUP_ROWS, read_batches, read_table
+from pipelines.documents import open_parquet, read_batches
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 1
+logger = logging.getLogger(__name__)
+
+VERSION = 2
 SHAPED_BY = ("xxhash", "pyarrow")
-TRAIN, VAL = "train", "val"
+SIDES = ("train", "val")
+PROCESS_BYTES = 160 << 20
+"""Of a worker before it holds any row."""
+ROW_COPIES = 3
+"""How often rows are in memory: as they were read, put together, and in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,32 +53,31 @@ class SplitConfig:
     """Documents per output shard, on average."""
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """How many output shards each side has; `train` targets come first."""
-
-    train: int
-    val: int
-
-
 def split(config: SplitConfig, run: StageRun, documents: Documents, train: Table, val: Table) -> dict[str, int]:
-    """Count the sides, scatter every input shard, gather every output shard."""
+    """Count the sides, scatter the documents over the buckets, gather every bucket."""
     sides = run.map(count_sides, documents.parts, config, into="sides").totals
-    for side, hint in ((TRAIN, "lower"), (VAL, "raise")):
+    total = sum(sides.values())
+    for side, hint in zip(SIDES, ("lower", "raise"), strict=True):
         if not sides.get(side):
             raise UserError(
-                f"split: no document of {sum(sides.values())} falls to {side}; {hint} split.val_share "
+                f"split: no document of {total} falls to {side}; {hint} split.val_share "
                 f"({config.val_share}), "
                 "or give more documents"
             )
-    targets = Targets(*(-(-sides[side] // config.documents_per_shard) for side in (TRAIN, VAL)))
-    numbered = [Part(f"{number:05d}", part.files) for number, part in enumerate(documents.parts)]
-    run.map(scatter_part, numbered, config, targets, into="scattered")
-    scattered = tuple(run.scratch / "scattered" / f"{part.name}.parquet" for part in numbered)
-    for output, first, count in ((train, 0, targets.train), (val, targets.train, targets.val)):
-        parts = [Part(f"part-{i:05d}", scattered) for i in range(count)]
-        run.map(gather_part, parts, first, into=output)
-    total = sum(sides.values())
+    files = [part.file for part in documents.parts]
+    sizes = [uncompressed_bytes(file) for file in files]
+    shards = tuple(-(-sides[side] // config.documents_per_shard) for side in SIDES)
+    layout = choose_layout(shards, sum(sizes), memory_for_rows(run), common_schema(files))
+    runs = run.scratch / f"runs-{layout.run_bytes}"  # scattered for another memory budget, they are others
+    for leftover in sorted(run.scratch.glob("runs-*")):
+        if leftover != runs:
+            store.remove(leftover)
+    run.map(scatter_files, group_files(files, sizes, layout.run_bytes), config, layout, into=runs.name)
+    run.trust([runs])
+    logger.info("split: %s", ", ".join(f"{sides[side]:,} to {side}" for side in SIDES))
+    for side, output in enumerate((train, val)):
+        parts = [Part(f"part-{first:05d}", (runs,)) for first in range(0, shards[side], layout.width)]
+        run.map(gather_bucket, parts, layout, side, into=output)
     return {"in": total, "out": total, **sides}
 
 
@@ -79,60 +85,86 @@ def count_sides(part: Part, folder: Path, config: SplitConfig) -> Counts:  # noq
     """Count the documents of one shard that fall to each side."""
     counts = Counts()
     for batch in read_batches(part.file, ["doc_id"]):
-        for doc_id in batch.column("doc_id").to_pylist():
-            counts.total(VAL if is_validation(doc_id, config) else TRAIN, 1)
+        validation = int(sides_of(doc_id_bytes(batch), config).sum())
+        for side, number in zip(SIDES, (batch.num_rows - validation, validation), strict=True):
+            counts.total(side, number)
     return counts
 
 
-def is_validation(doc_id: bytes, config: SplitConfig) -> bool:
-    """Whether the document is for validation: a hash of its id below `val_share`."""
-    return xxhash.xxh3_64_intdigest(doc_id, config.seed) < config.val_share * 2**64
+def memory_for_rows(run: StageRun) -> int:
+    """Bytes of rows that a worker may hold; SMALLEST_RUN at least, with a warning where the budget is less."""
+    processes = (run.workers + 1) * PROCESS_BYTES
+    least = processes + run.workers * ROW_COPIES * SMALLEST_RUN
+    if run.memory_budget < least:
+        logger.warning(
+            "split: %d workers take about %d MB: give that much, or fewer --workers", run.workers, least >> 20
+        )
+    return max(run.memory_budget - processes, 0) // (run.workers * ROW_COPIES)
 
 
-def shuffle_key(doc_id: bytes, position: int, config: SplitConfig) -> int:
-    """Place in the shuffled order (64 bits); `position` tells documents with equal ids apart."""
-    return xxhash.xxh3_64_intdigest(position.to_bytes(8, "little") + doc_id, config.seed + 1)
+def uncompressed_bytes(file: Path) -> int:
+    """Bytes of the rows of a document shard in memory, about."""
+    with open_parquet(file) as opened:
+        metadata = opened.metadata
+        return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
 
 
-def scatter_part(part: Part, folder: Path, config: SplitConfig, targets: Targets) -> Counts:
-    """Sort one input shard by (target, key); row group t of the result holds what goes to target t."""
-    table = read_table(part.file)
-    doc_ids = table.column("doc_id").to_pylist()
-    first = int(part.name) << 32
-    keys = np.array([shuffle_key(doc_id, first + row, config) for row, doc_id in enumerate(doc_ids)], dtype=np.uint64)
-    validation = np.array([is_validation(doc_id, config) for doc_id in doc_ids], dtype=bool)
-    target = np.array(
-        [_target(int(k), bool(v), targets) for k, v in zip(keys, validation, strict=True)], dtype=np.int64
-    )
-    order = np.lexsort((keys, target))
-    table = table.take(order).append_column("key", pa.array(keys[order]))
-    ends = np.searchsorted(target[order], np.arange(targets.train + targets.val + 1))
-    with pq.ParquetWriter(str(folder / f"{part.name}.parquet"), table.schema, compression="zstd") as writer:
-        for start, stop in itertools.pairwise(ends):
-            writer.write_table(table.slice(start, stop - start), max(1, stop - start))
+def common_schema(files: Sequence[Path]) -> pa.Schema:
+    """All columns of all files: inputs of several sources may differ in those that earlier stages added."""
+    schemas: dict[str, pa.Schema] = {}
+    for file in files:
+        with open_parquet(file) as opened:
+            schemas.setdefault(opened.schema_arrow.to_string(), opened.schema_arrow)
+    try:
+        return pa.unify_schemas(list(schemas.values()))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UserError(f"{files[0].parent}: its files, or other inputs, do not fit together: {error}") from None
+
+
+def group_files(files: Sequence[Path], sizes: Sequence[int], most_bytes: int) -> list[Part]:
+    """Neighbouring files in groups of about `most_bytes`; the name of a part is the number of its first file."""
+    starts = [0, *itertools.accumulate(sizes)]
+    groups = itertools.groupby(range(len(files)), lambda number: starts[number] // most_bytes)
+    numbers = [list(group) for _, group in groups]
+    return [Part(f"{group[0]:05d}", tuple(files[number] for number in group)) for group in numbers]
+
+
+def scatter_files(part: Part, folder: Path, config: SplitConfig, layout: Layout) -> Counts:
+    """Scatter the rows of some input files over the buckets."""
+    runs = RunWriter(folder, part.name, layout)
+    for number, file in enumerate(part.files, int(part.name)):
+        position = number << 32
+        for batch in read_batches(file):
+            doc_ids = doc_id_bytes(batch)
+            runs.add(batch, shuffle_keys(doc_ids, position, config), sides_of(doc_ids, config))
+            position += batch.num_rows
+    runs.flush()
     return Counts()
 
 
-def _target(key: int, validation: bool, targets: Targets) -> int:
-    """The output shard of a key: equal ranges of keys, so shards in order are the whole order."""
-    return targets.train + (key * targets.val >> 64) if validation else key * targets.train >> 64
+def doc_id_bytes(batch: pa.RecordBatch) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    """The ids of a batch, one row of 16 bytes each."""
+    column = batch.column("doc_id").cast(pa.binary(16))
+    return np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, 16)[column.offset : column.offset + len(column)]
 
 
-def gather_part(part: Part, folder: Path, first: int) -> Counts:
-    """Collect row group `first + i` of every scattered file into output shard i, in key order."""
-    target = first + int(part.name.removeprefix("part-"))
-    # Inputs of several sources may differ in the columns that earlier stages added.
-    table = pa.concat_tables(list(_row_groups(part.files, target)), promote_options="default").combine_chunks()
-    table = table.take(np.argsort(table.column("key").to_numpy(), kind="stable")).drop_columns(["key"])
-    pq.write_table(table, str(folder / f"{part.name}.parquet"), ROW_GROUP_ROWS, compression="zstd", compression_level=3)
-    rows = table.num_rows
+def sides_of(doc_ids: np.ndarray[tuple[int, int], np.dtype[np.uint8]], config: SplitConfig) -> Numbers:
+    """1 where a document is for validation, a hash of its id below `val_share`, else 0."""
+    data, digest, seed, limit = doc_ids.tobytes(), xxhash.xxh3_64_intdigest, config.seed, config.val_share * 2**64
+    return np.array([digest(data[i : i + 16], seed) < limit for i in range(0, len(data), 16)], np.int64)
+
+
+def shuffle_keys(doc_ids: np.ndarray[tuple[int, int], np.dtype[np.uint8]], position: int, config: SplitConfig) -> Keys:
+    """Places in the shuffled order; the position, that of the first row given, tells documents with equal ids apart."""
+    positions = np.arange(position, position + len(doc_ids), dtype="<u8")[:, None].view(np.uint8)
+    data, digest, seed = np.hstack([positions, doc_ids]).tobytes(), xxhash.xxh3_64_intdigest, config.seed + 1
+    return np.array([digest(data[i : i + 24], seed) for i in range(0, len(data), 24)], np.uint64)
+
+
+def gather_bucket(part: Part, folder: Path, layout: Layout, side: int) -> Counts:
+    """The output shards of one bucket, from the first on, in order of keys."""
+    rows = gather(sorted(part.file.glob("*.ipc")), layout, side, int(part.name.removeprefix("part-")), folder)
     return Counts(rows_in=rows, rows_out=rows)
-
-
-def _row_groups(files: tuple[Path, ...], number: int) -> Iterator[pa.Table]:
-    for file in files:
-        with pq.ParquetFile(str(file)) as opened:
-            yield opened.read_row_group(number)
 
 
 if __name__ == "__main__":

@@ -1,76 +1,151 @@
 """Stage `tokenize`: documents to token shards that the trainer maps into memory.
 
-documents + tokenizer -> `part-00000.arrow`, one row per document, end-of-text after each
-(format: pipelines/tokens.py). One token shard per document shard; more where one would pass 2^27 tokens.
+documents + tokenizer -> `part-00000.arrow`, ..., one row per document, end-of-text after each (format:
+pipelines/tokens.py), of at most `tokens_per_shard` tokens in the documents' order; a longer document has a shard of
+its own. The text `<|endoftext|>` in a document is text.
 
     python -m dataprep.tokenize clean.jsonl tokenizer/ tokens/
+
+The ids are those of the Hugging Face tokenizer. A faster engine makes them (dataprep/text/token_engines.py) where it
+agrees with that tokenizer on a sample of every shard, the first 16 documents and every 256th of a row group; one that
+does not is given up for the whole run, with a warning. Memory: a row group of documents, and in the end one shard.
 """
 
-from collections.abc import Iterator
+import functools
+import logging
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import pyarrow as pa
+from annotated_types import Interval
 
+from dataprep.text import token_cuts
 from pipelines import tokens
 from pipelines.command import Documents, Output, Part, Source
 from pipelines.documents import read_batches
+from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 1
+if TYPE_CHECKING:
+    from dataprep.text.bpe import TextEncoder
+    from dataprep.text.token_engines import TokenEngine
+
+VERSION = 2
 SHAPED_BY = ("tokenizers", "pyarrow")
 
-Ids = np.ndarray[Any, Any]
+logger = logging.getLogger(__name__)
 
 
-def tokenize(run: StageRun, documents: Documents, tokenizer: Source, output: Output) -> dict[str, float]:
-    """Tokenize every document shard by itself."""
-    counts = run.map(tokenize_part, documents.parts, tokenizer.path, into=output)
-    return {"bytes_per_token": round(counts.totals.get("text_bytes", 0) / max(1, counts.totals["tokens"]), 4)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeConfig:
+    """How tokens become shards."""
+
+    tokens_per_shard: Annotated[int, Interval(ge=1, le=tokens.MAX_TOKENS)] = tokens.MAX_TOKENS
+    """Tokens of a shard at most, end-of-text included; two bytes each, or four above 65,536 entries."""
 
 
-def tokenize_part(part: Part, folder: Path, tokenizer: Path) -> Counts:
-    """Tokenize one document shard into one token shard, or several when it is very long."""
-    from dataprep.text.bpe import TextEncoder
+def tokenize(
+    config: TokenizeConfig, run: StageRun, documents: Documents, tokenizer: Source, output: Output
+) -> dict[str, Any]:
+    """Tokenize every document shard by itself, then cut the stream into token shards."""
+    started = time.perf_counter()
+    folder = "tokens"
+    counts = run.map(tokenize_part, documents.parts, tokenizer.path, run.fingerprint, True, into=folder)
+    if different := counts.totals["different"]:
+        logger.warning(
+            "tokenize: a fast engine differs from the Hugging Face tokenizer in %d of %d documents compared; it is "
+            "not used, and all is tokenized again without it (%s)",
+            different,
+            counts.totals["compared"],
+            ", ".join(engines_of(counts)),
+        )
+        folder = "tokens-whole"
+        counts = run.map(tokenize_part, documents.parts, tokenizer.path, run.fingerprint, False, into=folder)
+    if failures := counts.totals["failures"]:
+        logger.warning(
+            "tokenize: a fast engine failed on %d batches; the Hugging Face tokenizer made their ids", failures
+        )
+    seconds = time.perf_counter() - started
+    run.provenance["engines"] = engines_of(counts)
+    run.provenance["compared_documents"] = counts.totals["compared"]
+    run.provenance["tokens_per_second"] = round(counts.totals["tokens"] / seconds)
+    files = [run.scratch / folder / f"{part.name}.arrow" for part in documents.parts]
+    run.step(token_cuts.plan_shards, "plan", files, config.tokens_per_shard, into="plan")
+    run.map(token_cuts.cut_shard, token_cuts.planned(run.scratch / "plan", run.scratch / folder), into=output)
+    output.counts.total("text_bytes", counts.totals["text_bytes"])
+    bytes_per_token = round(counts.totals["text_bytes"] / counts.totals["tokens"], 4)
+    return {"bytes_per_token": bytes_per_token, **token_cuts.read_lengths(run.scratch / "plan")}
 
-    encoder = TextEncoder.load(tokenizer)
-    counts = Counts()
-    shards = _shards(_documents(part.file, encoder, counts))
-    for number, (rows, doc_ids) in enumerate(shards):
-        name = part.name if number == 0 else f"{part.name}-{number:03d}"
-        tokens.write_tokens(folder / f"{name}.arrow", rows, doc_ids, encoder.meta)
+
+def engines_of(counts: Counts) -> list[str]:
+    """The engines that made the ids."""
+    return sorted(name.removeprefix("engine ") for name in counts.totals if name.startswith("engine "))
+
+
+def tokenize_part(part: Part, folder: Path, tokenizer: Path, fingerprint: str, fast: bool) -> Counts:
+    """Tokenize one document shard into a table with a record batch for every batch of it."""
+    from dataprep.text.token_engines import Sample, control_ids, with_end
+
+    encoder, name, engine = load_engine(tokenizer, fingerprint, fast)
+    failures = engine.failures
+    sample = Sample(encoder, engine)
+    control = control_ids(encoder.tokenizer)
+    counts = Counts(totals={f"engine {name}": 1, "tokens": 0, "text_bytes": 0})
+    schema = token_cuts.uncut_schema(encoder.meta)
+    with pa.ipc.new_file(str(folder / f"{part.name}.arrow"), schema) as writer:
+        for batch in read_batches(part.file, ["doc_id", "url", "text"]):
+            texts = batch.column("text").cast(pa.large_string())
+            if fast:
+                sample.compare(texts, first=counts.rows_in == 0)
+            rows = engine.encode(texts)
+            check_text_only(rows, control, batch.column("doc_id"), tokenizer)
+            offsets, ids = with_end(rows, encoder.meta.end_of_text, encoder.meta.dtype)
+            column = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids))
+            writer.write_batch(pa.record_batch([column, batch.column("doc_id"), batch.column("url")], schema=schema))
+            counts.rows_in += len(texts)
+            counts.rows_out += len(texts)
+            counts.total("tokens", len(ids))
+            counts.total("text_bytes", text_bytes(texts))
+    counts.totals |= {
+        "compared": sample.compared,
+        "different": sample.different,
+        "failures": engine.failures - failures,
+    }
     return counts
 
 
-def _documents(file: Path, encoder: Any, counts: Counts) -> Iterator[tuple[Ids, bytes]]:
-    """Token ids and document id of each row; end-of-text is appended here."""
-    end = np.array([encoder.meta.end_of_text], encoder.meta.dtype)
-    counts.total("tokens", 0)
-    for batch in read_batches(file, ["doc_id", "text"]):
-        texts = batch.column("text").to_pylist()
-        for text, doc_id, ids in zip(texts, batch.column("doc_id").to_pylist(), encoder.encode(texts), strict=True):
-            counts.rows_in += 1
-            counts.rows_out += 1
-            counts.total("tokens", len(ids) + 1)
-            counts.total("text_bytes", len(text.encode()))
-            yield np.concatenate([ids, end]), doc_id
+def text_bytes(texts: pa.LargeStringArray) -> int:
+    """UTF-8 bytes of all texts."""
+    offsets = np.frombuffer(texts.buffers()[1], np.int64)
+    return int(offsets[texts.offset + len(texts)] - offsets[texts.offset])
 
 
-def _shards(documents: Iterator[tuple[Ids, bytes]]) -> Iterator[tuple[list[Ids], list[bytes]]]:
-    """Documents in groups of at most 2^27 tokens; a longer document stands alone; at least one group."""
-    rows: list[Ids] = []
-    doc_ids: list[bytes] = []
-    size = 0
-    for ids, doc_id in documents:
-        if rows and size + len(ids) > tokens.MAX_TOKENS:
-            yield rows, doc_ids
-            rows, doc_ids, size = [], [], 0
-        rows.append(ids)
-        doc_ids.append(doc_id)
-        size += len(ids)
-    yield rows, doc_ids
+@functools.lru_cache(maxsize=1)
+def load_engine(tokenizer: Path, fingerprint: str, fast: bool) -> tuple["TextEncoder", str, "TokenEngine"]:  # noqa: ARG001
+    """The tokenizer and its engine, once per process; `fingerprint` tells tokenizers at one path apart."""
+    from dataprep.text.bpe import TextEncoder
+    from dataprep.text.token_engines import WHOLE, WholeEngine, fastest_engine
+
+    encoder = TextEncoder.load(tokenizer)
+    name, engine = fastest_engine(encoder) if fast else (WHOLE, WholeEngine(encoder))
+    return encoder, name, engine
+
+
+def check_text_only(rows: Any, control: Any, doc_ids: pa.Array, tokenizer: Path) -> None:
+    """UserError where a tokenizer's model itself makes a special token of text; byte-level BPE never does."""
+    offsets, ids = rows
+    found = np.flatnonzero(np.isin(ids, control))
+    if len(found):
+        row = int(np.searchsorted(offsets, found[0], side="right")) - 1
+        raise UserError(
+            f"{tokenizer}: makes special token {ids[found[0]]} of the text of document {doc_ids[row].as_py().hex()}; "
+            "take a tokenizer whose model cannot (byte-level BPE), or remove the document"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Stage `tokenizer`: the tokenizer of the corpus, as one Hugging Face `tokenizer.json`.
 
-Trained on the training documents (byte-level BPE), or taken from local files in any of GPT-2's layouts
-(`tokenizer.json`; `encoder.json` + `vocab.bpe`; `vocab.json` + `merges.txt`), or from a pinned revision
-on the Hugging Face Hub.
+Trained on the training documents (byte-level BPE), or taken from local files (the `tokenizer.json` of any model, or
+GPT-2's other layouts, `encoder.json` + `vocab.bpe` and `vocab.json` + `merges.txt`), or from a pinned revision on the
+Hugging Face Hub (from its local cache alone with HF_HUB_OFFLINE=1).
 
     python -m dataprep.tokenizer train.jsonl tokenizer/ --vocab-size 8192
 """
@@ -42,6 +42,8 @@ class TokenizerConfig:
     """kind hub: repository on the Hugging Face Hub."""
     hub_revision: str = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
     """kind hub: the commit to take, in full, so that the bytes are pinned."""
+    end_of_text: str = "<|endoftext|>"
+    """Token that ends every document; another name is written down in tokenizer_config.json, as `eos_token`."""
 
 
 def tokenizer(config: TokenizerConfig, run: StageRun, documents: Documents, output: Output) -> dict[str, int]:
@@ -53,41 +55,44 @@ def tokenizer(config: TokenizerConfig, run: StageRun, documents: Documents, outp
 
 def make_tokenizer(part: Part, folder: Path, config: TokenizerConfig) -> Counts:
     """Write `tokenizer.json` into `folder`."""
-    from dataprep.text.bpe import TOKENIZER_JSON, load_tokenizer
+    from dataprep.text.bpe import END_OF_TEXT, TOKENIZER_CONFIG, TOKENIZER_JSON, load_tokenizer
 
     counts = Counts()
     if config.kind == "train":
-        made = train_bpe(part.files, config.vocab_size, counts)
+        made = train_bpe(part.files, config.vocab_size, config.end_of_text, counts)
     elif config.kind == "files":
         source = given(config.files)
         if source is None:
             raise ConfigError("tokenizer.files: kind is 'files', so name a tokenizer file or folder here")
-        made = load_tokenizer(source)
+        made = load_tokenizer(source, config.end_of_text)
     else:
-        made = load_tokenizer(fetch_from_hub(config.hub_id, config.hub_revision))
+        made = load_tokenizer(fetch_from_hub(config.hub_id, config.hub_revision), config.end_of_text)
     with store.create(folder / TOKENIZER_JSON) as file:
         file.write(made.to_str(pretty=True).encode())
+    if config.end_of_text != END_OF_TEXT:
+        store.write_json(folder / TOKENIZER_CONFIG, {"eos_token": config.end_of_text})
     counts.total("vocab_size", made.get_vocab_size())
     return counts
 
 
-def train_bpe(files: tuple[Path, ...], vocab_size: int, counts: Counts):
+def train_bpe(files: tuple[Path, ...], vocab_size: int, end_of_text: str, counts: Counts):
     """Byte-level BPE trained on the texts of document shards; end-of-text is the last id, as in GPT-2.
 
-    The same vocabulary for any number of threads: word counts are sums, and ties between pairs are
-    broken by their ids (tested).
+    The same vocabulary for any number of threads and any order of the documents: word counts are sums, and ties
+    between pairs are broken by their ids (tested). Memory grows with the distinct words of the corpus, not with its
+    size: all of them are held with their counts, some 200 bytes a word.
     """
     from tokenizers import AddedToken
     from tokenizers.models import BPE
     from tokenizers.pre_tokenizers import ByteLevel
     from tokenizers.trainers import BpeTrainer
 
-    from dataprep.text.bpe import END_OF_TEXT, byte_level
+    from dataprep.text.bpe import byte_level
 
     made = byte_level(BPE())
     trainer = BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=sorted(ByteLevel.alphabet()), show_progress=False)
     made.train_from_iterator(_texts(files, counts), trainer)
-    made.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    made.add_special_tokens([AddedToken(end_of_text, special=True, normalized=False)])
     return made
 
 
@@ -102,9 +107,14 @@ def _texts(files: tuple[Path, ...], counts: Counts) -> Iterator[list[str]]:
 def fetch_from_hub(hub_id: str, revision: str) -> Path:
     """Folder in the local cache with the repository's tokenizer files at `revision`."""
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
+    disable_progress_bars()
     check_commit("tokenizer.hub_revision", hub_id, revision)
-    with explained(f"{hub_id} at {revision[:12]}", "check the network and the name, or use local files (kind files)"):
+    with explained(
+        f"{hub_id} at {revision[:12]}",
+        "check the network and the name, unset HF_HUB_OFFLINE, or use local files (kind files)",
+    ):
         return Path(
             snapshot_download(hub_id, revision=revision, allow_patterns=["tokenizer.json", "vocab.json", "merges.txt"])
         )

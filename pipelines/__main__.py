@@ -1,9 +1,10 @@
 """The project's own commands: choose a profile, check it, see the state of the stages, explain a document.
 
 python -m pipelines use PROFILE [group=choice] [key=value]
-python -m pipelines check
+python -m pipelines check [--deep [OUTPUT...]]
 python -m pipelines status
 python -m pipelines explain URL|DOC_ID
+python -m pipelines explain --token SPLIT:INDEX
 python -m pipelines gc [--delete]
 python -m pipelines versions
 """
@@ -54,11 +55,25 @@ def build_parser() -> argparse.ArgumentParser:
     use.add_argument("overrides", nargs="*", help="group=choice or key=value, such as model=gpt2 clean.min_tokens=64")
     use.set_defaults(run=run_use)
     check = commands.add_parser("check", help="check params.yaml, and compose it again to compare")
+    check.add_argument(
+        "--deep", action="store_true", help="also compare every file of every published output with its manifest"
+    )
+    check.add_argument(
+        "folders", nargs="*", type=Path, metavar="OUTPUT", help="with --deep: only these outputs; else the graph's"
+    )
     check.set_defaults(run=run_check)
     status = commands.add_parser("status", help="per stage: published or not, whether it matches, rows, bytes")
     status.set_defaults(run=run_status)
     explain = commands.add_parser("explain", help="every stage's verdict on one document")
-    explain.add_argument("key", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)")
+    what = explain.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "key", nargs="?", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)"
+    )
+    what.add_argument(
+        "--token",
+        metavar="SPLIT:INDEX",
+        help="a token by its place, such as train:123456, val:-1 (the last) or a folder of token shards and a place",
+    )
     explain.set_defaults(run=run_explain)
     gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
     gc.add_argument(
@@ -85,7 +100,30 @@ def run_use(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_check(_options: argparse.Namespace) -> int:
+def run_check(options: argparse.Namespace) -> int:
+    """The parameters, and with --deep the outputs; of stand-alone outputs only these."""
+    if options.folders and not options.deep:
+        raise ConfigError("check: outputs are compared with --deep; without it, only params.yaml is checked")
+    code = _check_outputs(options.folders) if options.deep else 0
+    return code if options.folders else max(code, _check_params())
+
+
+def _check_outputs(folders: list[Path]) -> int:
+    """Name every file that is not as its manifest says."""
+    from pipelines.integrity import damages
+
+    for missing in (folder for folder in folders if not folder.exists()):
+        raise UserError(f"{missing}: no such output; check the path")
+    outputs = folders or [out for stage in _stages() for out in stage.outs if out.exists()]
+    damaged = 0
+    for line in damages(outputs):
+        print(line)
+        damaged += 1
+    print(f"{len(outputs)} outputs: {f'{damaged} things wrong' if damaged else 'every file is as it was published'}")
+    return 1 if damaged else 0
+
+
+def _check_params() -> int:
     """Check every section, then compose again from the recorded profile and compare."""
     from pipelines.profiles import checked, compose, difference
 
@@ -117,8 +155,13 @@ def run_status(_options: argparse.Namespace) -> int:
 def run_explain(options: argparse.Namespace) -> int:
     """Print what each stage says of one document."""
     from pipelines.explain import explain, nearest
+    from pipelines.explain_token import explain_token
 
     stages = _stages()
+    if options.token:
+        facts = list(explain_token(options.token, stages))
+        _print_verdicts([*facts, *explain(dict(facts)["document"], stages)])
+        return 0
     if _print_verdicts(explain(options.key, stages)):
         return 0
     meant = nearest(options.key, stages)

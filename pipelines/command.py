@@ -208,7 +208,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         values |= {name: Path(path) for name, path in zip(last, rest, strict=True)}
     return Invocation(
         sections,
-        {name: _as_tuple(values[name]) for name in spec.inputs},
+        {name: _in_order(_as_tuple(values[name]), kind) for name, (kind, _) in spec.inputs.items()},
         {name: values[name] for name in spec.outputs if values[name] is not None},
         {name: values[name] for name in spec.words},
         result.run,
@@ -222,6 +222,11 @@ def _wrapped(doc: str) -> str:
         paragraph if paragraph.startswith(" ") else textwrap.fill(paragraph, HELP_COLUMNS, subsequent_indent="  ")
         for paragraph in paragraphs
     )
+
+
+def _in_order(paths: tuple[Path, ...], kind: type) -> tuple[Path, ...]:
+    """Documents in order of their files' names, so that no result depends on the order in which they are given."""
+    return tuple(sorted(paths, key=lambda path: (path.name, path.as_posix()))) if kind is Documents else paths
 
 
 def _as_tuple(value: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
@@ -277,7 +282,7 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
     """The dataclass that tyro turns into a parser: paths, sections, run options."""
     from tyro.conf import OmitArgPrefixes, Positional, arg
 
-    documents = "JSONL files, folders of them, or folders of our shards"
+    documents = "JSONL files, folders of them, or folders of our shards; read in order of name"
     fields: list[Any] = []
     optional: list[Any] = []
     many = _variadic(spec)

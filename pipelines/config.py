@@ -46,10 +46,15 @@ SourcePath = Annotated[str, SourceKind()]
 """A path of the user's whose contents shape the output; "" or an empty file where there is none (see `given`)."""
 StageSource = Annotated[str, SourceKind(by_stage=True)]
 """The same, looked at by the stage alone."""
+SourcePaths = Annotated[tuple[str, ...], SourceKind()]
+"""Several of them."""
 SourceFile = Annotated[str, SourceKind(file_only=True)]
 """A source that is never a folder."""
 TokenizerPath = Annotated[
-    str, SourceKind(names=("tokenizer.json", "*vocab.json", "*merges.txt", "*encoder.json", "*vocab.bpe"))
+    str,
+    SourceKind(
+        names=("tokenizer.json", "tokenizer_config.json", "*vocab.json", "*merges.txt", "*encoder.json", "*vocab.bpe")
+    ),
 ]
 """A tokenizer file, or a folder with a tokenizer's files among others, in the layouts of `dataprep/text/bpe.py`."""
 
@@ -64,7 +69,13 @@ def named_sources(section: Any) -> list[tuple[str, Path, SourceKind]]:
         if isinstance(kind, SourceKind)
     }
     values = {name: getattr(section, name) for name in kinds}
-    return [(name, path, kinds[name]) for name, value in values.items() if value != "hub" and (path := given(value))]
+    several = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
+    return [
+        (name, path, kinds[name])
+        for name, sources in several.items()
+        for source in sources
+        if source != "hub" and (path := given(source))
+    ]
 
 
 def source_files(path: Path, kind: SourceKind) -> list[Path]:

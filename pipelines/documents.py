@@ -166,29 +166,27 @@ def extra_fields(path: Path) -> list[pa.Field]:
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
     """The rows of one Parquet file of ours, in order, a row group at a time."""
-    with open_parquet(path) as file:
-        _check_columns(path, file, columns)
-        for group in range(file.num_row_groups):
-            for batch in _batches(file, columns, row_groups=[group]):
-                yield from batch.to_pylist()
+    for batch in read_batches(path, columns):
+        yield from batch.to_pylist()
 
 
 def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The record batches of one Parquet file, of 1024 rows each; UserError when it is damaged or lacks a column."""
+    """The rows of one Parquet file, up to 1024 at a time; UserError when it is damaged or lacks a column.
+
+    Rows of two row groups never come together: of a file of ours that is at most 64 MiB and one row.
+    """
+    names = list(columns) if columns else None
     with open_parquet(path) as file:
         _check_columns(path, file, columns)
-        yield from _batches(file, columns)
+        for group in range(file.num_row_groups):
+            # One thread: four columns gain little from more, and the cores belong to the other shards.
+            yield from file.iter_batches(ROW_GROUP_ROWS, row_groups=[group], columns=names, use_threads=False)
 
 
 def _check_columns(path: Path, file: pq.ParquetFile, columns: Sequence[str] | None) -> None:
     missing = set(columns or ()) - set(file.schema_arrow.names)
     if missing:
         raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
-
-
-def _batches(file: pq.ParquetFile, columns: Sequence[str] | None, **options: Any) -> Iterator[pa.RecordBatch]:
-    # One thread: four columns gain little from more, and the cores belong to the other shards.
-    return file.iter_batches(ROW_GROUP_ROWS, columns=list(columns) if columns else None, use_threads=False, **options)
 
 
 def read_table(path: Path) -> pa.Table:

@@ -25,6 +25,10 @@ R = TypeVar("R")
 class Engine(Protocol):
     """Where the shards of a stage are worked on."""
 
+    def prepare(self) -> None:
+        """Begin what a `map` of several items would have to wait for."""
+        ...
+
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order."""
         ...
@@ -44,7 +48,16 @@ class LocalEngine:
     def __init__(self, workers: int, preload: str) -> None:
         self.workers = workers
         self._preload = preload
+        self._context = multiprocessing.get_context("forkserver")
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+
+    def prepare(self) -> None:
+        """Let the server of the workers import the stage while this process is still at its own preparations."""
+        if self.workers > 1:
+            # forkserver: workers inherit no threads, locks or half-written files of this process, and are
+            # forked from one that has imported the stage already.
+            self._context.set_forkserver_preload([self._preload])
+            _start_forkserver()
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order; UserError when a worker is killed."""
@@ -62,16 +75,12 @@ class LocalEngine:
             ) from None
 
     def _start(self) -> concurrent.futures.ProcessPoolExecutor:
-        # forkserver: workers inherit no threads, locks or half-written files of this process, and are
-        # forked from one that has imported the stage already.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([self._preload])
-        _start_forkserver()
+        self.prepare()
         # Waits until the stage is imported: a worker whose birth Ctrl-C cut off would miss the pool's semaphores.
-        first = context.Process(target=_do_nothing)
+        first = self._context.Process(target=_do_nothing)
         first.start()
         first.join()
-        return concurrent.futures.ProcessPoolExecutor(self.workers, context, _start_worker)
+        return concurrent.futures.ProcessPoolExecutor(self.workers, self._context, _start_worker)
 
     def stop(self) -> None:
         """Kill the workers and their own children: that costs the shards at hand, which have no receipt yet."""

@@ -126,9 +126,9 @@ def is_published(folder: Path) -> bool:
 
 
 def load_checked(folder: Path) -> Manifest:
-    """The manifest of `folder`, after checking that every file is there with its size.
+    """The manifest of `folder`, after checking that every file is there with its size, and no other shard.
 
-    Raises UserError for a folder without manifest, or with missing or cut files.
+    Raises UserError for a folder without manifest, with missing or cut files, or with a shard that is not its own.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -142,6 +142,9 @@ def load_checked(folder: Path) -> Manifest:
             raise UserError(
                 f"{file}: {found}, its manifest says {entry.bytes} bytes; the folder is damaged, make it again"
             )
+    for file in sorted(folder.glob("part-*")):
+        if file.name not in manifest.files:
+            raise UserError(f"{file}: its manifest does not name it; move it away, or make the folder again")
     return manifest
 
 

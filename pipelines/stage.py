@@ -9,6 +9,7 @@ output is swapped in, so bad input never costs good output.
 import contextlib
 import gc
 import logging
+import os
 import re
 import signal
 import sys
@@ -66,6 +67,9 @@ def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
             return PREEMPTED
         print("interrupted: finished shards are kept; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # whoever reads what is printed wanted no more of it: `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(
@@ -218,7 +222,9 @@ def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> list[Any]:
     for name, (kind, _) in spec.inputs.items():
         paths = call.inputs[name]
         if kind is Documents:
-            values[name] = open_documents(run, name, paths) if paths else None
+            values[name] = documents = open_documents(run, name, paths) if paths else None
+            if documents and len(documents.parts) > 1:
+                run.engine.prepare()
         else:
             values[name] = open_source(run, paths[0]) if paths else None
     order = spec.function.__code__.co_varnames[: spec.function.__code__.co_argcount]

@@ -154,16 +154,17 @@ def _first_line_from(lines: IO[bytes], start: int, stop: int | None) -> int:
 
 
 @contextlib.contextmanager
-def create(path: Path) -> Generator[BinaryIO, None, None]:
-    """Write a file that appears under `path` only when complete and on disk."""
+def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, None]:
+    """Write a file that appears under `path` only when complete and, if it is to be `durable`, on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        rename(temporary, path)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        rename(temporary, path, durable=durable)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -206,10 +207,10 @@ def concatenate(chunks: Iterable[Path], path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Write `value` as indented JSON with sorted keys: equal values give equal bytes."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    with create(path) as file:
+    with create(path, durable=durable) as file:
         # A file name that is no UTF-8 has halves of surrogate pairs; JSON readers take them back the same way.
         file.write(text.encode("utf-8", "surrogatepass") + b"\n")
 
@@ -244,10 +245,11 @@ def list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def rename(source: Path, target: Path) -> None:
-    """Rename within a filesystem, and do not return before the folder entries are on disk."""
+def rename(source: Path, target: Path, *, durable: bool = True) -> None:
+    """Rename within a filesystem, and if it is to be `durable` do not return before the folder entries are on disk."""
     os.replace(source, target)
-    sync_folder(target.parent)
+    if durable:
+        sync_folder(target.parent)
 
 
 def sync_folder(folder: Path) -> None:

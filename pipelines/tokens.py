@@ -34,6 +34,12 @@ class TokenMeta:
         """uint16 while the vocabulary fits, else uint32."""
         return np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
 
+    @classmethod
+    def of_schema(cls, schema: pa.Schema) -> "TokenMeta":
+        """From Arrow schema metadata; raises KeyError or ValueError when it is of no token shard."""
+        metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+        return cls(metadata["tokenizer_sha256"], int(metadata["vocab_size"]), int(metadata["end_of_text"]))
+
     def to_schema(self) -> dict[str, str]:
         """As Arrow schema metadata."""
         return {
@@ -43,22 +49,36 @@ class TokenMeta:
         }
 
 
+def token_schema(meta: TokenMeta) -> pa.Schema:
+    """Columns of a shard, and what it says about its tokenizer."""
+    fields = [
+        pa.field("input_ids", pa.large_list(pa.from_numpy_dtype(meta.dtype))),
+        pa.field("doc_id", pa.binary(16)),
+    ]
+    return pa.schema(fields, metadata=meta.to_schema())
+
+
 def write_tokens(
     path: Path, documents: Sequence[np.ndarray[Any, Any]], doc_ids: Sequence[bytes], meta: TokenMeta
 ) -> None:
     """Write one shard. `documents[i]`: token ids of one document, its end-of-text included."""
-    lengths = [len(document) for document in documents]
-    if sum(lengths) > MAX_TOKENS and len(lengths) > 1:
-        raise ValueError(f"{sum(lengths)} tokens in one shard, at most {MAX_TOKENS}")
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    values = np.concatenate([*documents, np.empty(0, meta.dtype)]).astype(meta.dtype, copy=False)
-    rows = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
-    schema = pa.schema([pa.field("input_ids", rows.type), pa.field("doc_id", pa.binary(16))], metadata=meta.to_schema())
-    batch = pa.record_batch([rows, pa.array(doc_ids, pa.binary(16))], schema=schema)
+    offsets = np.zeros(len(documents) + 1, dtype=np.int64)
+    np.cumsum([len(document) for document in documents], out=offsets[1:])
+    tokens = np.concatenate([*documents, np.empty(0, meta.dtype)]).astype(meta.dtype, copy=False)
+    write_stream(path, tokens, offsets, pa.array(doc_ids, pa.binary(16)), meta)
+
+
+def write_stream(
+    path: Path, tokens: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any], doc_ids: pa.Array, meta: TokenMeta
+) -> None:
+    """Write one shard from its token stream; document i is `tokens[offsets[i]:offsets[i + 1]]`."""
+    if len(tokens) > MAX_TOKENS and len(doc_ids) > 1:
+        raise ValueError(f"{len(tokens)} tokens in one shard, at most {MAX_TOKENS}")
+    rows = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens))
+    schema = token_schema(meta)
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), schema) as writer:
-        writer.write_batch(batch)
+        writer.write_batch(pa.record_batch([rows, doc_ids], schema=schema))
 
 
 class TokenShard:
@@ -72,10 +92,7 @@ class TokenShard:
         self.path = path
         try:
             self._batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-            metadata = {k.decode(): v.decode() for k, v in (self._batch.schema.metadata or {}).items()}
-            self.meta = TokenMeta(
-                metadata["tokenizer_sha256"], int(metadata["vocab_size"]), int(metadata["end_of_text"])
-            )
+            self.meta = TokenMeta.of_schema(self._batch.schema)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file") from None
         except (pa.ArrowInvalid, KeyError, ValueError) as error:

@@ -218,3 +218,23 @@ def test_one_archive_gives_the_same_manifests_after_a_kill_9_in_every_stage(samp
     shutil.copytree(sample / "data" / "sample" / "download", other / "data" / "sample" / "download")
     run_stage_commands(other, DATA_STAGES, random.Random(seed), MILLRACE_WORKERS="2", PYTHONHASHSEED="1")
     assert manifests(other, DATA_STAGES) == manifests(sample, DATA_STAGES), f"random seed: {seed}"
+
+
+def test_the_profile_with_tensor_parallelism_trains_the_model_of_two_pipeline_stages(
+    sample: Path, tmp_path: Path
+) -> None:
+    other = clone(tmp_path / "tensor")
+    shutil.copytree(sample / "data", other / "data")
+    use = [sys.executable, "-m", "pipelines", "use", "sample_tp"]
+    subprocess.run(use, cwd=other, env=environment(), capture_output=True, check=True)
+    params = yaml.safe_load((other / "params.yaml").read_text())
+    assert (PARAMS["parallel"]["pp"], params["parallel"]["pp"], params["parallel"]["tp"]) == (2, 1, 2)
+    trained = [stage for stage in load_stages(params, other / "dvc.yaml") if stage.name in ("pretrain", "export")]
+    run_stage_commands(other, trained)
+    ours, theirs = (
+        losses(folder / "runs" / run / "pretrain" / "curve.csv")
+        for folder, run in ((sample, RUN), (other, params["run"]))
+    )
+    assert theirs[:20] == pytest.approx(ours[:20], rel=1e-5)
+    assert mean(theirs[-20:]) == pytest.approx(mean(ours[-20:]), rel=1e-2)
+    assert (other / "runs" / params["run"] / "export" / "model.safetensors").exists()

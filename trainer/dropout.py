@@ -26,10 +26,10 @@ def at_site(keys: Tensor, site: int) -> Tensor:
     return _mix64(keys + _wrap(site * _GOLDEN))
 
 
-def at_heads(keys_BT: Tensor, site: int, heads: int) -> Tensor:
-    """Keys of one place in each attention head, (B, H, T)."""
+def at_heads(keys_BT: Tensor, site: int, heads: range) -> Tensor:
+    """Keys of one place in each of these attention heads, (B, H, T)."""
     # Not with a range of heads: torch.compile would compute with it as with an index, and overflow in another way.
-    return torch.stack([at_site(keys_BT, (head + 1 << 32) + site) for head in range(heads)], 1)
+    return torch.stack([at_site(keys_BT, (head + 1 << 32) + site) for head in heads], 1)
 
 
 def keyed_dropout(x: Tensor, probability: float, keys: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from pipelines.stage import stage_main
 from trainer.config import EvaluateConfig, ParallelConfig
 
 if TYPE_CHECKING:
-    from trainer.batches import TokenStream
+    from trainer.loader.stream import TokenStream
     from trainer.model import LanguageModel
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("torch", "tokenizers")
 
 
@@ -29,9 +29,9 @@ def evaluate(
     config: EvaluateConfig, parallel: ParallelConfig, run: StageRun, export: Source, val: Source, output: Output
 ) -> dict[str, Any]:
     """Score and write, in this process, on `parallel.device`."""
-    from trainer.batches import TokenStream
     from trainer.generate import open_model
     from trainer.huggingface import require_same_tokenizer
+    from trainer.loader.stream import TokenStream
     from trainer.process import set_arithmetic
     from trainer.validation import language_score
 
@@ -45,7 +45,13 @@ def evaluate(
             f"evaluate.sequence_length {length} is longer than the model's {model.shape.n_positions} positions: "
             "shorten it, or set 0"
         )
-    score = language_score(model, stream, length, config.batch_size)
+    score = language_score(
+        lambda batch: model(batch.ids, **batch.inputs()),
+        next(model.parameters()).device,
+        stream,
+        length,
+        config.batch_size,
+    )
     scores = {
         "loss": round(score.loss, 6),
         "perplexity": round(score.perplexity, 4),

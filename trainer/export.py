@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainer.model import Architecture
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("safetensors", "tokenizers")
 
 
@@ -44,13 +44,15 @@ def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -
 
 def read_checkpoint(folder: Path, record: dict[str, Any]) -> "tuple[Architecture, dict[str, Tensor]]":
     """The language model in a checkpoint, read by this process alone."""
-    from trainer.checkpoint import load, model_tensors
+    from trainer.checkpoint import load, model_tensors, require_whole
     from trainer.model import Architecture, LanguageModel
 
+    require_whole(folder, alone=True)
     shape = Architecture(**record["model"])
     model = LanguageModel(shape)
-    load(folder, model_tensors(model), alone=True)
-    return shape, {name: weight.detach() for name, weight in model.named_parameters()}
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+    load(folder, model_tensors(weights, shape.vocab_size), alone=True)
+    return shape, weights
 
 
 if __name__ == "__main__":

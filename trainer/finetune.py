@@ -1,15 +1,19 @@
 """Stage `finetune`: the exported model as a classifier, fine-tuned on one GLUE task.
 
-Hugging Face folder + tokenized task -> model/ (a Hugging Face folder), scores.json, predictions.jsonl, curve.csv
+Hugging Face folder + tokenized task -> model/ (a Hugging Face folder), scores.json, predictions.jsonl,
+curve.csv, epochs.csv
 
     python -m trainer.finetune mrpc export/ glue_tokenize/mrpc finetune/mrpc --contamination contamination/
 
-A padding token is added (id = old vocabulary size), the last real token of a row is classified, and the validation
-rows are scored, each once; with a contamination folder, also those of them that the training corpus does not hold.
+A padding token is added (id = old vocabulary size), unless glue_tokenize chose end-of-text for it; the last real token
+of a row is classified, and the validation rows are scored, each once. With a contamination folder two subsets are
+scored too: `validation_clean`, the rows that no document held before decontamination, and `validation_kept_clean`,
+those that none of the documents holds that it kept, from which the training corpus is made.
 """
 
 import dataclasses
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,17 +25,34 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer import launch
-from trainer.config import FinetuneConfig, ParallelConfig, check_finetune, layout
+from trainer.config import (
+    FinetuneConfig,
+    ParallelConfig,
+    check_finetune,
+    check_warmup,
+    check_watched_steps,
+    data_ranks,
+    layout,
+    micro_batch,
+)
 from trainer.glue_scores import predict, score
 from trainer.process import Process
-from trainer.records import summary
+from trainer.records import newest_checkpoint, summary
 
 if TYPE_CHECKING:
-    from trainer.batches import GlueRows
+    from torch import Tensor
+
+    from trainer.loader.batch import Batch
+    from trainer.loader.glue import GlueRows
     from trainer.loop import Training
 
-VERSION = 2
+logger = logging.getLogger(__name__)
+
+VERSION = 4
 SHAPED_BY = ("torch", "numpy", "safetensors", "tokenizers", "scikit-learn")
+
+SUBSETS = ("clean", "kept_clean")
+"""Folders of contamination/: rows that no document held before decontamination, and that none holds after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +66,13 @@ class Job:
     glue: Path
     scratch: Path
     output: Path
+    watch: Path | None = None
+    """Folder for what is only looked at; None: nothing is."""
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the run's own checkpoints lie."""
+        return self.scratch / "checkpoints"
 
     @property
     def splits(self) -> list[Path]:
@@ -63,7 +91,7 @@ def finetune(
     output: Output,
 ) -> dict[str, Any]:
     """Train in processes, then score what they predicted."""
-    check_finetune(config, parallel)
+    check_layout(config, parallel, export.path)
     job = Job(
         config=config,
         parallel=parallel,
@@ -72,32 +100,58 @@ def finetune(
         glue=glue.path,
         scratch=run.scratch,
         output=output.folder,
+        watch=output.final.with_name(f"{output.final.name}.watch"),
     )
     if not job.splits:
         raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
     store.remove(output.folder)
-    trained = launch.launch(train_in_process, parallel, job)
+    # With receipts scratch stays after an error too, as the checkpoints in it must.
+    (run.scratch / "receipts").mkdir(exist_ok=True)
+    trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
     run.provenance["segments"] = store.read_json(run.scratch / "segments.json")
     scores = score_splits(task, trained.pop("predictions"), contamination, output.folder)
-    store.link_or_copy(run.scratch / "curve.csv", output.folder / "curve.csv")
+    for name in ("curve.csv", "epochs.csv"):
+        store.link_or_copy(run.scratch / name, output.folder / name)
     run.adopt(output, Counts(trained["rows"], trained["rows"], totals={"tokens": trained["tokens"]}))
     return {**trained, **scores, **summary(run.scratch / "curve.csv")}
+
+
+def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
+    """Refuse a layout that the exported model or the batch does not allow, before any process starts."""
+    model = store.read_json(export / "config.json")
+    if isinstance(model.get("n_layer"), int) and isinstance(
+        model.get("n_head"), int
+    ):  # else it is no GPT-2, said later
+        check_finetune(config, parallel, model["n_layer"], model["n_head"], n_embd=model.get("n_embd", 0))
+    rows_per_pass(config, parallel, launch.count_processes(parallel))
+
+
+def rows_per_pass(config: FinetuneConfig, parallel: ParallelConfig, processes: int) -> int:
+    """Rows per forward pass of a process: without a pipeline any number will do."""
+    share = -(-config.global_batch_size // data_ranks(parallel, processes))
+    if parallel.pp == 1:
+        return config.micro_batch_size or share
+    return micro_batch(parallel, "finetune", share, config.micro_batch_size)
 
 
 def train_in_process(process: Process, job: Job) -> dict[str, Any]:
     """One process's part: train, predict the validation rows, and save the model once."""
     from trainer import hooks
-    from trainer.batches import GlueRows
+    from trainer.loader.glue import GlueRows
     from trainer.loop import train
+    from trainer.watch import watching
 
     config = job.config
     rows = GlueRows(job.glue / "train.arrow")
     training = prepare(process, job, rows)
+    training.watch = job.watch
     around = [
         hooks.Curve(job.scratch / "curve.csv"),
-        hooks.Progress(f"finetune {job.task}", config.log_every),
+        hooks.Epochs(job.scratch / "epochs.csv", job.scratch / "curve.csv", lambda _: validate(training, job, rows)),
+        hooks.Progress(f"finetune {job.task}", config.log_every, phases=config.log_phases),
         hooks.Speeds(job.scratch / "segments.json", layout(job.parallel, process.place.size)),
-        hooks.Checkpoints(job.scratch / "checkpoints", keep=1),
+        hooks.Checkpoints(job.checkpoints, keep=1, in_background=config.async_save),
+        *watching("finetune", config, job.parallel, job.watch),
     ]
     train(training, around)
     predictions = {path.stem: predict_split(training, path, rows) for path in job.splits}
@@ -115,9 +169,8 @@ def train_in_process(process: Process, job: Job) -> dict[str, Any]:
 def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
     """The classifier as it stands: the run's own newest checkpoint, else the exported weights and a new head."""
     from trainer import huggingface
-    from trainer.batches import GlueBatches
+    from trainer.loader.glue import GlueBatches
     from trainer.loop import assemble
-    from trainer.loss import class_loss
     from trainer.model import Classifier
     from trainer.optimizer import Recipe
 
@@ -125,96 +178,130 @@ def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
     shape = huggingface.read_architecture(job.export)
     huggingface.require_same_tokenizer(job.export, rows.meta.tokenizer_sha256, job.glue)
     rows.check(shape.n_positions)
-    pad = shape.vocab_size
     classifier = dataclasses.replace(
         shape,
-        vocab_size=pad + 1,
+        vocab_size=max(shape.vocab_size, rows.pad + 1),
         num_labels=rows.num_labels,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
     )
-    batches = GlueBatches(rows, config.global_batch_size, pad, config.seed)
-    steps = config.epochs * batches.steps_per_epoch
+    batches = GlueBatches(rows, config.global_batch_size, rows.pad, config.seed)
+    run = config.in_steps(batches.steps_per_epoch)
+    check_warmup("finetune", config, run.steps)
+    check_watched_steps("finetune", config, run.steps)
     training = assemble(
         process,
-        lambda: Classifier(classifier),
-        Recipe.of(config, steps, int(config.warmup_share * steps)),
+        lambda stage: Classifier(classifier, stage),
+        classifier,
+        Recipe.of(config, run.steps, run.warmup_steps),
         batches,
-        lambda model, batch: class_loss(model(batch.ids, batch.last, batch.rows), batch.targets),
         {"finetune": config.identity(), "task": job.task, "tokenizer": dataclasses.asdict(rows.meta)},
         config=config,
         parallel=job.parallel,
+        micro_batch_size=rows_per_pass(config, job.parallel, process.place.size),
     )
-    if not training.resume(job.scratch / "checkpoints"):
-        fill_body(training.model, huggingface.read_weights(job.export), job.export)
+    if training.mesh.is_first:
+        logger.info("finetune %s: %d steps, %d of them warm-up", job.task, run.steps, run.warmup_steps)
+    if not training.resume(job.checkpoints):
+        weights = huggingface.read_weights(job.export)
+        body = {name: weight for name, weight in training.model.weights.items() if name != "score.weight"}
+        huggingface.fill(body, weights, job.export)  # the padding token's row becomes 0, the head stays as it was made
     return training
-
-
-def fill_body(model: Any, weights: dict[str, Any], source: Path) -> None:
-    """All exported weights; the head stays as it was initialised, the padding token's row becomes 0."""
-    import torch
-
-    from trainer import huggingface
-
-    with torch.no_grad():
-        model.transformer.wte.weight.zero_()
-    huggingface.fill(model, {**weights, "score.weight": model.score.weight.detach()}, source)
 
 
 def predict_split(training: "Training", path: Path, train_rows: "GlueRows") -> dict[str, Any]:
     """Index, label and outputs of each row of a validation split, in order."""
-    from trainer.batches import GlueRows
+    from trainer.loader.glue import GlueRows
     from trainer.validation import classify
 
     rows = GlueRows(path)
     if rows.meta != train_rows.meta:
         raise UserError(f"{path}: made by another tokenizer than {train_rows.path}; run glue_tokenize again")
     rows.check(training.model.shape.n_positions)
-    model: Any = training.model
-    pad = model.shape.vocab_size - 1
-    logits = classify(model, rows, pad, training.micro_batch_size or 32, training.mesh)
+    model, mesh = training.model, training.mesh
+    model.train(mode=False)
+
+    def forward(batch: "Batch") -> "Tensor | None":
+        assert batch.last is not None
+        return model.forward(batch, last_B=batch.last)
+
+    logits = classify(
+        forward,
+        rows.num_labels,
+        mesh.device,
+        rows,
+        rows.pad,
+        training.micro_batch_size or 32,
+        mesh,
+    )
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
 
 
+def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str, float]:
+    """Loss and scores on the validation rows, by split and name of the score; in the first process."""
+    import torch
+
+    from trainer.loss import class_loss
+
+    found: dict[str, float] = {}
+    for path in job.splits:
+        rows, task = predict_split(training, path, train_rows), job.task
+        if training.mesh.is_first:
+            num_labels = train_rows.num_labels
+            loss = class_loss(torch.tensor(rows["logits"]), torch.tensor(rows["label"])) / len(rows["label"])
+            found[f"{path.stem}_loss"] = float(loss)
+            scores = score(task, rows["label"], predict(rows["logits"], num_labels), num_labels)
+            found |= {
+                f"{path.stem}_{name}": value for name, value in scores.items() if name not in ("rows", "majority")
+            }
+    return found
+
+
 def save_model(training: "Training", job: Job, rows: "GlueRows") -> None:
-    """The fine-tuned model and its tokenizer as a Hugging Face folder."""
+    """The fine-tuned model, whole from its last checkpoint, and its tokenizer as a Hugging Face folder."""
     from trainer import huggingface
+    from trainer.checkpoint import load, model_tensors
+    from trainer.model import Classifier
 
     shape = training.model.shape
-    weights = {name: weight.detach().cpu() for name, weight in training.model.named_parameters()}
+    weights = {name: weight.detach() for name, weight in Classifier(shape).named_parameters()}
+    load(newest_checkpoint(job.checkpoints), model_tensors(weights, shape.vocab_size), alone=True)
     end = rows.meta.end_of_text
     labels = {str(i): f"LABEL_{i}" for i in range(shape.num_labels)}
     settings = {
         "bos_token_id": end,
         "eos_token_id": end,
-        "pad_token_id": shape.vocab_size - 1,
+        "pad_token_id": rows.pad,
         "id2label": labels,
         "label2id": {label: int(i) for i, label in labels.items()},
         "problem_type": "regression" if shape.num_labels == 1 else "single_label_classification",
     }
     folder = job.output / "model"
     huggingface.save_folder(folder, shape, weights, settings)
-    huggingface.save_tokenizer(job.export, folder, shape.n_positions, pad=True)
+    padding = "added" if rows.pad >= rows.meta.vocab_size else "end_of_text"
+    huggingface.save_tokenizer(job.export, folder, shape.n_positions, padding=padding)
 
 
 def score_splits(
     task: str, predictions: dict[str, Any], contamination: Source | None, folder: Path
 ) -> dict[str, dict[str, float]]:
-    """Scores per split, and per split without contaminated rows; written beside the predictions."""
+    """Scores per split, and on its rows that are clean before and after decontamination; written beside predictions."""
     scores: dict[str, dict[str, float]] = {}
     lines: list[str] = []
     for split, rows in predictions.items():
         num_labels = len(rows["logits"][0])
         answers = predict(rows["logits"], num_labels)
         scores[split] = score(task, rows["label"], answers, num_labels)
-        clean = clean_rows(task, split, contamination)
-        if clean is not None:
+        for subset in SUBSETS:
+            clean = clean_rows(task, split, subset, contamination)
+            if clean is None:
+                continue
             kept = [i for i, index in enumerate(rows["index"]) if index in clean]
             labels = [rows["label"][i] for i in kept]
             found: dict[str, float] = (
                 score(task, labels, [answers[i] for i in kept], num_labels) if kept else {"rows": 0}
             )
-            scores[f"{split}_clean"] = found
+            scores[f"{split}_{subset}"] = found
         lines += [
             json.dumps({"split": split, "index": index, "label": label, "prediction": answer, "logits": logits})
             for index, label, answer, logits in zip(rows["index"], rows["label"], answers, rows["logits"], strict=True)
@@ -225,9 +312,9 @@ def score_splits(
     return scores
 
 
-def clean_rows(task: str, split: str, contamination: Source | None) -> set[int] | None:
-    """Indexes of the split's rows that the training corpus does not hold; None where that is not known."""
-    file = contamination.path / "clean" / f"{task}.json" if contamination else None
+def clean_rows(task: str, split: str, subset: str, contamination: Source | None) -> set[int] | None:
+    """Indexes of the split's rows in one of SUBSETS; None where they are not known."""
+    file = contamination.path / subset / f"{task}.json" if contamination else None
     if file is None or not file.exists():
         return None
     rows = store.read_json(file)

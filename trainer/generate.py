@@ -31,7 +31,7 @@ def open_model(folder: Path, device: str = "auto") -> "tuple[LanguageModel, Any]
     if not (folder / huggingface.TOKENIZER).exists():
         raise UserError(f"{folder}: has no {huggingface.TOKENIZER}; export the model with its tokenizer")
     model = LanguageModel(shape)
-    huggingface.fill(model, huggingface.read_weights(folder), folder)
+    huggingface.fill(dict(model.named_parameters()), huggingface.read_weights(folder), folder)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return model.eval().to(device), Tokenizer.from_file(str(folder / huggingface.TOKENIZER))

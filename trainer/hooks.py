@@ -1,4 +1,4 @@
-"""What happens around the steps of training: validation, curve, progress, speeds, checkpoints.
+"""What happens around the steps of training: validation, curve, epochs, progress, speeds, checkpoints.
 
 The loop calls each hook before the first step, after every step and at the end, in the order of the list, in every
 process. `curve.csv` has deterministic columns only; speeds and layout go to `segments.json`, for the provenance.
@@ -7,6 +7,7 @@ process. `curve.csv` has deterministic columns only; speeds and layout go to `se
 import contextlib
 import csv
 import logging
+import math
 import os
 import statistics
 import sys
@@ -19,7 +20,8 @@ import torch
 
 from pipelines import store
 from trainer import checkpoint
-from trainer.records import COLUMNS, prune, read_curve
+from trainer.metrics import Meter, peak_memory, rates
+from trainer.records import COLUMNS, Retention, prune, read_curve, val_losses
 
 if TYPE_CHECKING:
     from trainer.loop import StepReport, Training
@@ -29,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 class Hook:
     """Something that happens around steps; each method does nothing unless overridden."""
+
+    phase = "hooks"
+    """What the time after a step is counted as."""
 
     def before_training(self, training: "Training") -> None:
         """Before the first step, resumed or not."""
@@ -42,6 +47,8 @@ class Hook:
 
 class Validation(Hook):
     """Fills `report.val_loss`, every so many steps and after the last one; 0: only then."""
+
+    phase = "validation"
 
     def __init__(self, measure: Callable[["Training"], float], every: int) -> None:
         self.measure = measure
@@ -98,20 +105,73 @@ def _number(value: float) -> str:
     return f"{value:.9g}"
 
 
+class Epochs(Hook):
+    """One row per pass over the samples: mean training loss, learning rate, validation, further scores.
+
+    Of the last one, which may be cut short, too. The losses are the curve's, so an interrupted run loses none.
+    """
+
+    phase = "validation"
+
+    def __init__(self, path: Path, curve: Path, scores: Callable[["Training"], dict[str, float]] | None = None) -> None:
+        """`scores`: what else to measure after each, in all processes; without, the curve's validation loss."""
+        self.path = path
+        self._curve = curve
+        self._scores = scores
+        self._rows: list[dict[str, str]] = []
+        self._epoch = 0
+
+    def before_training(self, training: "Training") -> None:
+        """Keep the rows up to the step that was loaded."""
+        self._rows = [row for row in read_curve(self.path) if int(row["step"]) <= training.step]
+        self._epoch = training.position // training.batches.samples
+
+    def after_step(self, training: "Training", report: "StepReport") -> None:
+        """Write the row, when an epoch or the run is over."""
+        before, self._epoch = self._epoch, training.position // training.batches.samples
+        if self._epoch == before and not training.finished:
+            return
+        scores = self._scores(training) if self._scores else None
+        if not training.mesh.is_first:
+            return
+        first = int(self._rows[-1]["step"]) if self._rows else 0
+        steps = [row for row in read_curve(self._curve) if first < int(row["step"]) <= report.step]
+        if scores is None:
+            validated = ["", *(row["val_loss"] for row in steps if row["val_loss"])]
+            measured = {"val_loss": validated[-1]}
+        else:
+            measured = {name: _number(value) for name, value in scores.items()}
+        losses = [float(row["loss"]) for row in steps if row["loss"]]
+        row = {
+            "epoch": _number(training.position / training.batches.samples),
+            "step": str(report.step),
+            "loss": _number(math.fsum(losses) / max(1, len(losses))),
+            "lr": _number(report.lr),
+            **measured,
+        }
+        self._rows.append(row)
+        logger.info("%s", ", ".join(f"{name} {float(value):.6g}" for name, value in row.items() if value))
+        lines = [",".join(row), *(",".join(each.values()) for each in self._rows)]
+        with store.create(self.path) as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+
+
 class Progress(Hook):
     """A bar with loss, rate and time left on a terminal; a line every so many steps elsewhere."""
 
-    def __init__(self, name: str, every: int) -> None:
+    def __init__(self, name: str, every: int, *, phases: bool = False) -> None:
+        """`phases`: also say what a step spends its time on."""
         self.name = name
         self.every = every
+        self._phases = phases
         self._stack = contextlib.ExitStack()
         self._bar: Any = None
         self._task: Any = None
-        self._last = (time.monotonic(), 0)
+        self._meter: Any = None
 
     def before_training(self, training: "Training") -> None:
         """Show the bar, where it can be seen."""
-        self._last = (time.monotonic(), training.tokens)
+        self._meter = Meter(training)
         if not training.mesh.is_first or not sys.stderr.isatty():
             return
         from rich.console import Console
@@ -134,16 +194,20 @@ class Progress(Hook):
         due = report.step % self.every == 0 or training.finished
         if not due and self._bar is None:
             return
-        then, tokens = self._last
-        rate = (training.tokens - tokens) / max(time.monotonic() - then, 1e-9)
-        text = f"loss {report.loss:.4f}  {rate:,.0f} tokens/s"
+        rates = self._meter.read()
+        text = f"loss {report.loss:.4f}  {rates.tokens_per_second:,.0f} tokens/s"
+        if rates.mfu is not None:
+            text += f"  MFU {rates.mfu:.1%}"
         if self._bar is not None:
             self._bar.update(self._task, completed=report.step, now=text)
         else:
             tail = "" if report.val_loss is None else f"  validation {report.val_loss:.4f}"
             logger.info("%s: step %d of %d  %s%s", self.name, report.step, training.recipe.steps, text, tail)
         if due:
-            self._last = (time.monotonic(), training.tokens)
+            self._meter.restart()
+        if due and self._phases:
+            spent = training.phases.medians().items()
+            logger.info("%s", ", ".join(f"{phase} {1000 * seconds:.2f} ms" for phase, seconds in spent))
 
     def after_training(self, training: "Training") -> None:  # noqa: ARG002 (Hook's signature)
         """Take the bar away."""
@@ -151,20 +215,23 @@ class Progress(Hook):
 
 
 class Speeds(Hook):
-    """Appends this segment of the run, its layout, versions and speed, to `segments.json`."""
+    """Appends this segment of the run to `segments.json`: layout, versions, speed, memory, and the phases of a step.
+
+    Memory is that of the process that needed most; phases, their medians, those of the first process.
+    """
 
     def __init__(self, path: Path, layout: dict[str, Any]) -> None:
         self.path = path
         self.layout = layout
         self._before: list[Any] = []
         self._seconds: list[float] = []
-        self._start = (0, 0)
+        self._start = (0, 0, 0)
         self._last = 0.0
 
     def before_training(self, training: "Training") -> None:
         """Read the earlier segments."""
         self._before = store.read_json(self.path) if self.path.exists() else []
-        self._start = (training.step, training.tokens)
+        self._start = (training.step, training.tokens, training.position)
         self._last = time.monotonic()
 
     def after_step(self, training: "Training", report: "StepReport") -> None:
@@ -172,37 +239,83 @@ class Speeds(Hook):
         now = time.monotonic()
         self._seconds.append(now - self._last)
         self._last = now
-        if training.mesh.is_first and training.saves_now(report):
-            store.write_json(self.path, [*self._before, self._record(training)])
+        if not training.saves_now(report):
+            return
+        memory = training.mesh.gather(peak_memory(training.mesh.device))
+        if training.mesh.is_first:
+            store.write_json(self.path, [*self._before, self._record(training, memory)])
 
-    def _record(self, training: "Training") -> dict[str, Any]:
-        step, tokens = self._start
-        median = statistics.median(self._seconds)
+    def _record(self, training: "Training", memory: list[dict[str, float]]) -> dict[str, Any]:
+        step, tokens, position = self._start
+        median, steps = statistics.median(self._seconds), training.step - step
+        speed = rates(training, training.tokens - tokens, training.position - position, median * steps)
         on_gpu = training.mesh.device.type == "cuda"
+        worst = max(range(len(memory)), key=lambda rank: next(iter(memory[rank].values())))
         return {
             "from_step": step,
             "to_step": training.step,
             "layout": self.layout,
             "device": torch.cuda.get_device_name() if on_gpu else "cpu",
-            "peak_memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if on_gpu else None,
+            "peak_memory_gb": next(iter(memory[worst].values())),
+            "peak_memory": {"process": worst, **memory[worst]},
             "torch": torch.__version__,
             "seconds": round(sum(self._seconds), 3),
             "median_step_seconds": round(median, 5),
-            "tokens_per_second": round((training.tokens - tokens) / (training.step - step) / median, 1),
+            "tokens_per_second": round(speed.tokens_per_second, 1),
+            "samples_per_second": round(speed.samples_per_second, 2),
+            "tflops_per_process": round(speed.tflops, 4),
+            "mfu": None if speed.mfu is None else round(speed.mfu, 4),
+            "median_phase_seconds": {phase: round(spent, 6) for phase, spent in training.phases.medians().items()},
         }
 
 
 class Checkpoints(Hook):
-    """Saves on the cadence, at the end, and when a stop was asked for; keeps the last ones."""
+    """Saves on the cadence, at the end, and when a stop was asked for; keeps the last ones and what else is asked for.
 
-    def __init__(self, root: Path, keep: int) -> None:
+    `curve` is where the validation losses are, by which the best one is known.
+    """
+
+    phase = "checkpoint"
+
+    def __init__(
+        self,
+        root: Path,
+        keep: int,
+        *,
+        keep_every: int = 0,
+        keep_best: bool = False,
+        curve: Path | None = None,
+        in_background: bool = False,
+    ) -> None:
         self.root = root
+        self.in_background = in_background
         self.keep = keep
+        self.keep_every = keep_every
+        self.keep_best = keep_best
+        self._curve = curve
+        self._saver: checkpoint.Saver | None = None
+
+    def before_training(self, training: "Training") -> None:  # noqa: ARG002 (Hook's signature)
+        """Make ready, in all processes."""
+        self._saver = checkpoint.Saver(self.root, in_background=self.in_background)
 
     def after_step(self, training: "Training", report: "StepReport") -> None:
-        """Save when it is time."""
-        if not training.saves_now(report):
+        """Save when it is time; what is saved last is there before the process ends."""
+        if self._saver is None or not training.saves_now(report):
             return
-        checkpoint.save(self.root, training.step, training.tensors(), training.record(), training.mesh)
-        if training.mesh.is_first:
-            prune(self.root, self.keep, training.checkpoint_every)
+        retention = Retention(
+            keep=self.keep, every=training.checkpoint_every, keep_every=self.keep_every, best=self.keep_best
+        )
+        last = training.recipe.steps
+
+        def pruned() -> None:
+            prune(self.root, retention, last, val_losses(self._curve) if self._curve else {})
+
+        self._saver.save(training.step, training.tensors(), training.record(), pruned)
+        if report.stop or training.finished:
+            self._saver.wait()
+
+    def after_training(self, training: "Training") -> None:  # noqa: ARG002 (Hook's signature)
+        """Let a checkpoint that is being written be finished."""
+        if self._saver is not None:
+            self._saver.close()

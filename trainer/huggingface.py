@@ -6,43 +6,44 @@ folders are written and read without importing transformers, from safetensors on
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pipelines import store
 from pipelines.errors import UserError
-from trainer.model import GPT2, TIED, Architecture
+from trainer import shards
+from trainer.model import TIED, Architecture, canonical
 
 WEIGHTS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"
+"""Of a model in several files: which weight is in which."""
 TOKENIZER = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 PAD = "<|pad|>"
 
 _MATRICES = ("attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-_PARTS = ("q", "k", "v")
 
 
-def to_huggingface(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def to_huggingface(weights: Mapping[str, Tensor], n_head: int) -> dict[str, Tensor]:
     """Our weights under transformers' names and in its shapes."""
     converted: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        base, _, last = name.rpartition(".attn.q.")
-        if base:
-            parts = [weights[f"{base}.attn.{part}.{last}"] for part in _PARTS]
-            converted[f"{base}.attn.c_attn.{last}"] = _turned(torch.cat(parts))
-        elif name.endswith(_MATRICES):
-            converted[name] = _turned(weight)
-        elif ".attn.k." not in name and ".attn.v." not in name:
-            converted[name] = weight.contiguous()
+        if ".attn.qkv." in name:
+            # Rows by head, and in a head by part -> by part, and in a part by head.
+            by_part = weight.unflatten(0, (n_head, 3, -1)).transpose(0, 1).flatten(0, 2)
+            converted[name.replace(".qkv.", ".c_attn.")] = _turned(by_part)
+        else:
+            converted[name] = _turned(weight) if name.endswith(_MATRICES) else weight.contiguous()
     return converted
 
 
-def from_huggingface(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def from_huggingface(tensors: Mapping[str, Tensor], n_head: int) -> dict[str, Tensor]:
     """Weights of transformers, with or without its `transformer.` prefix, under our names and in our shapes."""
     converted: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
@@ -50,8 +51,8 @@ def from_huggingface(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         if name.endswith((".attn.bias", ".attn.masked_bias", "lm_head.weight")):
             continue  # causal masks of old versions, and the tied head
         if ".attn.c_attn." in name:
-            for part, piece in zip(_PARTS, _turned(tensor).chunk(3), strict=True):
-                converted[name.replace("c_attn", part)] = piece.contiguous()
+            by_head = _turned(tensor).unflatten(0, (3, n_head, -1)).transpose(0, 1).flatten(0, 2)
+            converted[name.replace(".c_attn.", ".qkv.")] = by_head.contiguous()
         else:
             converted[name] = _turned(tensor) if name.endswith(_MATRICES) else tensor.contiguous()
     return converted
@@ -86,29 +87,45 @@ def read_architecture(folder: Path) -> Architecture:
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """The weights in a folder under our names, in fp32; UserError when they are missing or damaged."""
-    try:
-        tensors = load_file(folder / WEIGHTS)
-    except FileNotFoundError:
-        raise UserError(f"{folder}: has no {WEIGHTS}; save the model with safe_serialization=True") from None
-    except SafetensorError as error:
-        raise UserError(f"{folder / WEIGHTS}: not readable ({error}); get or export the model again") from None
-    return {name: weight.float() for name, weight in from_huggingface(tensors).items()}
+    tensors: dict[str, Tensor] = {}
+    for path in _weight_files(folder):
+        try:
+            tensors |= load_file(path)
+        except FileNotFoundError:
+            raise UserError(f"{folder}: has no {path.name}; save the model with safe_serialization=True") from None
+        except SafetensorError as error:
+            raise UserError(f"{path}: not readable ({error}); get or export the model again") from None
+    n_head = read_architecture(folder).n_head
+    return {name: weight.float() for name, weight in from_huggingface(tensors, n_head).items()}
 
 
-@torch.no_grad()
-def fill(model: GPT2, weights: dict[str, Tensor], source: Path) -> None:
-    """Copy `weights` into `model`; the embedding's first rows where the model has more of them.
+def _weight_files(folder: Path) -> list[Path]:
+    """The one file of weights, or all of a model that is split."""
+    index = folder / SHARDS
+    if (folder / WEIGHTS).exists() or not index.exists():
+        return [folder / WEIGHTS]
+    found = store.read_json(index)
+    named = found.get("weight_map") if isinstance(found, dict) else None
+    names = sorted(set(map(str, named.values()))) if isinstance(named, dict) and named else []
+    if not names or any(Path(name).name != name for name in names):
+        raise UserError(f"{index}: does not say which weight is in which file beside it; get the model again")
+    return [folder / name for name in names]
+
+
+def fill(targets: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:
+    """Copy `weights` into a model's parameters or this process's parts of them; the embedding may have more rows.
 
     Raises UserError, naming the first weight that is missing or has another shape.
     """
-    for name, target in model.named_parameters():
-        weight = weights.get(name)
+    for name, target in targets.items():
+        weight = weights.get(canonical(name))
         if weight is None:
             raise UserError(f"{source}: has no weight {name}; it is another model")
-        rows = target[: len(weight)] if name == TIED else target
-        if rows.shape != weight.shape:
-            raise UserError(f"{source}: {name} is {tuple(weight.shape)}, expected {tuple(rows.shape)}; another model")
-        rows.copy_(weight)
+        more_rows = canonical(name) == TIED and len(target) > len(weight)
+        expected = (len(weight), *target.shape[1:]) if more_rows else tuple(target.shape)
+        if tuple(weight.shape) != expected:
+            raise UserError(f"{source}: {name} is {tuple(weight.shape)}, expected {expected}; another model")
+        shards.fill(target.detach(), weight)
 
 
 def save_folder(folder: Path, shape: Architecture, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
@@ -129,17 +146,19 @@ def save_folder(folder: Path, shape: Architecture, weights: dict[str, Tensor], s
         **settings,
     }
     store.write_json(folder / "config.json", config)
-    save_file(to_huggingface(weights), folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(to_huggingface(weights, shape.n_head), folder / WEIGHTS, metadata={"format": "pt"})
     # safetensors makes files that only their owner can read.
     (folder / WEIGHTS).chmod(0o644)
     store.sync_file(folder / WEIGHTS)
 
 
-def save_tokenizer(source: Path, folder: Path, n_positions: int, *, pad: bool = False) -> None:
+def save_tokenizer(
+    source: Path, folder: Path, n_positions: int, *, padding: Literal["none", "added", "end_of_text"] = "none"
+) -> None:
     """Copy the tokenizer beside a model so that AutoTokenizer opens it, with a padding token if asked."""
     from tokenizers import AddedToken, Tokenizer
 
-    if pad:
+    if padding == "added":
         tokenizer = Tokenizer.from_file(str(source / TOKENIZER))
         tokenizer.add_special_tokens([AddedToken(PAD, special=True, normalized=False)])
         text = tokenizer.to_str()
@@ -147,15 +166,18 @@ def save_tokenizer(source: Path, folder: Path, n_positions: int, *, pad: bool = 
         text = (source / TOKENIZER).read_text()
     with store.create(folder / TOKENIZER) as file:
         file.write(text.encode())
+    named = source / TOKENIZER_CONFIG
+    end_of_text = store.read_json(named)["eos_token"] if named.exists() else END_OF_TEXT
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "unk_token": END_OF_TEXT,
+        "bos_token": end_of_text,
+        "eos_token": end_of_text,
+        "unk_token": end_of_text,
         "model_max_length": n_positions,
         "clean_up_tokenization_spaces": False,
     }
-    store.write_json(folder / "tokenizer_config.json", config | ({"pad_token": PAD} if pad else {}))
+    pad = {"none": {}, "added": {"pad_token": PAD}, "end_of_text": {"pad_token": end_of_text}}[padding]
+    store.write_json(folder / TOKENIZER_CONFIG, config | pad)
 
 
 def require_same_tokenizer(folder: Path, sha256: str, other: Path) -> None:

@@ -5,12 +5,13 @@ the first one returns. Local processes are forked from a server that has importe
 file and talk over loopback. Under torchrun or Slurm the stage's command runs once per process: rank 0 is the stage,
 the others call `served()`, which takes the work from rank 0.
 
-One process's failure ends all of them, with its error in one line. After SIGTERM or Ctrl-C the processes save a
+One process's failure ends all of them, with its error in one line. After SIGTERM, SIGUSR1 or Ctrl-C they save a
 checkpoint at the next step and end (`Stopped`); when the parent is killed, they end at once.
 """
 
 import contextlib
 import datetime
+import functools
 import logging
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +33,17 @@ from pipelines import log
 from pipelines.errors import ConfigError, UserError
 from pipelines.stage import PREEMPTED
 from trainer.config import ParallelConfig
-from trainer.process import Place, StopFlag, Stopped, join, place_from_environment, prepare, rendezvous_environment
+from trainer.process import (
+    Place,
+    StopFlag,
+    Stopped,
+    join,
+    place_from_environment,
+    prepare,
+    rendezvous_environment,
+    take_usr1_for_sigterm,
+)
+from trainer.rank_log import STACKS, rank_log
 
 PRELOAD = ["torch", "torch.distributed.checkpoint", "trainer.checkpoint", "trainer.hooks", "trainer.loop"]
 """What every process needs, imported once by the server that they are forked from."""
@@ -40,8 +52,12 @@ PATIENCE = datetime.timedelta(hours=1)
 GRACE_SECONDS = 1.0
 """After the first failure: how long to listen for its cause, before the others are ended."""
 
+STACK_SECONDS = 0.2
+"""Processes that wait for a failed one have so long to write down where."""
+
 Function = Callable[..., Any]
-Job = tuple[Function, ParallelConfig, tuple[Any, ...]]
+Job = tuple[Path | None, Function, ParallelConfig, tuple[Any, ...]]
+"""Where each process writes its log, and what it calls."""
 
 
 def count_processes(parallel: ParallelConfig) -> int:
@@ -61,23 +77,26 @@ def count_processes(parallel: ParallelConfig) -> int:
     return processes
 
 
-def launch(function: Function, parallel: ParallelConfig, *arguments: Any) -> Any:
+def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: Path | None = None) -> Any:
     """Run `function(process, *arguments)` in every process; returns the first one's result.
 
-    Raises UserError for the process that failed first, and SystemExit(75) when one was stopped by a signal.
+    Raises UserError for the process that failed first, and SystemExit(75) when one was stopped by a signal. Each
+    process keeps a log in the folder `logs`, and there the stacks of those that the failure left waiting.
     """
+    take_usr1_for_sigterm()
     if place := place_from_environment(os.environ):
-        return _run_placed(place, (function, parallel, arguments))
+        return _run_placed(place, (logs, function, parallel, arguments))
     size = count_processes(parallel)
     with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
         ranks: list[_Rank] = []
         try:
             for rank in range(size):
                 place = Place(rank, size, local_rank=rank, local_size=size)
-                ranks.append(_Rank(place, f"{folder}/store", (function, parallel, arguments)))
-            return _result(ranks)
+                ranks.append(_Rank(place, f"{folder}/store", (logs, function, parallel, arguments)))
+            return _result(ranks, logs)
         except (KeyboardInterrupt, SystemExit):
-            _ask_to_stop(ranks)
+            if len(ranks) == size:  # else those that are there wait for one that never comes
+                _ask_to_stop(ranks)
             raise
         finally:
             for rank in ranks:
@@ -86,6 +105,7 @@ def launch(function: Function, parallel: ParallelConfig, *arguments: Any) -> Any
 
 def served() -> bool:
     """Whether this is a later process of torchrun or Slurm; if so, it has done its part of rank 0's work."""
+    take_usr1_for_sigterm()  # from the command's first line, not only while processes train
     place = place_from_environment(os.environ)
     if place is None or place.rank == 0:
         return False
@@ -141,7 +161,7 @@ def _listen(ranks: list[_Rank], timeout: float | None = None) -> None:
         working[connection].listen()  # pyright: ignore[reportArgumentType]
 
 
-def _result(ranks: list[_Rank]) -> Any:
+def _result(ranks: list[_Rank], logs: Path | None) -> Any:
     """Rank 0's value, once all are done; raises what went wrong as soon as something does."""
     while any(rank.outcome is None for rank in ranks):
         _listen(ranks)
@@ -149,7 +169,9 @@ def _result(ranks: list[_Rank]) -> Any:
             deadline = time.monotonic() + GRACE_SECONDS
             while any(rank.outcome is None for rank in ranks) and time.monotonic() < deadline:
                 _listen(ranks, max(0.0, deadline - time.monotonic()))
-            raise _failure([rank for rank in ranks if rank.failed])
+            if logs:
+                _ask_for_stacks(ranks)
+            raise _failure([rank for rank in ranks if rank.failed], logs)
     outcomes = [rank.outcome for rank in ranks if rank.outcome]
     if any(outcome[0] == "stopped" for outcome in outcomes):
         print("training was stopped: run the same command again to go on", file=sys.stderr)
@@ -157,10 +179,21 @@ def _result(ranks: list[_Rank]) -> Any:
     return outcomes[0][1]
 
 
-def _failure(failed: list[_Rank]) -> UserError:
+def _ask_for_stacks(ranks: list[_Rank]) -> None:
+    """Let the processes that wait for a failed one write down where."""
+    waiting = [rank.process.pid for rank in ranks if rank.outcome is None and rank.process.pid]
+    for pid in waiting:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, STACKS)
+    if waiting:
+        time.sleep(STACK_SECONDS)
+
+
+def _failure(failed: list[_Rank], logs: Path | None) -> UserError:
     """The likeliest cause: the first error of the user's, else a killed process, else the first error of any kind."""
     latest_first = sorted(failed, key=lambda rank: rank.outcome[2] if rank.outcome else 0, reverse=True)
     outcomes = {rank.outcome[0]: (rank, rank.outcome[1]) for rank in latest_first if rank.outcome}
+    see = f"; each process's log: {logs}" if logs else ""
     if "user" in outcomes:
         return UserError(outcomes["user"][1])
     if "died" in outcomes:
@@ -168,11 +201,11 @@ def _failure(failed: list[_Rank]) -> UserError:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         return UserError(
             f"training process {rank.place.rank} {how} (out of memory?): run the same command again to go on from "
-            "the last checkpoint, perhaps with a smaller micro batch"
+            f"the last checkpoint, perhaps with a smaller micro batch{see}"
         )
     rank, (summary, trace) = outcomes["bug"]
     print(trace, file=sys.stderr, end="")
-    return UserError(f"training process {rank.place.rank} failed: {summary}")
+    return UserError(f"training process {rank.place.rank} failed: {summary}{see}")
 
 
 def _ask_to_stop(ranks: list[_Rank]) -> None:
@@ -221,6 +254,7 @@ def _local_main(
     level: int,
     place: Place,
     store: str,
+    logs: Path | None,
     function: Function,
     parallel: ParallelConfig,
     arguments: tuple[Any, ...],
@@ -232,7 +266,7 @@ def _local_main(
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
     flag = StopFlag()
-    with _Report(connection) as report, flag.listening(interrupts=False):
+    with _Report(connection) as report, flag.listening(interrupts=False), rank_log(logs, place.rank):
         import torch.distributed as dist
 
         process = prepare(place, parallel, flag)
@@ -265,10 +299,11 @@ def _run_placed(place: Place, job: Job | None) -> Any:
         store = next(iter(meeting))[0]
         if job is not None:
             store.set("millrace/job", pickle.dumps(job))
-        function, parallel, arguments = job or pickle.loads(store.get("millrace/job"))  # noqa: S301 (from our rank 0)
+        logs, function, parallel, arguments = job or pickle.loads(store.get("millrace/job"))  # noqa: S301 (from our rank 0)
         join(process := prepare(place, parallel, flag), store)
         try:
-            value = function(process, *arguments)
+            with rank_log(logs, place.rank):
+                value = function(process, *arguments)
         except Stopped:
             raise SystemExit(PREEMPTED) from None
         dist.barrier()
@@ -282,6 +317,7 @@ def _forkserver() -> Any:
     return context
 
 
+@functools.cache
 def _count_gpus() -> int:
     """GPUs of this machine, counted by a process of its own: CUDA must not start in one that is forked later."""
     context = _forkserver()

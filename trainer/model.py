@@ -1,14 +1,16 @@
 """GPT-2 on one device: learned positions, norms before each layer, tanh GELU, biases, a tied head.
 
-Query, key and value are separate matrices, so that tensor parallelism can split each by heads. Blocks stand in a
-dictionary under their global number, so a weight has the same name in every layout: the canonical name of
-checkpoints. Weights are fp32; matrices are multiplied in `Transformer.compute_dtype`.
+Query, key and value are one matrix whose rows are ordered by head, so that tensor parallelism splits it by heads.
+Blocks stand in a dictionary under their global number, so a weight has the same name in every layout: the canonical
+name of checkpoints. A part without embeddings, last norm or head is a pipeline stage. Weights are fp32; matrices are
+multiplied in `Transformer.compute_dtype`.
 
 Shapes: B samples, T positions, D width, H heads, K width of a head, V vocabulary, C classes.
 """
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,10 +20,10 @@ from torch import Tensor, nn
 
 from trainer.config import ModelConfig
 from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
-from trainer.loss import linear_cross_entropy
+from trainer.loss import class_loss, linear_cross_entropy
 
-TIED = "transformer.wte.weight"
-"""The token embedding, which is also the language-model head."""
+TIED, HEAD = "transformer.wte.weight", "lm_head.weight"
+"""The token embedding, which is also the language-model head: two parameters where these are on two stages."""
 INITIAL_STD = 0.02
 
 
@@ -51,10 +53,44 @@ class Architecture:
         """Rows of the embedding in memory."""
         return -(-self.vocab_size // self.pad_vocab_to) * self.pad_vocab_to
 
+    @property
+    def parameters(self) -> int:
+        """Numbers that the language model learns: padding is none, and the head is the embedding."""
+        block = 12 * self.n_embd**2 + 13 * self.n_embd
+        return (self.vocab_size + self.n_positions + 2) * self.n_embd + self.n_layer * block
+
     def record(self) -> dict[str, Any]:
         """What a checkpoint says of its model: whatever has to be equal to load it."""
         names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "num_labels")
         return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What of the model a pipeline stage has: all of it where there is one stage."""
+
+    layers: range
+    first: bool
+    """It has the embeddings."""
+    last: bool
+    """It has the last norm and the head."""
+
+    @classmethod
+    def whole(cls, shape: Architecture) -> "Stage":
+        """The only stage."""
+        return cls(range(shape.n_layer), first=True, last=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePart:
+    """Which of `count` equal parts of each sample's positions stand in this process, between the matrices."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, x_BT: Tensor) -> Tensor:
+        """The columns of these positions."""
+        return x_BT if self.count == 1 else x_BT.chunk(self.count, 1)[self.index]
 
 
 ATTENTION_SITE, AFTER_ATTENTION_SITE, AFTER_MLP_SITE = 1, 2, 3
@@ -86,29 +122,32 @@ class Attention(nn.Module):
         super().__init__()
         self.head_width = shape.n_embd // shape.n_head
         self.dropout = shape.attention_dropout
-        self.q = Linear(shape.n_embd, shape.n_embd)
-        self.k = Linear(shape.n_embd, shape.n_embd)
-        self.v = Linear(shape.n_embd, shape.n_embd)
+        self.first_head = 0
+        """Number of the first head that is computed here: tensor parallelism gives each process some."""
+        self.qkv = Linear(shape.n_embd, 3 * shape.n_embd)
+        """Rows by head: the query of head 0, its key, its value, the query of head 1, ..."""
         self.c_proj = Linear(shape.n_embd, shape.n_embd)
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None) -> Tensor:
-        """`keys_BT`: dropout keys, None outside training."""
-        q_BHTK, k_BHTK, v_BHTK = (
-            project(x_BTD).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for project in (self.q, self.k, self.v)
-        )
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+        """`keys_BT`: dropout keys, None outside training. `mask_B1TT`: who sees whom; None: all that came before."""
+        qkv_BTH3K = self.qkv(x_BTD).unflatten(-1, (-1, 3, self.head_width))
+        q_BHTK, k_BHTK, v_BHTK = (part_BTHK.transpose(1, 2) for part_BTHK in qkv_BTH3K.unbind(3))
         if keys_BT is None or self.dropout == 0:
-            y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+            causal = mask_B1TT is None
+            y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT, is_causal=causal)
         else:
-            y_BHTK = self._with_dropout(q_BHTK, k_BHTK, keys_BT) @ v_BHTK
+            y_BHTK = self._with_dropout(q_BHTK, k_BHTK, keys_BT, mask_B1TT) @ v_BHTK
         return self.c_proj(y_BHTK.transpose(1, 2).flatten(2))
 
-    def _with_dropout(self, q_BHTK: Tensor, k_BHTK: Tensor, keys_BT: Tensor) -> Tensor:
+    def _with_dropout(self, q_BHTK: Tensor, k_BHTK: Tensor, keys_BT: Tensor, mask_B1TT: Tensor | None) -> Tensor:
         """Attention probabilities with some dropped: the fused kernels have no place for a keyed mask."""
         heads, length = q_BHTK.shape[1:3]
         future = torch.ones(length, length, dtype=torch.bool, device=q_BHTK.device).triu(1)
+        unseen = future if mask_B1TT is None else ~mask_B1TT
         scores_BHTT = (q_BHTK @ k_BHTK.transpose(2, 3)).float() / math.sqrt(self.head_width)
-        probabilities_BHTT = scores_BHTT.masked_fill(future, -torch.inf).softmax(-1).to(q_BHTK.dtype)
-        return keyed_dropout(probabilities_BHTT, self.dropout, at_heads(keys_BT, ATTENTION_SITE, heads))
+        probabilities_BHTT = scores_BHTT.masked_fill(unseen, -torch.inf).softmax(-1).to(q_BHTK.dtype)
+        keys_BHT = at_heads(keys_BT, ATTENTION_SITE, range(self.first_head, self.first_head + heads))
+        return keyed_dropout(probabilities_BHTT, self.dropout, keys_BHT)
 
 
 class MLP(nn.Module):
@@ -130,111 +169,171 @@ class Block(nn.Module):
     def __init__(self, shape: Architecture) -> None:
         super().__init__()
         self.dropout = shape.dropout
+        self.part = SequencePart()
         self.ln_1 = LayerNorm(shape.n_embd)
         self.attn = Attention(shape)
         self.ln_2 = LayerNorm(shape.n_embd)
         self.mlp = MLP(shape)
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D). `keys_BT`: this layer's dropout keys, None outside training.
 
         Nothing in a block knows its layer, so that one compiled graph serves all of them.
         """
-        x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT), keys_BT, AFTER_ATTENTION_SITE)
+        x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT, mask_B1TT), keys_BT, AFTER_ATTENTION_SITE)
         return x_BTD + self._drop(self.mlp(self.ln_2(x_BTD)), keys_BT, AFTER_MLP_SITE)
 
     def _drop(self, x_BTD: Tensor, keys_BT: Tensor | None, site: int) -> Tensor:
         if keys_BT is None or self.dropout == 0:
             return x_BTD
-        return keyed_dropout(x_BTD, self.dropout, at_site(keys_BT, site))
+        return keyed_dropout(x_BTD, self.dropout, at_site(self.part.of(keys_BT), site))
 
 
 class Transformer(nn.Module):
-    """Embeddings, blocks and the last norm."""
+    """Embeddings, blocks and the last norm: all of it, or the part of one pipeline stage."""
 
-    def __init__(self, shape: Architecture) -> None:
+    def __init__(self, shape: Architecture, stage: Stage) -> None:
         super().__init__()
         self.shape = shape
         self.compute_dtype = torch.float32
         self.dropout_seed = 0
-        self.wte = nn.Embedding(shape.padded_vocab, shape.n_embd)
-        self.wpe = nn.Embedding(shape.n_positions, shape.n_embd)
-        self.h = nn.ModuleDict({str(layer): Block(shape) for layer in range(shape.n_layer)})
-        self.ln_f = LayerNorm(shape.n_embd)
+        self.part = SequencePart()
+        self.wte = nn.Embedding(shape.padded_vocab, shape.n_embd) if stage.first else None
+        self.wpe = nn.Embedding(shape.n_positions, shape.n_embd) if stage.first else None
+        self.h = nn.ModuleDict({str(layer): Block(shape) for layer in stage.layers})
+        self.ln_f = LayerNorm(shape.n_embd) if stage.last else None
 
-    def forward(self, ids_BT: Tensor, rows_B: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D). `rows_B`: number of each sample in the run; training with dropout needs it."""
-        length = ids_BT.shape[1]
-        x_BTD = self.wte(ids_BT) + self.wpe(torch.arange(length, device=ids_BT.device))
-        keys_BT = None
-        if self.training and (self.shape.dropout or self.shape.attention_dropout):
-            assert rows_B is not None, "dropout is keyed by the number of the sample"
-            keys_BT = vector_keys(self.dropout_seed, rows_B, length)
-            x_BTD = keyed_dropout(x_BTD, self.shape.dropout, at_site(keys_BT, 0))
-        x_BTD = x_BTD.to(self.compute_dtype)
+    def forward(self, x: Tensor, rows_B: Tensor | None = None, starts_BT: Tensor | None = None) -> Tensor:
+        """Hidden states (B, T, D) of token ids (B, T), or of the hidden states that the stage before made.
+
+        `rows_B`: number of each sample in the run; training with dropout needs it. `starts_BT`: where in the sample
+        each token's document begins; positions count from there, and attention does not reach behind it.
+        """
+        length = x.shape[1] if self.wte is not None else x.shape[1] * self.part.count
+        keys_BT = self._keys(rows_B, length)
+        x_BTD = x if self.wte is None else self._embed(x, keys_BT, starts_BT)
+        mask_B1TT = None if starts_BT is None else document_mask(starts_BT)
         for layer, block in self.h.items():
-            x_BTD = block(x_BTD, None if keys_BT is None else at_site(keys_BT, int(layer) + 1))
-        return self.ln_f(x_BTD)
+            x_BTD = block(x_BTD, None if keys_BT is None else at_site(keys_BT, int(layer) + 1), mask_B1TT)
+        return x_BTD if self.ln_f is None else self.ln_f(x_BTD)
+
+    def _keys(self, rows_B: Tensor | None, length: int) -> Tensor | None:
+        if not self.training or not (self.shape.dropout or self.shape.attention_dropout):
+            return None
+        assert rows_B is not None, "dropout is keyed by the number of the sample"
+        return vector_keys(self.dropout_seed, rows_B, length)
+
+    def _embed(self, ids_BT: Tensor, keys_BT: Tensor | None, starts_BT: Tensor | None) -> Tensor:
+        assert self.wte is not None
+        assert self.wpe is not None
+        places_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
+        if starts_BT is not None:
+            places_BT = places_BT - starts_BT
+        x_BTD = self.wte(ids_BT) + self.wpe(self.part.of(places_BT))
+        if keys_BT is not None:
+            x_BTD = keyed_dropout(x_BTD, self.shape.dropout, at_site(self.part.of(keys_BT), 0))
+        return x_BTD.to(self.compute_dtype)
+
+
+def document_mask(starts_BT: Tensor) -> Tensor:
+    """(B, 1, T, T): whether a token (third dimension) sees another: it came before, in the same document."""
+    places_T = torch.arange(starts_BT.shape[1], device=starts_BT.device)
+    return ((places_T <= places_T[:, None]) & (places_T >= starts_BT[:, :, None]))[:, None]
+
+
+class Head(Linear):
+    """The token embedding once more, from hidden states to the logits of the vocabulary."""
+
+    def __init__(self, shape: Architecture) -> None:
+        super().__init__(shape.n_embd, shape.padded_vocab, bias=False)
+        self.vocab_size = shape.vocab_size
+        self.compiled = False
+        """Whether the loss is."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
+        """(B, T, D) -> (B, T, V), in fp32."""
+        return super().forward(input)[..., : self.vocab_size].float()
+
+    def loss(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """The cross entropy summed over all tokens."""
+        hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
+        return linear_cross_entropy(hidden_ND, self.weight, targets_N, self.vocab_size, compiled=self.compiled)
 
 
 class LanguageModel(nn.Module):
-    """GPT-2 with its head, the token embedding once more."""
+    """GPT-2 with its head: all of it, or one pipeline stage."""
 
-    def __init__(self, shape: Architecture) -> None:
+    def __init__(self, shape: Architecture, stage: "Stage | None" = None) -> None:
         super().__init__()
         self.shape = shape
-        self.transformer = Transformer(shape)
-        self.lm_head = Linear(shape.n_embd, shape.padded_vocab, bias=False)
+        self.stage = stage or Stage.whole(shape)
+        self.transformer = Transformer(shape, self.stage)
+        self.lm_head = Head(shape) if self.stage.last else None
         self.tie()
 
     def tie(self) -> None:
         """Make head and embedding one parameter again, after something replaced either."""
-        self.lm_head.weight = self.transformer.wte.weight
+        if self.lm_head is not None and self.transformer.wte is not None:
+            self.lm_head.weight = self.transformer.wte.weight
 
-    def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, rows_B: Tensor | None = None) -> Tensor:
-        """Logits (B, T, V) in fp32; with targets, the loss summed over all tokens."""
-        hidden_BTD = self.transformer(ids_BT, rows_B)
-        if targets_BT is None:
-            return self.lm_head(hidden_BTD)[..., : self.shape.vocab_size].float()
-        return linear_cross_entropy(
-            hidden_BTD.flatten(0, 1), self.lm_head.weight, targets_BT.flatten(), self.shape.vocab_size
-        )
+    def forward(
+        self,
+        x: Tensor,
+        targets_BT: Tensor | None = None,
+        rows_B: Tensor | None = None,
+        starts_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V) in fp32; with targets, the loss summed over all tokens; hidden states of an early stage.
+
+        `rows_B`, `starts_BT`: as Transformer's.
+        """
+        hidden_BTD = self.transformer(x, rows_B, starts_BT)
+        if self.lm_head is None:
+            return hidden_BTD
+        return self.lm_head(hidden_BTD) if targets_BT is None else self.lm_head.loss(hidden_BTD, targets_BT)
 
 
 class Classifier(nn.Module):
-    """GPT-2 with a classification head on the last real token of each row."""
+    """GPT-2 with a classification head on the last real token of each row: all of it, or one pipeline stage."""
 
-    def __init__(self, shape: Architecture) -> None:
+    def __init__(self, shape: Architecture, stage: "Stage | None" = None) -> None:
         super().__init__()
         self.shape = shape
-        self.transformer = Transformer(shape)
-        self.score = Linear(shape.n_embd, shape.num_labels, bias=False)
+        self.stage = stage or Stage.whole(shape)
+        self.transformer = Transformer(shape, self.stage)
+        self.score = Linear(shape.n_embd, shape.num_labels, bias=False) if self.stage.last else None
+        self.gather: Callable[[Tensor], Tensor] = _itself
+        """Puts hidden states together again where each process has some positions."""
 
     def tie(self) -> None:
         """Nothing is tied here."""
 
-    def forward(self, ids_BT: Tensor, last_B: Tensor, rows_B: Tensor | None = None) -> Tensor:
-        """Logits (B, C) in fp32. `last_B`: place of each row's last real token.
+    def forward(
+        self, x: Tensor, last_B: Tensor, rows_B: Tensor | None = None, labels_B: Tensor | None = None
+    ) -> Tensor:
+        """Logits (B, C) in fp32; with labels, the summed loss; hidden states of an early stage.
 
-        What stands right of it is padding, which causal attention never sees, so no mask is needed.
+        `last_B`: place of each row's last real token. What stands right of it is padding, which causal attention
+        never sees, so no mask is needed.
         """
-        hidden_BTD = self.transformer(ids_BT, rows_B)
+        hidden_BTD = self.transformer(x, rows_B)
+        if self.score is None:
+            return hidden_BTD
         rows = torch.arange(len(last_B), device=last_B.device)
-        return self.score(hidden_BTD[rows, last_B]).float()
+        logits_BC = self.score(self.gather(hidden_BTD)[rows, last_B]).float()
+        return logits_BC if labels_B is None else class_loss(logits_BC, labels_B)
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
 
 
 GPT2 = LanguageModel | Classifier
 
 
-@torch.no_grad()
-def initialise(model: GPT2, seed: int) -> None:
-    """GPT-2's initial weights: normal, 0.02; residual projections 0.02 / sqrt(2 layers); biases 0, norms 1.
-
-    Each weight has a generator of its own, seeded by its name, so that the values do not depend on the order of
-    building or on the layout.
-    """
-    for name, weight in model.named_parameters():
-        weight.copy_(initial_weight(name, model.shape, weight.shape, seed))
+def canonical(name: str) -> str:
+    """A weight's name in checkpoints and exports: the head is the embedding."""
+    return TIED if name == HEAD else name
 
 
 def initial_weight(name: str, shape: Architecture, size: torch.Size, seed: int) -> Tensor:

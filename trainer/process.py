@@ -24,7 +24,7 @@ class Stopped(Exception):  # noqa: N818 (no error)
 
 
 class StopFlag:
-    """Set by SIGTERM (and by Ctrl-C, where `interrupts`); training looks at it after each step."""
+    """Set by SIGTERM or SIGUSR1 (and by Ctrl-C, where `interrupts`); training looks at it after each step."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -34,6 +34,7 @@ class StopFlag:
         """Set the flag on signals, inside this block."""
         before = {
             signal.SIGTERM: signal.signal(signal.SIGTERM, self._request),
+            signal.SIGUSR1: signal.signal(signal.SIGUSR1, self._request),
             signal.SIGINT: signal.signal(signal.SIGINT, self._request if interrupts else signal.SIG_IGN),
         }
         try:
@@ -44,6 +45,11 @@ class StopFlag:
 
     def _request(self, *_: object) -> None:
         self.requested = True
+
+
+def take_usr1_for_sigterm() -> None:
+    """From here on SIGUSR1, which Slurm sends on request before a job's time is over, does what SIGTERM does."""
+    signal.signal(signal.SIGUSR1, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,10 @@ def prepare(place: Place, parallel: ParallelConfig, flag: StopFlag) -> Process:
     import torch
 
     on_gpu = parallel.device != "cpu" and torch.cuda.is_available()
+    if parallel.device == "cuda" and not on_gpu:
+        raise ConfigError(
+            f"parallel.device cuda: torch sees no GPU in process {place.rank}; check its driver, or set cpu"
+        )
     exact = parallel.determinism == "exact" or (parallel.determinism == "auto" and not on_gpu)
     # Slurm's --gpus-per-task shows each process one GPU only, as number 0.
     number = place.local_rank if on_gpu and torch.cuda.device_count() > 1 else 0

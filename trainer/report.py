@@ -4,7 +4,7 @@ stats of the corpus + stats of the run + the run's folder -> `index.html` (self-
 pictures inside), `report.md` (the same in Markdown) and its `pictures/*.svg`: the funnel of documents
 with every reason for rejection, loss curves, scores, generated texts, GLUE. What is missing is said.
 
-    python -m trainer.report stats/sample stats/sample-tiny-dp2 runs/sample-tiny-dp2 report/
+    python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/
 """
 
 import math

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import regex
 
-from dataprep.text.bpe import TextEncoder
+from dataprep.text.bpe import TextEncoder, splitter
 
 PRE_TOKENS = "pre-tokens"
 """What the floor counts without a tokenizer, as rejected rows and thresholds say it."""
@@ -30,13 +30,6 @@ _CUTS = {
     "Split": re.compile(r"\S "),
 }
 """Per pre-tokenizer where one pre-token surely ends, before the last character of a match."""
-_REST = r"[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_SPLITS = {
-    # cl100k (openai/tiktoken, tiktoken_ext/openai_public.py), also Llama 3's; then Qwen2's.
-    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?{_REST}"
-    for digits in ("{1,3}", "")
-}
-"""Patterns of `Split` known to let no pre-token run from anything over a space: spaces stand at their starts only."""
 _FIRST_PREFIX = 8
 """Characters per token of the floor in the first prefix: English text has 4 to 5 per token."""
 _GROWTH = 4
@@ -72,7 +65,7 @@ class TokenFloor:
         model: dict[str, Any] = settings.get("model") or {}
         if not encoder or not plain or model.get("dropout"):
             return
-        kind = _splitter(settings["pre_tokenizer"])
+        kind = splitter(settings["pre_tokenizer"])
         self._cut = _CUTS.get(kind)
         if _holds_every_byte(model, settings["pre_tokenizer"]):
             self._longest_token = max(map(len, cast(dict[str, int], model["vocab"])))
@@ -109,18 +102,6 @@ class TokenFloor:
             if cuts:
                 yield text[: cuts[-1]]
             size *= _GROWTH
-
-
-def _splitter(pre_tokenizer: dict[str, Any] | None) -> str:
-    """The kind of a pre-tokenizer if it splits by itself, else nothing."""
-    settings = pre_tokenizer or {}
-    match settings.get("pretokenizers"):
-        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}, {"type": "ByteLevel"}]:
-            return "Split" if pattern in _SPLITS else ""
-        case _:
-            pass
-    splits = settings.get("use_regex", True) and settings.get("split", True)
-    return str(settings.get("type", "")) if splits else ""
 
 
 def _holds_every_byte(model: dict[str, Any], pre_tokenizer: dict[str, Any] | None) -> bool:

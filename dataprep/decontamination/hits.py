@@ -1,7 +1,7 @@
 """What the hits in the documents mean: which count, what they are called, and which items stayed clean."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ FOUND = np.dtype(
 )
 """An item in a row: a run of `length` words, the item's from word `first` on, at word `word` of the document."""
 _PLACES = ("row", "word", "start", "end")
-_BATCH_ROWS = 4096
+_BATCH = 1024
+"""So many items, and their texts, are held at a time."""
 
 CONTAMINATION_SCHEMA = pa.schema(
     [
@@ -57,7 +58,7 @@ IGNORED_SCHEMA = pa.schema(
 """A run of words that is in so many documents that it says nothing about any item."""
 
 
-def count_hits(hits: Sequence[Array], index: Index) -> dict[int, Array]:
+def count_hits(hits: Iterable[Array], index: Index) -> dict[int, Array]:
     """In how many documents each key of each length occurs."""
     counts = {length: np.zeros(len(table.keys), dtype=np.int64) for length, table in index.tables.items()}
     for found in hits:
@@ -109,33 +110,47 @@ class Findings:
         return hits[hits["length"] >= self.index.windows.min_words]
 
     def first_items(self, hits: Array) -> dict[int, dict[str, Any]]:
-        """For each row with hits, its first item."""
-        found = self._found(hits)
-        rows, first = np.unique(found["row"], return_index=True)
-        items = self.items.select(["task", "split", "index"]).take(pa.array(found["item"][first])).to_pylist()
+        """For each row with hits, the first item of the first hit."""
+        hits = hits[np.lexsort((hits["length"], hits["word"], hits["row"]))]
+        rows, first = np.unique(hits["row"], return_index=True)
+        hits, found = hits[first], np.empty(len(rows), np.int64)
+        for length, table in self.index.tables.items():
+            own = hits["length"] == length
+            found[own] = table.first_entries(hits["key"][own])["item"]
+        items = self.items.select(["task", "split", "index"]).take(pa.array(found)).to_pylist()
         return dict(zip(rows.tolist(), items, strict=True))
-
-    def spans(self, hits: Array, row: int) -> list[tuple[int, int]]:
-        """First character, and the one after the last, of each of the hits in a row; hits are sorted by row."""
-        first, stop = np.searchsorted(hits["row"], np.array([row, row + 1], hits["row"].dtype)).tolist()
-        own = hits[first:stop]
-        return list(zip(own["start"].tolist(), own["end"].tolist(), strict=True))
 
     def rows(self, hits: Array) -> Iterator[dict[str, Any]]:
         """One row per item and document, without the document's names: `row` is its number in the shard."""
-        found = self._found(first_of_each(hits))
-        for at in range(0, len(found), _BATCH_ROWS):
-            batch = found[at : at + _BATCH_ROWS]
-            items = self.items.take(pa.array(batch["item"]))
-            places = (dict(zip(_PLACES, place, strict=True)) for place in batch[[*_PLACES]].tolist())
-            named = items.drop_columns("text").to_pylist()
-            runs = _runs_of_words(items["text"], batch["first"], batch["length"])
-            for item, place, run, length in zip(named, places, runs, batch["length"].tolist(), strict=True):
+        for found in self._batches(first_of_each(hits)):
+            named = self.items.drop_columns("text").take(pa.array(found["item"])).to_pylist()
+            places = (dict(zip(_PLACES, place, strict=True)) for place in found[[*_PLACES]].tolist())
+            runs = _runs_of_words(self.items["text"], found["item"], found["first"], found["length"])
+            for item, place, run, length in zip(named, places, runs, found["length"].tolist(), strict=True):
                 yield {**item, **place, "kind": self.index.windows.kind(length), "ngram": run}
 
     def found_items(self, hits: Array) -> Array:
-        """The items of these hits, each once."""
-        return np.unique(self._found(first_of_each(hits))["item"])
+        """The items of these hits; some more than once."""
+        found = [np.empty(0, np.uint32)]
+        for length, table in self.index.tables.items():
+            found.append(table.entries_of(np.unique(hits["key"][hits["length"] == length]))[0]["item"])
+        return np.concatenate(found)
+
+    def _batches(self, hits: Array) -> Iterator[Array]:
+        """As `_found`, some rows at a time: one run of words may stand for many items."""
+        counts = np.empty(len(hits), np.int64)
+        for length, table in self.index.tables.items():
+            own = hits["length"] == length
+            counts[own] = table.num_entries(hits["key"][own])
+        ends, rows = np.cumsum(counts), hits["row"].copy()
+        start = 0
+        while start < len(hits):
+            before = ends[start - 1] if start else 0
+            last = max(start, int(np.searchsorted(ends, before + _BATCH, side="right")) - 1)
+            stop = int(np.searchsorted(rows, rows[last], side="right"))
+            found = self._found(hits[start:stop])
+            yield from (found[at : at + _BATCH] for at in range(0, len(found), _BATCH))
+            start = stop
 
     def _found(self, hits: Array) -> Array:
         """Each item once for each row that holds it, as an array of FOUND, by first place in the row."""
@@ -167,17 +182,33 @@ class Findings:
     def ignored(self) -> Iterator[dict[str, Any]]:
         """The keys that are too common, the shortest first."""
         for length, table in self.index.tables.items():
-            for key in np.flatnonzero(self.common[length]).tolist():
-                entries = table.items(key)
-                texts = self.items["text"].take(pa.array(entries["item"][:1]))
-                (ngram,) = _runs_of_words(texts, entries["start"][:1], np.array([length]))
-                items = len(np.unique(entries["item"]))
+            common = np.flatnonzero(self.common[length])
+            for keys in (common[at : at + _BATCH] for at in range(0, len(common), _BATCH)):
+                first = table.first_entries(keys)
+                runs = _runs_of_words(self.items["text"], first["item"], first["start"], length)
                 kind = self.index.windows.kind(length)
-                yield {"ngram": ngram, "kind": kind, "documents": int(self.counts[length][key]), "items": items}
+                for key, ngram in zip(keys.tolist(), runs, strict=True):
+                    items = len(np.unique(table.items(key)["item"]))
+                    yield {"ngram": ngram, "kind": kind, "documents": int(self.counts[length][key]), "items": items}
 
 
-def _runs_of_words(texts: pa.ChunkedArray, firsts: Array, lengths: Array) -> Iterator[str]:
-    """Of each text so many folded words from word `firsts[i]` on, with single spaces between them."""
-    words = find_words(fold_case(raw_texts(pa.concat_arrays(texts.chunks))))
-    starts = words.first[:-1] + firsts
+def spans_by_row(hits: Array) -> Iterator[list[tuple[int, int]]]:
+    """For each row with hits their spans, first character and the one after the last, those that overlap as one.
+
+    `hits` are sorted by row. A long item that is copied whole is a hit at each of its words, and one span.
+    """
+    firsts = np.unique(hits["row"], return_index=True)[1]
+    for each in np.split(hits, firsts)[1:]:
+        own = each[np.argsort(each["start"], kind="stable")]
+        ends = np.maximum.accumulate(own["end"])
+        apart = own["start"][1:] > ends[:-1]
+        starts, stops = own["start"][np.append(True, apart)], ends[np.append(apart, True)]
+        yield list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def _runs_of_words(texts: pa.ChunkedArray, items: Array, firsts: Array, lengths: Array | int) -> Iterator[str]:
+    """Of the text of each item so many folded words from word `firsts[i]` on, with single spaces between them."""
+    own, which = np.unique(items, return_inverse=True)
+    words = find_words(fold_case(raw_texts(pa.concat_arrays(texts.take(pa.array(own)).chunks))))
+    starts = words.first[:-1][which] + firsts
     return (words.text(*span) for span in zip(starts.tolist(), (starts + lengths).tolist(), strict=True))

@@ -96,7 +96,7 @@ class IndexWriter:
             if len(fields) > 1:
                 self._add_joined(source, indexes, fields, [np.diff(each.first) for each in found.values()])
         if not source.is_glue and not words:
-            raise UserError(f"{file}: none of its {rows} items has a word to look for")
+            raise UserError(f"{file}: {_why_none(rows, self._broken[broken:])}")
         record = {**asdict(source), "rows": rows, "broken_lines": len(self._broken) - broken}
         self._sources.append({**record, "first_item": first, "num_items": self._items - first})
 
@@ -154,3 +154,13 @@ class IndexWriter:
         self.counts.total("broken_lines", len(self._broken))
         store.write_json(self._folder / "broken.json", self._broken)
         store.write_json(self._folder / "sources.json", self._sources)
+
+
+def _why_none(rows: int, broken: Sequence[dict[str, str]]) -> str:
+    """Why there is nothing to look for in a target of so many items and these broken lines."""
+    if rows:
+        return f"none of its {rows} items has a word to look for"
+    if broken:
+        number = broken[0]["url"].rpartition(":")[2]
+        return f"none of its {len(broken)} lines is an item; line {number}: {broken[0]['value']}"
+    return "is empty; expected one text to look for in each line"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dataprep.decontamination.offsets import OffsetMap
+from dataprep.decontamination.sentences import sentence_edges
 from dataprep.dedup.shingles import BASE, Words, find_words, mix, word_hashes
 from dataprep.text.folding import Texts, fold_case
 
@@ -25,10 +26,6 @@ HIT = np.dtype([("row", "<u8"), ("length", "<u4"), ("key", "<u4"), ("word", "<u4
 """A row that holds key number `key` among those of `length` words, at word `word`: characters `start` to `end`."""
 
 _BITS_PER_KEY = 16
-_STOPS = np.isin(np.arange(256), np.frombuffer(b".!?", np.uint8))
-"""Whether a byte ends a sentence where no word follows."""
-_BREAKS = _STOPS | (np.arange(256) == ord("\n"))
-"""Whether a byte may end a sentence at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +119,22 @@ class KeyTable:
         """The items with this key, and where it starts in them: an array of KEY."""
         return self.entries[int(self.ends[key - 1]) if key else 0 : int(self.ends[key])]
 
+    def first_entries(self, keys: Array) -> Array:
+        """The first entry of each of these keys: that of the first item."""
+        return self.entries[self._spans(keys)[0]]
+
+    def num_entries(self, keys: Array) -> Array:
+        """How many entries each of these keys has."""
+        return self._spans(keys)[1]
+
+    def _spans(self, keys: Array) -> tuple[Array, Array]:
+        """The first entry of each key, and how many it has."""
+        firsts = np.where(keys > 0, self.ends[np.maximum(keys, 1) - 1], 0)
+        return firsts, self.ends[keys] - firsts
+
     def entries_of(self, keys: Array) -> tuple[Array, Array]:
         """The entries of many keys one after the other, and how many each key has."""
-        stops = self.ends[keys]
-        firsts = np.where(keys > 0, self.ends[np.maximum(keys, 1) - 1], 0)
-        counts = stops - firsts
+        firsts, counts = self._spans(keys)
         ends = np.cumsum(counts)
         return self.entries[np.arange(counts.sum()) + np.repeat(firsts - (ends - counts), counts)], counts
 
@@ -202,21 +210,3 @@ def first_of_each(hits: Array) -> Array:
         first[1:] &= hits[column][1:] == hits[column][:-1]
     first[1:] = ~first[1:]
     return hits[first]
-
-
-def sentence_edges(words: Words) -> tuple[Array, Array]:
-    """Which words begin a sentence, and which end one.
-
-    A sentence ends at a line break, at the end of the text, and at . ! or ? before anything but a word.
-    """
-    data = words.texts.data
-    breaks = np.flatnonzero(_BREAKS[data])
-    # The first word after each break; where several breaks stand together, one word.
-    begins = np.zeros(len(words.starts) + 1, dtype=bool)
-    begins[np.searchsorted(words.starts, breaks)] = True
-    begins = begins[:-1]
-    # "3.14" and "example.com": the stop touches words on both sides.
-    touching = np.flatnonzero(words.starts[1:] == words.starts[:-1] + words.lengths[:-1] + 1) + 1
-    begins[touching[_STOPS[data[words.starts[touching] - 1]]]] = False
-    begins[words.first[:-1][words.first[:-1] < len(begins)]] = True
-    return begins, np.append(begins[1:], True)[: len(begins)]

@@ -73,12 +73,11 @@ class OffsetMap:
         return np.cumsum(counts)[order]
 
 
-def word_spans(text: str) -> tuple[list[int], list[int]]:
+def word_spans(text: str) -> tuple[Array, Array]:
     """First character, and the one after the last, of each word that `find_words` finds in the folded text."""
     words = find_words(fold_case(raw_texts([text])))
     offsets = OffsetMap.of(text.encode())
-    starts, ends = offsets.first_characters(words.starts), offsets.last_characters(words.starts + words.lengths)
-    return starts.tolist(), ends.tolist()
+    return offsets.first_characters(words.starts), offsets.last_characters(words.starts + words.lengths)
 
 
 def _blocks(data: Array) -> Iterator[Block]:

@@ -4,15 +4,19 @@ A document is dropped by a rule, or kept in pieces: one row each with the docume
 stage after this one, and whoever asks for the document by its URL, finds all its pieces under its own name.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dataprep.decontamination.cutting import CutRules, Span
 from pipelines.command import Part
 from pipelines.documents import Row, ShardWriter, extra_fields, read_rows
 from pipelines.manifest import Counts
+
+Array = np.ndarray[Any, Any]
 
 PIECE_FIELDS = [pa.field("piece_start", pa.int64()), pa.field("piece_end", pa.int64())]
 PLAN_SCHEMA = pa.schema(
@@ -34,6 +38,18 @@ def cut_plan(text: str, hits: list[Span], item: str, rules: CutRules) -> dict[st
     value = f"{len(pieces)} pieces without {item}" if pieces else item
     starts, ends = zip(*pieces, strict=True) if pieces and not rule else ((), ())
     return {"rule": rule, "value": value, "starts": starts, "ends": ends}
+
+
+def kept_hits(hits: Array, plans: Iterable[Row]) -> Array:
+    """The hits in what comes out: none of a dropped document, and of one that is cut those within a piece."""
+    rows, keep = hits["row"].copy(), np.ones(len(hits), dtype=bool)
+    for plan in plans:
+        first, stop = np.searchsorted(rows, np.array([plan["row"], plan["row"] + 1], rows.dtype)).tolist()
+        own = hits[first:stop]
+        piece = np.searchsorted(np.array(plan["starts"], np.uint64), own["start"], side="right") - 1
+        # Before the first piece, -1: no hit ends by 0.
+        keep[first:stop] = own["end"] <= np.array([*plan["ends"], 0], np.uint64)[piece]
+    return hits[keep]
 
 
 def keep_part(part: Part, folder: Path, cut: bool) -> Counts:

@@ -3,7 +3,7 @@
 A signature is cut into `bands` bands of `rows` values; two documents are candidates when they agree on
 a whole band. With Jaccard s this happens with probability 1 - (1 - s^rows)^bands, the S-curve.
 Source: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, chapter 3; choice of parameters as in
-datasketch's `MinHashLSH` (error areas left and right of the threshold), with a floor under the recall.
+datasketch's `MinHashLSH` (least weighted sum of false positives and false negatives), given a least recall.
 """
 
 import functools
@@ -36,10 +36,11 @@ class Banding:
 def choose_banding(
     threshold: float, num_perm: int, *, false_positive_weight: float = 0.5, min_recall: float = 0.0
 ) -> Banding:
-    """The banding of least weighted error among those with at least `min_recall` at the threshold.
+    """Of the bandings whose probability at the threshold is at least `min_recall`, the one of least error.
 
-    With `min_recall` 0 this is datasketch's choice. Raises ConfigError when no banding of `num_perm`
-    values reaches the recall.
+    The error is the weighted sum of the false positives (the integral of the probability from 0 to the threshold)
+    and the false negatives (that of its complement from the threshold to 1). With `min_recall` 0 this is
+    datasketch's choice. Raises ConfigError when no banding of `num_perm` values reaches the recall.
     """
     best: tuple[float, Banding] | None = None
     for bands in range(1, num_perm + 1):
@@ -70,7 +71,7 @@ def explicit_banding(bands: int, rows: int, num_perm: int) -> Banding:
 
 
 def _error(banding: Banding, threshold: float, false_positive_weight: float) -> float:
-    """Weighted areas under the S-curve left of the threshold and above it on the right."""
+    """False positives and false negatives as `choose_banding` weighs them."""
     nodes, weights = _gauss_legendre()
     false_positives = threshold * float(np.dot(weights, _curve_at(banding, threshold * nodes)))
     right = threshold + (1.0 - threshold) * nodes
@@ -84,6 +85,6 @@ def _curve_at(banding: Banding, jaccard: Array) -> Array:
 
 @functools.cache
 def _gauss_legendre() -> tuple[Array, Array]:
-    """Nodes and weights of a quadrature on 0 to 1, exact for polynomials up to degree 127."""
+    """Nodes and weights of the Gauss-Legendre quadrature on 0 to 1, exact for polynomials up to degree 127."""
     nodes, weights = np.polynomial.legendre.leggauss(64)
     return (nodes + 1.0) / 2.0, weights / 2.0

@@ -7,7 +7,7 @@ in the whole corpus: the first number of its shard plus its row.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,13 @@ SMALL_BUCKET = 16
 BYTES_PER_RECORD = 200
 """Peak memory of a slice per record: keys, numbers, their sort, and up to 7.5 pairs of 16 bytes."""
 _LEAST_RECORDS = 1 << 12
+_SAMPLES = 256
+"""Keys looked at for each range into which sorted keys are cut: ranges differ by a few per cent."""
+_LEAST_SAMPLES = 8
+"""And at least in each file."""
+
+Cuts = Callable[[int, int], Sequence[int]]
+"""Where to cut the keys of a band into so many ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +38,13 @@ class Slice:
     low: int
     high: int | None
 
+    def within(self, keys: Array) -> slice:
+        """Where in sorted keys those of this range stand."""
+        start = int(np.searchsorted(keys, np.uint64(self.low)))
+        return slice(start, len(keys) if self.high is None else int(np.searchsorted(keys, np.uint64(self.high))))
 
-def plan_slices(num_documents: int, bands: int, memory: int, workers: int) -> list[Slice]:
+
+def plan_slices(num_documents: int, bands: int, memory: int, workers: int, cuts: Cuts) -> list[Slice]:
     """Slices of about `memory` bytes each: whole bands where they fit, else ranges of one band's keys."""
     capacity = max(_LEAST_RECORDS, memory // BYTES_PER_RECORD)
     if num_documents <= capacity:
@@ -41,30 +53,55 @@ def plan_slices(num_documents: int, bands: int, memory: int, workers: int) -> li
         )
         return [Slice(range(first, min(first + group, bands)), 0, None) for first in range(0, bands, max(1, group))]
     ranges = -(-num_documents // capacity)
-    bounds = [(number << 64) // ranges for number in range(ranges)]
-    ends = [*bounds[1:], None]
-    return [
-        Slice(range(band, band + 1), low, high) for band in range(bands) for low, high in zip(bounds, ends, strict=True)
-    ]
+    return [part for band in range(bands) for part in key_ranges(cuts(band, ranges), range(band, band + 1))]
+
+
+def key_ranges(cuts: Sequence[int], bands: range = range(1), low: int = 0, high: int | None = None) -> list[Slice]:
+    """The keys from `low` on of these bands, cut in front of each of `cuts`, which ascend."""
+    return [Slice(bands, start, stop) for start, stop in zip((low, *cuts), (*cuts, high), strict=True)]
+
+
+def even_cuts(files: Sequence[Array], ranges: int) -> list[int]:
+    """Where to cut sorted arrays so that all ranges hold about as many of their values, however skewed these are.
+
+    Fewer cuts where values repeat so often that one range holds as many as several. Reads a sample of each array.
+    """
+    total = sum(map(len, files))
+    values, weights = [np.empty(0, np.uint64)], [np.empty(0)]
+    for keys in files:
+        count = min(len(keys), max(_LEAST_SAMPLES, _SAMPLES * ranges * len(keys) // max(1, total)))
+        values.append(keys[np.arange(1, 2 * count, 2) * len(keys) // (2 * count)] if count else values[0])
+        weights.append(np.full(count, len(keys) / max(1, count)))
+    sample, weight = np.concatenate(values), np.concatenate(weights)
+    order = np.argsort(sample, kind="stable")
+    places = np.searchsorted(np.cumsum(weight[order]), total * np.arange(1, ranges) / ranges)
+    return np.unique(sample[order][places[places < len(sample)]]).tolist()
 
 
 def plan_name(kind: str, slices: Sequence[Slice]) -> str:
     """The folder of a step over these slices: another plan is other work, also one of as many slices.
 
-    A search that was cut short may go on with another memory budget, and part 2 of 4 may then be other bands.
+    A search that was cut short may go on with another memory budget, and part 2 of 4 may then be other keys.
     """
     digest = hashlib.sha256(repr(list(slices)).encode()).hexdigest()
     return f"{kind}-{len(slices)}-{digest[:8]}"
 
 
-def write_sorted_keys(path: Path, records: Array) -> None:
-    """Sort each band's records by key and write them: (bands, columns, num_documents) uint64.
+def create_keys(path: Path, bands: int, columns: int, num_documents: int) -> Array:
+    """A file for the keys of one shard, mapped: (bands, columns, num_documents) uint64.
 
     Column 0 is the key, column 1 the document's number; further columns are carried along.
     """
-    for band in range(len(records)):
-        records[band] = records[band][:, np.argsort(records[band, 0], kind="stable")]
-    np.save(path, records)
+    if bands * columns * num_documents == 0:  # nothing that could be mapped
+        np.save(path, np.empty((bands, columns, num_documents), np.uint64))
+        return np.empty((bands, columns, num_documents), np.uint64)
+    return np.lib.format.open_memmap(path, "w+", np.uint64, (bands, columns, num_documents))
+
+
+def sort_bands(records: Array) -> None:
+    """Sort each band's records by key, in place."""
+    for band in records:
+        band[:] = band[:, np.argsort(band[0], kind="stable")]
 
 
 def gather_slice(files: Sequence[Path], part: Slice, band: int) -> Array:
@@ -72,9 +109,7 @@ def gather_slice(files: Sequence[Path], part: Slice, band: int) -> Array:
     pieces: list[Array] = []
     for file in files:
         stored = np.load(file, mmap_mode="r")[band]
-        start = int(np.searchsorted(stored[0], np.uint64(part.low)))
-        stop = stored.shape[1] if part.high is None else int(np.searchsorted(stored[0], np.uint64(part.high)))
-        pieces.append(np.array(stored[:, start:stop]))
+        pieces.append(np.array(stored[:, part.within(stored[0])]))
     records = np.concatenate(pieces, axis=1)
     return records[:, np.argsort(records[0], kind="stable")]
 
@@ -115,8 +150,14 @@ def large_buckets(numbers: Array, starts: Array, sizes: Array) -> Iterator[Array
 def save_lists(folder: Path, name: str, lists: Sequence[Array]) -> None:
     """Write lists of numbers as `NAME.members.npy` and `NAME.ends.npy`."""
     members = [members.astype(np.uint64, copy=False) for members in lists]
-    np.save(folder / f"{name}.members.npy", np.concatenate([*members, np.empty(0, np.uint64)]))
-    np.save(folder / f"{name}.ends.npy", np.cumsum([len(members) for members in lists], dtype=np.int64))
+    ends = np.cumsum([len(members) for members in lists], dtype=np.int64)
+    save_flat_lists(folder, name, np.concatenate([*members, np.empty(0, np.uint64)]), ends)
+
+
+def save_flat_lists(folder: Path, name: str, members: Array, ends: Array) -> None:
+    """The same of lists that lie end to end already."""
+    np.save(folder / f"{name}.members.npy", members)
+    np.save(folder / f"{name}.ends.npy", ends)
 
 
 def load_lists(folder: Path, name: str) -> Iterator[Array]:

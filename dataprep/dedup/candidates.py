@@ -4,6 +4,7 @@ Documents are numbers (their place in the corpus, uint64). Each function is one 
 `part.files` and writes NumPy files into `folder`.
 """
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from dataprep.dedup.buckets import (
     Slice,
     bucket_pairs,
     buckets,
+    create_keys,
     distinct_pairs,
     gather_slice,
     large_buckets,
     load_lists,
     save_lists,
-    write_sorted_keys,
+    sort_bands,
 )
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.minhash import band_hashes, is_empty
@@ -42,18 +44,23 @@ def edges(a: Array, b: Array, similarity: Array | float) -> Array:
 
 def sort_keys(part: Part, folder: Path, corpus: Corpus, banding: Banding) -> Counts:
     """The keys of one shard of signatures, sorted: text hashes, and the hash of every band."""
-    number = corpus.first[int(part.name.removeprefix("part-"))]
-    texts: list[Array] = [np.empty((3, 0), np.uint64)]
-    bands: list[Array] = [np.empty((banding.bands, 2, 0), np.uint64)]
+    shard = int(part.name.removeprefix("part-"))
+    first, stop = corpus.first[shard : shard + 2]
+    num_filled = sum(int(np.count_nonzero(~is_empty(signatures))) for _, signatures in read_signatures(part.file))
+    texts = create_keys(folder / f"{part.name}.texts.npy", 1, 3, stop - first)
+    bands = create_keys(folder / f"{part.name}.bands.npy", banding.bands, 2, num_filled)
+    place = filled_place = 0
     for hashes, signatures in read_signatures(part.file):
-        numbers = np.arange(number, number + len(hashes), dtype=np.uint64)
-        texts.append(np.stack((hashes[:, 0], numbers, hashes[:, 1])))
+        numbers = np.arange(first + place, first + place + len(hashes), dtype=np.uint64)
+        texts[0, :, place : place + len(hashes)] = hashes[:, 0], numbers, hashes[:, 1]
+        place += len(hashes)
         filled = ~is_empty(signatures)
-        keys = band_hashes(signatures[filled], banding.bands, banding.rows).T
-        bands.append(np.stack((keys, np.broadcast_to(numbers[filled], keys.shape)), axis=1))
-        number += len(hashes)
-    write_sorted_keys(folder / f"{part.name}.texts.npy", np.concatenate(texts, axis=1)[None])
-    write_sorted_keys(folder / f"{part.name}.bands.npy", np.concatenate(bands, axis=2))
+        end = filled_place + np.count_nonzero(filled)
+        bands[:, 0, filled_place:end] = band_hashes(signatures[filled], banding.bands, banding.rows).T
+        bands[:, 1, filled_place:end] = numbers[filled]
+        filled_place = end
+    sort_bands(texts)
+    sort_bands(bands)
     return Counts()
 
 
@@ -122,7 +129,8 @@ def mark_candidates(part: Part, folder: Path, corpus: Corpus) -> Counts:
     return Counts(totals={"candidate_documents": int(np.count_nonzero(marks))})
 
 
-def load_large_buckets(files: tuple[Path, ...]) -> list[Array]:
-    """The large buckets of all slices, in order of band and key."""
-    names = [(file.parent, file.name.removesuffix(".members.npy")) for file in files if ".members." in file.name]
-    return [members for folder, name in names for members in load_lists(folder, name)]
+def load_large_buckets(files: Sequence[Path]) -> Iterator[Array]:
+    """The large buckets of all slices, in order of band and key, one at a time."""
+    for file in files:
+        if file.name.endswith(".members.npy"):
+            yield from load_lists(file.parent, file.name.removesuffix(".members.npy"))

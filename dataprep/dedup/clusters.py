@@ -1,4 +1,4 @@
-"""Clusters of duplicates: union-find on flat arrays, buckets linked by centres, survivors.
+"""Clusters of duplicates: union-find on flat arrays, the pairs that a cluster needs, survivors.
 
 Nothing here opens a file; documents are numbers, and similarities come from a function.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataprep.dedup.arrays import from_numpy, to_numpy
+from dataprep.dedup.arrays import to_numpy
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.pairs import compare
 from pipelines.columns import column
@@ -19,6 +19,9 @@ Array = np.ndarray[Any, Any]
 SurvivorRule = Literal["longest", "first", "earliest_url", "best_source"]
 Similarity = Callable[[Array, Array], Array]
 """Similarity of documents a[i] and b[i]."""
+
+SMALL_CLUSTER = 32
+"""Clusters of up to this many documents get all their pairs."""
 
 
 class UnionFind:
@@ -46,52 +49,11 @@ class UnionFind:
                 return
             self.parent = grandparent
 
-    def components(self, least: int = 2) -> list[Array]:
-        """The nodes of each set of at least `least` nodes, ascending, in order of their roots."""
-        order = np.argsort(self.parent, kind="stable")
-        edges = np.flatnonzero(np.diff(self.parent[order])) + 1
-        return [nodes for nodes in np.split(order, edges) if len(nodes) >= least]
-
-
-def link_bucket(
-    members: Array, labels: Array, similarity: Similarity, threshold: float, corpus: Corpus
-) -> tuple[Array, Array, Array]:
-    """Compare the members of a bucket until each pair is either compared or known to be connected.
-
-    Each member in turn is the centre for all that were none and are not connected to it yet, so a bucket of
-    one cluster costs one comparison per member, and no connection within a mixed bucket is missed. Where
-    not all are compared with each other, the centres are members whose pairs are all there are.
-    `members` are in order; `labels` are their sets as known so far, overwritten with the result.
-    Returns the pairs found as positions a < b in `members`, and their similarity.
-    """
-    found: list[tuple[Array, Array, Array]] = []
-    used = np.zeros(len(members), dtype=bool)
-    for centre in _centres(members, corpus).tolist():
-        if (labels == labels[0]).all():
-            break
-        others = np.flatnonzero((labels != labels[centre]) & ~used)
-        used[centre] = True
-        others = others[corpus.compares(np.full(len(others), members[centre]), members[others])]
-        values = similarity(np.full(len(others), members[centre]), members[others])
-        alike = values >= threshold
-        matched = others[alike]
-        found.append((np.minimum(centre, matched), np.maximum(centre, matched), values[alike]))
-        labels[np.isin(labels, labels[matched])] = labels[centre]
-    return _concatenate(found)
-
-
-def _centres(members: Array, corpus: Corpus) -> Array:
-    """Positions of members one of which is in every pair: the new ones.
-
-    Where these are compared with old ones only, old and new ones in turn until either are used up: of one
-    cluster the first old one connects all the new ones, and the first new one all the old ones.
-    """
-    new = np.flatnonzero(corpus.may_lose(members))
-    if corpus.against != "old":
-        return new
-    old = np.flatnonzero(corpus.may_win(members))
-    turns = min(len(old), len(new))
-    return np.stack((old[:turns], new[:turns]), axis=1).ravel()
+    def components(self, least: int) -> tuple[Array, Array]:
+        """The nodes of all sets of at least `least` nodes, end to end in order of their roots, and where each ends."""
+        sizes = np.bincount(self.parent, minlength=len(self.parent))
+        nodes = np.flatnonzero(sizes[self.parent] >= least)
+        return nodes[np.argsort(self.parent[nodes], kind="stable")], np.cumsum(sizes[sizes >= max(least, 1)])
 
 
 def all_pairs(members: Array, similarity: Similarity, threshold: float, corpus: Corpus) -> tuple[Array, Array, Array]:
@@ -126,10 +88,11 @@ def survivor_pairs(
         removed[matched] = True
         found.append((np.minimum(centre, matched), np.maximum(centre, matched), values[alike]))
         left = left[~alike]
-    return _concatenate(found)
+    return concatenate_pairs(found)
 
 
-def _concatenate(found: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
+def concatenate_pairs(found: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
+    """Pairs in pieces, each a, b and similarity, as one piece."""
     nothing = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     a, b, values = zip(nothing, *found, strict=True)
     return np.concatenate(a), np.concatenate(b), np.concatenate(values)
@@ -138,7 +101,7 @@ def _concatenate(found: list[tuple[Array, Array, Array]]) -> tuple[Array, Array,
 def survivor_ranks(documents: pa.Table, rule: SurvivorRule, sources: Sequence[str] = ()) -> Array:
     """Rank of each document as a survivor, 0 the best: (num_documents,) int64.
 
-    `documents` has DOCUMENT_FIELDS. `longest`: most characters; `first`: first in the input; `earliest_url`:
+    `documents` has RANKED_FIELDS. `longest`: most characters; `first`: first in the input; `earliest_url`:
     lowest URL, none last; `best_source`: by the place of its source in `sources`, others last. Ties: lowest
     doc_id, then first in the input. Old documents come before all new ones, whatever the rule.
     """
@@ -151,12 +114,12 @@ def survivor_ranks(documents: pa.Table, rule: SurvivorRule, sources: Sequence[st
     }[rule]
     columns = {name: documents[name] for name in ("corpus", "shard", "row", "url", "length")}
     # Arrow sorts binary of variable size, not of fixed size.
-    columns |= {"doc_id": documents["doc_id"].cast(pa.binary()), "position": from_numpy(np.arange(len(documents)))}
+    columns |= {"doc_id": documents["doc_id"].cast(pa.binary())}
     columns |= {"is_new": compare("equal", documents["corpus"], ""), "no_url": compare("equal", documents["url"], "")}
     columns |= {"preference": _preference(documents["source"], sources)}
     ranks = np.empty(len(documents), dtype=np.int64)
-    order = to_numpy(pa.table(columns).sort_by([place[0], *keys, *place[1:]])["position"])
-    ranks[order] = np.arange(len(documents))
+    order = pc.call_function("sort_indices", [pa.table(columns)], pc.SortOptions([place[0], *keys, *place[1:]]))
+    ranks[to_numpy(order)] = np.arange(len(documents))
     return ranks
 
 

@@ -41,9 +41,9 @@ class Corpus:
     def compares(self, a: Array, b: Array) -> Array:
         """Whether documents a[i] and b[i] are a pair to look for."""
         low, high = np.minimum(a, b), np.maximum(a, b)
-        if self.against == "joint" or not self.num_old:
-            return np.ones(len(low), dtype=bool)
-        return (high >= self.num_old) & (low < self.num_old) if self.against == "old" else high >= self.num_old
+        if self.against == "old":
+            return (high >= self.num_old) & (low < self.num_old)
+        return np.ones(len(low), dtype=bool) if self.against == "joint" or not self.num_old else high >= self.num_old
 
     def compares_any(self, members: Array) -> bool:
         """Whether there is such a pair among these documents, which are two or more and in order."""

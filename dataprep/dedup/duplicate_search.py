@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from dataprep.dedup import candidates, datasketch_backend, fingerprints, verification
 from dataprep.dedup.banding import Banding
-from dataprep.dedup.buckets import plan_name, plan_slices
+from dataprep.dedup.buckets import Slice, even_cuts, key_ranges, plan_name, plan_slices
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.verification import Measure
 from pipelines.command import Part
@@ -76,8 +78,14 @@ class Search:
     def _keys(self, kind: str) -> list[Path]:
         return [self._run.scratch / "keys" / f"{part.name}.{kind}.npy" for part in self._signatures]
 
+    def _plan_slices(self, kind: str, bands: int) -> tuple[Slice, ...]:
+        def cuts(band: int, ranges: int) -> list[int]:
+            return even_cuts([np.load(file, mmap_mode="r")[band, 0] for file in self._keys(kind)], ranges)
+
+        return tuple(plan_slices(self._corpus.num_documents, bands, self._memory, self._run.workers, cuts))
+
     def _find_copies(self) -> None:
-        slices = tuple(plan_slices(self._corpus.num_documents, 1, self._memory, self._run.workers))
+        slices = self._plan_slices("texts", 1)
         folder = plan_name("exact", slices)
         parts = _jobs(len(slices), self._keys("texts"))
         self._run.map(candidates.find_copies, parts, slices, into=folder)
@@ -86,8 +94,7 @@ class Search:
         self.totals.add(counts)
 
     def _find_candidates(self) -> None:
-        bands = self._banding.bands
-        slices = tuple(plan_slices(self._corpus.num_documents, bands, self._memory, self._run.workers))
+        slices = self._plan_slices("bands", self._banding.bands)
         folder = plan_name("buckets", slices)
         parts = _jobs(len(slices), [*self._keys("bands"), self._run.scratch / "copies" / "copies.npy"])
         counts = self._run.map(candidates.find_bucket_pairs, parts, slices, self._corpus, into=folder)
@@ -118,16 +125,18 @@ class Search:
 
     def _verify(self) -> None:
         pairs = [file for file in self._buckets if file.name.endswith(".pairs.npy")]
-        count = max(self._share_out(self._num_pairs), -(-self._num_pairs * _BYTES_PER_PAIR // self._memory))
-        folder, parts = f"verified-{count}", _jobs(count, pairs)
-        counts = self._run.map(verification.verify_pairs, parts, self._corpus, self._measure, self._sets, into=folder)
-        self.totals.add(counts)
+        cuts = even_cuts([np.load(file, mmap_mode="r")[:, 0] for file in pairs], self._share_out(self._num_pairs))
+        slices = tuple(key_ranges(cuts))
+        folder, parts = plan_name("verified", slices), _jobs(len(slices), pairs)
+        arguments = (slices, self._corpus, self._measure, self._sets)
+        self.totals.add(self._run.map(verification.verify_pairs, parts, *arguments, into=folder))
         self._verified = [self._run.scratch / folder / f"{part.name}.npy" for part in parts]
 
     def _complete(self) -> None:
         files = [*(part.file for part in self._signatures), *self._verified, *self._exact, *self._buckets]
         arguments = (self._corpus, self._measure, self._sets)
-        counts = self._run.step(verification.find_clusters, "clusters", files, *arguments, into="clusters")
+        memory = self._run.memory_budget
+        counts = self._run.step(verification.find_clusters, "clusters", files, *arguments, memory, into="clusters")
         comparisons = counts.totals.pop("cluster_pairs")
         self.totals.add(counts)
         clusters = self._run.scratch / "clusters"
@@ -139,8 +148,8 @@ class Search:
         self._completed = [clusters / "linked.npy", *(self._run.scratch / folder / f"{p.name}.npy" for p in parts)]
 
     def _share_out(self, pairs: int) -> int:
-        """Jobs for this many comparisons: one per worker, unless there is little to do."""
-        return max(1, min(self._run.workers, pairs // PAIRS_PER_JOB))
+        """Jobs for this many comparisons: one per worker, fewer for little to do, more where memory asks for it."""
+        return max(1, min(self._run.workers, pairs // PAIRS_PER_JOB), -(-pairs * _BYTES_PER_PAIR // self._memory))
 
 
 def _jobs(count: int, files: Sequence[Path]) -> list[Part]:

@@ -69,26 +69,26 @@ def find_folders(named: Sequence[str], parent: Path | None) -> list[Path]:
 
 def open_fingerprints(run: StageRun, folder: Path, meta: SignatureMeta) -> list[Path]:
     """The shards of a fingerprint folder, after checking that they are whole and of the same parameters."""
-    _check_kind(folder)
+    files = _shards(folder)
     manifest = load_checked(folder)
-    files = part_files(folder)
+    versions: set[str] = set()
     for file in files:
-        if run.sha256(file) != manifest.files[file.name].sha256:
+        if file.name not in manifest.files or run.sha256(file) != manifest.files[file.name].sha256:
             raise UserError(f"{file}: its bytes are not those of its manifest; the folder is damaged, make it again")
-    _check_parameters(folder, read_meta(files[0]), meta)
-    with open_parquet(files[0]) as opened:
-        unicode = (opened.schema_arrow.metadata or {}).get(_UNICODE, b"").decode()
-    if unicode != unicodedata.unidata_version:
+        _check_parameters(file, meta)
+        with open_parquet(file) as opened:
+            versions.add((opened.schema_arrow.metadata or {}).get(_UNICODE, b"").decode())
+    if others := versions - {unicodedata.unidata_version}:
         logger.warning(
             "%s: made with Unicode %s, this is %s: texts with the newest characters may not be recognised",
             folder,
-            unicode,
+            ", ".join(sorted(others)),
             unicodedata.unidata_version,
         )
     return files
 
 
-def _check_kind(folder: Path) -> None:
+def _shards(folder: Path) -> list[Path]:
     made = "make one with find_duplicates --save-fingerprints"
     if folder.is_file():
         raise UserError(
@@ -96,18 +96,22 @@ def _check_kind(folder: Path) -> None:
         )
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; {made}")
-    for file in part_files(folder)[:1]:
+    files = part_files(folder)
+    for file in files[:1]:
         with open_parquet(file) as opened:
             if SHINGLES in opened.schema_arrow.names:
-                return
+                return files
     raise UserError(f"{folder}: not a folder of fingerprints; {made}")
 
 
-def _check_parameters(folder: Path, found: SignatureMeta, wanted: SignatureMeta) -> None:
-    there, here = asdict(found), asdict(wanted)
+def _check_parameters(file: Path, meta: SignatureMeta) -> None:
+    there, here = asdict(read_meta(file)), asdict(meta)
     if different := [name for name in here if there[name] != here[name]]:
         listed = ", ".join(f"{name} {there[name]} (this run: {here[name]})" for name in different)
-        raise ConfigError(f"{folder}: fingerprints of other parameters: {listed}; make them again, or run with theirs")
+        raise ConfigError(
+            f"{file.parent}: fingerprints of other parameters: {listed}, in {file.name}; make them again, or run with "
+            "theirs"
+        )
 
 
 def copy_sets(part: Part, folder: Path, corpus: Corpus, num_perm: int) -> Counts:

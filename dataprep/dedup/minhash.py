@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dataprep.dedup.shingles import Shingle, Shingles, find_shingles, mix
+from dataprep.dedup.long_texts import pieces_of
+from dataprep.dedup.shingles import Shingle, Shingles, find_shingles, has_long, mix
 from dataprep.native.kernel import kernel
 from dataprep.text.folding import Texts
 
@@ -41,7 +42,13 @@ def sign_texts(texts: Texts, shingle: Shingle, permutations: Permutations) -> Ar
     """The signature of each text: (num_texts, num_perm) uint32."""
     if native := kernel():
         return native.sign(texts.spans, shingle.unit, shingle.size, permutations.a, permutations.b)
-    return sign(find_shingles(texts, shingle), permutations)
+    if not has_long(texts, shingle):
+        return sign(find_shingles(texts, shingle), permutations)
+    signatures = np.full((len(texts), len(permutations.a)), EMPTY, dtype=np.uint32)
+    for number, signature in enumerate(signatures):
+        for piece in pieces_of(texts, number, shingle.size):
+            np.minimum(signature, sign(find_shingles(piece, shingle), permutations)[0], out=signature)
+    return signatures
 
 
 def sign(shingles: Shingles, permutations: Permutations) -> Array:

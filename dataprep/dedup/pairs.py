@@ -8,6 +8,7 @@ people, for checks and for the choice of survivors. In JSONL, ids are hexadecima
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
@@ -40,6 +41,9 @@ STORED_FIELDS = [
 DOCUMENT_FIELDS = [pa.field("corpus", pa.string()), *STORED_FIELDS]
 """`corpus` is empty for a document of the input, else the fingerprint folder of the old crawl that it is of."""
 
+RANKED_FIELDS = [field for field in DOCUMENT_FIELDS if field.name != "start"]
+"""What decides which of several documents survives."""
+
 
 def _document(suffix: str) -> list[pa.Field]:
     return [field.with_name(f"{field.name}{suffix}") for field in DOCUMENT_FIELDS]
@@ -69,17 +73,50 @@ GROUP_SCHEMA = pa.schema(
 """One document of a group, the old ones first, sorted by (corpus, shard, row); `kind` is survivor, exact or near."""
 
 PAIR_METADATA = b"millrace.pairs"
-"""Schema metadata of pairs: how they were found, as JSON with at least `threshold` and `sources`."""
+"""Schema metadata of pairs: how they were found, as JSON with at least `threshold`, `sources` and `large_clusters`, the
+number of clusters for which only the pairs are there that grouping at this very threshold needs."""
 
-_ROW_GROUP = 1 << 16
+ROW_GROUP = 1 << 16
+"""Rows that are written and read at a time."""
 _JSONL_ROWS = 10_000
 _TAKEN = 1 << 20
 
 
+class RowGroups:
+    """Writes a Parquet file piece by piece: the same bytes for the same rows, in whatever pieces."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = pq.ParquetWriter(str(path), schema, compression="zstd", compression_level=3)
+        self._held = empty_table(schema)
+        self._empty = True
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; of the schema only the metadata may differ."""
+        self._held = pa.concat_tables([self._held, table.cast(self._held.schema)])
+        while len(self._held) >= ROW_GROUP:
+            self._flush(ROW_GROUP)
+
+    def _flush(self, rows: int) -> None:
+        self._writer.write_table(self._held.slice(0, rows).combine_chunks(), ROW_GROUP)
+        self._held = self._held.slice(rows)
+        self._empty = False
+
+    def __enter__(self) -> "RowGroups":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and (self._empty or len(self._held)):
+            self._flush(ROW_GROUP)
+        self._writer.close()
+
+
 def write_table(path: Path, table: pa.Table) -> None:
     """Write one Parquet file, the same bytes for the same rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, str(path), _ROW_GROUP, compression="zstd", compression_level=3)
+    with RowGroups(path, table.schema) as file:
+        file.write(table)
 
 
 def source_files(source: Source, what: str) -> list[Path]:
@@ -104,7 +141,7 @@ def read_tables(file: Path, schema: pa.Schema) -> Iterator[pa.Table]:
             missing = [name for name in schema.names if name not in opened.schema_arrow.names]
             if missing:
                 raise UserError(f"{file}: has no column {', '.join(missing)}; is it the output of another stage?")
-            for batch in opened.iter_batches(_ROW_GROUP, columns=schema.names):
+            for batch in opened.iter_batches(ROW_GROUP, columns=schema.names, use_threads=False):
                 yield pa.Table.from_batches([batch]).select(schema.names).cast(schema)
     except pa.ArrowInvalid as error:
         raise UserError(f"{file}: not a readable Parquet file ({error}); make it again") from None

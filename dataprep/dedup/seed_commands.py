@@ -5,7 +5,7 @@
     python -m dataprep.remove_duplicates GROUPS DATA OUT [--key KEY]
 
 They are told from ours by `--inputs`, and by what stands in the first file. All read and write JSONL as theirs
-did (`dataprep.dedup.seed_files`); a note on standard error says where an option has another meaning now.
+did (`dataprep.dedup.seed_files`, `seed_pairs`); a note on standard error says where an option has another meaning now.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dataprep.dedup import seed_files
+from dataprep.dedup import seed_files, seed_pairs
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import is_jsonl
@@ -104,16 +104,15 @@ def _find(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         if status := _run_stage("find_duplicates", options, scratch / "documents", scratch / "pairs", *flags):
             return status
         if options.output:
-            pairs, left_out = seed_files.seed_pairs(scratch / "pairs")
-            if left_out:
+            old = [Path(folder) for folder in options.load_fingerprints]
+            if left_out := seed_pairs.write_seed_pairs(scratch / "pairs", old, scratch, options.output):
                 _note(f"{left_out} ids belong to several texts, so no pair names them; give a key that is unique")
-            seed_files.write_seed_pairs(options.output, pairs)
     return 0
 
 
 def _search_flags(options: argparse.Namespace) -> list[Any]:
     """Our flags for their options; 5-character shingles of the text as it is, as theirs."""
-    flags = ["--shingle", "char:5", "--no-normalise", "--threshold", seed_files.PAIRS_ABOVE]
+    flags = ["--shingle", "char:5", "--no-normalise", "--threshold", seed_pairs.PAIRS_ABOVE]
     flags += ["--jaccard", options.jaccard, "--seed", options.seed]
     if options.num_bands or options.num_seeds:
         flags += ["--num-perm", options.num_seeds or DEFAULT_SEEDS]

@@ -5,25 +5,23 @@ Pairs: one JSON line `{id: [{other id: similarity}, ...]}` per document that has
 find_duplicates was given.
 """
 
+import itertools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 
-from dataprep.dedup.pairs import GROUP_SCHEMA, PAIR_SCHEMA, read_tables, write_table
+from dataprep.dedup.pairs import GROUP_SCHEMA, PAIR_SCHEMA, read_tables
 from pipelines import store
-from pipelines.documents import part_files, read_rows
+from pipelines.documents import part_files
 from pipelines.errors import UserError
 
-PAIRS_ABOVE = 0.5
-"""Similarities that their find_duplicates.py records are above this."""
-
-SeedPairs = dict[str, dict[str, float]]
-Place = tuple[str, int, int]
+_ROW_GROUP = 1 << 12
 
 
 def first_line(path: Path) -> Any:
@@ -83,58 +81,17 @@ def write_documents(source: Path, key: str, target: Path) -> int:
     return skipped
 
 
-def seed_pairs(folder: Path) -> tuple[SeedPairs, int]:
-    """The pairs of an output of find_duplicates by id, and how many ids are left out.
-
-    The first of several exact copies stands for all in our pairs; here each has its own. An id that several
-    different texts have names none of them.
-    """
-    rows = [row for file in part_files(folder) for table in read_tables(file, PAIR_SCHEMA) for row in table.to_pylist()]
-    names = {_place(row, side): row[f"url_{side}"] for row in rows for side in ("a", "b")}
-    ambiguous = _ambiguous(folder, rows)
-    copies: dict[Place, list[Place]] = defaultdict(list)
-    for row in rows:
-        if row["kind"] == "exact":
-            copies[_place(row, "a")].append(_place(row, "b"))
-    pairs: SeedPairs = defaultdict(dict)
-    for row in rows:
-        main, other = names[_place(row, "a")], _place(row, "b")
-        others = [other] if row["kind"] == "exact" else [other, *copies[other]]
-        for name in (names[place] for place in others):
-            if row["jaccard"] > PAIRS_ABOVE and name != main and not ambiguous & {main, name}:
-                pairs[main][name] = row["jaccard"]
-    return pairs, len(ambiguous)
-
-
-def _place(row: dict[str, Any], side: str) -> Place:
-    return row[f"corpus_{side}"], row[f"shard_{side}"], row[f"row_{side}"]
-
-
-def _ambiguous(folder: Path, rows: Iterable[dict[str, Any]]) -> set[str]:
-    """The ids in pairs that documents of different texts have."""
-    texts: dict[str, set[bytes]] = {}
-    for row in rows:
-        for side in ("a", "b"):
-            texts.setdefault(row[f"url_{side}"], set()).add(row[f"doc_id_{side}"])
-    for file in part_files(folder / "signatures"):
-        for row in read_rows(file, ["url", "doc_id"]):
-            if row["url"] in texts:
-                texts[row["url"]].add(row["doc_id"])
-    return {name for name, found in texts.items() if len(found) > 1}
-
-
-def write_seed_pairs(path: Path, pairs: SeedPairs) -> None:
-    """Their file of pairs."""
-    with store.create(path) as file:
-        for main, others in pairs.items():
-            line = {main: [{other: similarity} for other, similarity in others.items()]}
-            file.write(json.dumps(line).encode() + b"\n")
-
-
 def write_pair_table(source: Path, target: Path) -> None:
-    """Their file of pairs as ours; documents stand in the order in which they are named."""
+    """Their file of pairs as ours; documents stand in the order in which they are named, and all ids in memory."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    rows = _pair_rows(source)
+    with pq.ParquetWriter(str(target), PAIR_SCHEMA, compression="zstd") as writer:
+        while some := list(itertools.islice(rows, _ROW_GROUP)):
+            writer.write_table(pa.Table.from_pylist(some, PAIR_SCHEMA))
+
+
+def _pair_rows(source: Path) -> Iterator[dict[str, Any]]:
     places: dict[str, int] = {}
-    rows: list[dict[str, Any]] = []
     for number, _, line in read_objects(source):
         if not is_pair_line(line):
             raise UserError(f"{source}:{number}: expected {{id: [{{other: similarity}}, ...]}}; make the file again")
@@ -143,8 +100,7 @@ def write_pair_table(source: Path, target: Path) -> None:
             if not isinstance(similarity, int | float):
                 raise UserError(f"{source}:{number}: similarity of {other!r}: expected a number, got {similarity!r}")
             sides = {**_named(main, places, "a"), **_named(other, places, "b")}
-            rows.append({**sides, "jaccard": float(similarity), "kind": "near"})
-    write_table(target, pa.Table.from_pylist(rows, PAIR_SCHEMA))
+            yield {**sides, "jaccard": float(similarity), "kind": "near"}
 
 
 def _named(name: str, places: dict[str, int], side: str) -> dict[str, Any]:

@@ -1,16 +1,17 @@
 """The shingle sets of candidate documents on disk, and their exact Jaccard similarity.
 
-One folder holds, per document shard, which rows have a set, the sorted 64-bit hashes of their distinct
-shingles end to end, and their signatures. Readers map the files, so memory holds what is compared.
+One folder holds a file per document shard: the sorted 64-bit hashes of the distinct shingles of each document
+that has a set, end to end; which rows these are, and where their hashes end; their signatures; how many they are.
+Readers map the files, so memory holds what is compared, and close them at once, so that there may be any number.
 """
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from dataprep.native.kernel import kernel
 
@@ -18,7 +19,9 @@ Array = np.ndarray[Any, Any]
 Mode = Literal["union", "min", "max"]
 
 SURE = 5.0
-"""A pair is ruled out unread when its estimate is this many standard deviations too low (3 in 10 million)."""
+"""A pair's sets are not read when the share of equal values in its signatures lies this many standard deviations,
+sqrt(J * (1 - J) / num_perm), below the Jaccard similarity J that the pair needs. A pair of just that similarity is
+missed so with probability 7e-7 at J = 0.7 and 2e-5 at J = 0.95 (binomial distribution, 128 permutations)."""
 _BATCH = 4096
 
 
@@ -26,15 +29,11 @@ class ShingleSetWriter:
     """Writes the sets of one shard, row by row."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._stem = folder / name
         self._rows: list[int] = []
         self._ends: list[int] = [0]
         self._signatures: list[Array] = []
         folder.mkdir(parents=True, exist_ok=True)
-        self._hashes = self._path("hashes").open("wb")
-
-    def _path(self, kind: str) -> Path:
-        return self._stem.with_name(f"{self._stem.name}.{kind}")
+        self._file = _path(folder, name).open("wb")
 
     def write(self, row: int, hashes: Array, signature: Array) -> None:
         """Add the set of a row: `hashes` sorted and distinct; rows must come in order."""
@@ -45,15 +44,19 @@ class ShingleSetWriter:
         self._rows += rows.tolist()
         self._ends += (first[1:] + (self._ends[-1] - first[0])).tolist()
         self._signatures.append(signatures)
-        hashes[first[0] : first[-1]].astype("<u8", copy=False).tofile(self._hashes)
+        hashes[first[0] : first[-1]].astype("<u8", copy=False).tofile(self._file)
 
     def close(self) -> None:
         """Write the tables that find a row's set."""
-        self._hashes.close()
-        np.array(self._rows, dtype="<u8").tofile(self._path("rows"))
-        np.array(self._ends, dtype="<u8").tofile(self._path("ends"))
-        signatures = np.concatenate(self._signatures) if self._signatures else np.empty(0)
-        signatures.astype("<u4").tofile(self._path("signatures"))
+        with self._file:
+            np.array([*self._rows, *self._ends], dtype="<u8").tofile(self._file)
+            for signatures in self._signatures:
+                signatures.astype("<u4", copy=False).tofile(self._file)
+            np.array([len(self._rows)], dtype="<u8").tofile(self._file)
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.sets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,41 @@ class _Shard:
     ends: Array
     hashes: Array
     signatures: Array
+
+    @classmethod
+    def open(cls, path: Path, num_perm: int) -> "_Shard":
+        # What Arrow has mapped stays when the file is closed; each of Python's own maps keeps a descriptor open.
+        with pa.memory_map(str(path)) as file:
+            data = file.read_buffer()
+        count = int(np.frombuffer(data, "<u8", 1, len(data) - 8)[0])
+        signatures = len(data) - 8 - 4 * count * num_perm
+        rows = signatures - 8 * (2 * count + 1)
+        return cls(
+            np.frombuffer(data, "<u8", count, rows),
+            np.frombuffer(data, "<u8", count + 1, rows + 8 * count),
+            np.frombuffer(data, "<u8", rows // 8),
+            np.frombuffer(data, "<u4", count * num_perm, signatures).reshape(count, num_perm),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """Set i is `arrays[which[i]][starts[i]:stops[i]]`."""
+
+    arrays: tuple[Array, ...]
+    which: Array
+    starts: Array
+    stops: Array
+    signatures: Array
+
+    def shared(self, left: Array, right: Array) -> Array:
+        """How many shingles sets left[i] and right[i] share."""
+        a, b = ((self.which[side], self.starts[side], self.stops[side]) for side in (left, right))
+        if native := kernel():
+            return native.shared(self.arrays, a, b)
+        pairs = zip(*(each.tolist() for each in (*a, *b)), strict=True)
+        shared = [count_shared(self.arrays[i][p:q], self.arrays[j][r:s]) for i, p, q, j, r, s in pairs]
+        return np.array(shared, dtype=np.int64)
 
 
 class ShingleSets:
@@ -86,60 +124,37 @@ class ShingleSets:
 
     def _similarity(self, a: Array, b: Array, mode: Mode, threshold: float) -> Array:
         numbers, inverse = np.unique(np.concatenate((a, b)), return_inverse=True)
-        shards, places, sizes, signatures = self._find(numbers)
+        sets = self._find(numbers)
+        sizes = (sets.stops - sets.starts).astype(np.float64)
         left, right = inverse[: len(a)], inverse[len(a) :]
         needed = least_jaccard(sizes[left], sizes[right], mode, threshold)
-        estimate = np.count_nonzero(signatures[left] == signatures[right], axis=1) / self._num_perm
+        equal = np.count_nonzero(sets.signatures[left] == sets.signatures[right], axis=1)
         margin = SURE * np.sqrt(needed * (1.0 - needed).clip(0.0) / self._num_perm)
-        plausible = np.flatnonzero((needed <= 1.0) & (estimate >= needed - margin))
+        plausible = np.flatnonzero((needed <= 1.0) & (equal / self._num_perm >= needed - margin))
         result = np.zeros(len(a))
         left, right = left[plausible], right[plausible]
-        shared = self._shared(shards, places, left, right)
-        result[plausible] = share(shared, sizes[left], sizes[right], mode)
+        result[plausible] = share(sets.shared(left, right), sizes[left], sizes[right], mode)
         return result
 
-    def _shared(self, shards: Array, places: Array, left: Array, right: Array) -> Array:
-        """How many shingles documents left[i] and right[i] share."""
-        opened, which = np.unique(shards, return_inverse=True)
-        starts, stops = np.empty((2, len(shards)), np.int64)
-        for index, shard in enumerate(opened.tolist()):
-            here = which == index
-            ends = self._shards[shard].ends
-            starts[here], stops[here] = ends[places[here]], ends[places[here] + 1]
-        arrays = tuple(self._shards[shard].hashes for shard in opened.tolist())
-        a, b = ((which[side], starts[side], stops[side]) for side in (left, right))
-        if native := kernel():
-            return native.shared(arrays, a, b)
-        pairs = zip(*(each.tolist() for each in (*a, *b)), strict=True)
-        return np.array([count_shared(arrays[i][p:q], arrays[j][r:s]) for i, p, q, j, r, s in pairs], dtype=np.int64)
-
-    def _find(self, numbers: Array) -> tuple[Array, Array, Array, Array]:
-        """Shard and place therein, size of the set and signature of each document."""
-        shards = np.searchsorted(self._first, numbers, side="right") - 1
-        places, sizes = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.float64)
+    def _find(self, numbers: Array) -> _Sets:
+        """The sets of these documents, whose numbers are sorted."""
+        opened, begins = np.unique(np.searchsorted(self._first, numbers, side="right") - 1, return_index=True)
+        ends = np.append(begins[1:], len(numbers))
+        shards = [self._shards.get(number) or self._open(number) for number in opened.tolist()]
+        starts, stops = np.empty((2, len(numbers)), np.int64)
         signatures = np.empty((len(numbers), self._num_perm), dtype=np.uint32)
-        for number in np.unique(shards).tolist():
-            shard = self._shards.get(number) or self._open(number)
-            here = np.flatnonzero(shards == number)
+        for shard, number, begin, end in zip(shards, opened, begins, ends, strict=True):
+            here = slice(begin, end)
             place = np.searchsorted(shard.rows, numbers[here] - self._first[number])
-            places[here] = place
-            sizes[here] = shard.ends[place + 1] - shard.ends[place]
+            starts[here], stops[here] = shard.ends[place], shard.ends[place + 1]
             signatures[here] = shard.signatures[place]
-        return shards, places, sizes, signatures
+        which = np.repeat(np.arange(len(opened)), ends - begins)
+        return _Sets(tuple(shard.hashes for shard in shards), which, starts, stops, signatures)
 
     def _open(self, number: int) -> _Shard:
-        stem = self._folder / f"part-{number:05d}"
-        signatures = _map(stem.with_name(f"{stem.name}.signatures"), "<u4").reshape(-1, self._num_perm)
-        rows, ends, hashes = (_map(stem.with_name(f"{stem.name}.{kind}"), "<u8") for kind in ("rows", "ends", "hashes"))
-        shard = self._shards[number] = _Shard(rows, ends, hashes, signatures)
+        path = _path(self._folder, f"part-{number:05d}")
+        shard = self._shards[number] = _Shard.open(path, self._num_perm)
         return shard
-
-
-def _map(path: Path, dtype: str) -> Array:
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            return np.empty(0, dtype)
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
 
 
 def count_shared(a: Array, b: Array) -> int:

@@ -3,7 +3,8 @@
 A word is a longest run of letters, marks, numbers and connectors (`dataprep.text.characters`); a letter of
 a script without spaces is a word of its own. A text with fewer than n words has one shingle, of all its
 words; a text without any word has none. Character shingles run over the code points of the whole text,
-spaces included, by the same rules.
+spaces included, by the same rules. (A NUL hashes to 0, so of texts with fewer than n characters those that
+differ only in NULs at their start are alike. No other character or word does.)
 
 Hash of a word: its UTF-8 bytes in little-endian chunks of eight, chunk k xored with k times a constant,
 mixed, and summed. Hash of a character: its code point, mixed. Hash of a shingle: Horner's rule over the
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dataprep.dedup import long_texts
 from dataprep.native.kernel import kernel
 from dataprep.text.characters import BREAKS, INSIDE, JOINS, TAIL, WORD, character_flags, wide_characters
 from dataprep.text.folding import Texts
@@ -172,12 +174,32 @@ def find_shingles(texts: Texts, shingle: Shingle) -> Shingles:
 
 def distinct_shingles(texts: Texts, shingle: Shingle) -> Shingles:
     """The set of shingles of each text: sorted, each once."""
+    if not has_long(texts, shingle):
+        return _distinct(texts, shingle)
+    return _end_to_end([_distinct_of_long(texts, number, shingle) for number in range(len(texts))])
+
+
+def _distinct(texts: Texts, shingle: Shingle) -> Shingles:
     if native := kernel():
         return Shingles(*native.shingles(texts.spans, shingle.unit, shingle.size, distinct=True))
     found = find_shingles(texts, shingle)
-    sets = [np.unique(found.of(number)) for number in range(len(texts))]
-    first = np.cumsum([0, *(len(each) for each in sets)], dtype=np.int64)
-    return Shingles(np.concatenate([*sets, found.hashes[:0]]), first)
+    return _end_to_end([long_texts.each_once(np.sort(found.of(number))) for number in range(len(texts))])
+
+
+def _end_to_end(sets: Sequence[Array]) -> Shingles:
+    first = np.cumsum([0, *map(len, sets)], dtype=np.int64)
+    return Shingles(np.concatenate([*sets, np.empty(0, np.uint64)]) if len(sets) != 1 else sets[0], first)
+
+
+def has_long(texts: Texts, shingle: Shingle) -> bool:
+    """Whether a text is of so many characters that their hashes should not be in memory all at once."""
+    return shingle.unit == "char" and long_texts.are_among(texts)
+
+
+def _distinct_of_long(texts: Texts, number: int, shingle: Shingle) -> Array:
+    pieces = long_texts.pieces_of(texts, number, shingle.size)
+    # Copies: what the kernel returns is the start of an array with room for one hash per byte.
+    return long_texts.union([_distinct(piece, shingle).hashes.copy() for piece in pieces])
 
 
 def _units(texts: Texts, shingle: Shingle) -> tuple[Array, Array]:

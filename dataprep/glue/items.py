@@ -12,6 +12,8 @@ from pipelines.documents import REJECTED, open_parquet, read_batches
 from pipelines.errors import ConfigError, UserError, did_you_mean
 
 INDEX = "index"
+DUPLICATES = "duplicates"
+"""The folder of glue_download's pairs of rows that are the same or nearly so."""
 
 
 def find_splits(folder: Path, tasks: Sequence[str], splits: Sequence[str]) -> list[Path]:
@@ -20,7 +22,7 @@ def find_splits(folder: Path, tasks: Sequence[str], splits: Sequence[str]) -> li
     `validation` stands for `validation_matched` and the like too. Raises ConfigError for a task or split
     that is not there.
     """
-    files = [file for file in sorted(folder.glob("*/*.parquet")) if file.parent.name != REJECTED]
+    files = [file for file in sorted(folder.glob("*/*.parquet")) if file.parent.name not in (REJECTED, DUPLICATES)]
     if not files:
         raise UserError(f"{folder}: holds no TASK/SPLIT.parquet; give the output of glue_download")
     present = sorted({file.parent.name for file in files})

@@ -6,33 +6,48 @@ reader stands between.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from dataprep.glue.tasks import GlueTask, RowError, squeeze
+from dataprep.glue.task import GlueTask, RowError, Rows, squeeze
 from pipelines import store
 from pipelines.errors import UserError, did_you_mean
 
 BOM = b"\xef\xbb\xbf"
 
-Rows = Iterator[dict[str, Any] | RowError]
-"""Each row as an example, or as what is wrong with it."""
+_ORIGINAL = ("", "original", "raw", "original/raw")
+"""Where a task's folder may have its files; the first with all of them counts."""
+_MRPC_ORIGINAL = ("msrparaphrasetrain", "msrparaphrasetest", "devids")
 
 
 def task_files(source: Path, task: GlueTask) -> list[Path]:
     """The files of `task` under `source`, in order; UserError when its folder or a split is missing."""
     folder = task_folder(source, task)
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    if original := mrpc_original(files, task):
-        return list(original)
-    found = {split: split_file(files, task, split) for split in task.published}
-    missing = [split for split in task.required if found[split] is None]
-    if missing:
-        expected = ", ".join(f"{task.files_of(split)[0]}.tsv" for split in missing)
-        names = ", ".join(path.name for path in files) or "nothing"
-        raise UserError(f"{folder}: has no file for {' and '.join(missing)}: expected {expected}, found {names}")
-    return [path for path in found.values() if path]
+    missing: dict[Path, list[str]] = {}
+    for place in [folder / name for name in _ORIGINAL if (folder / name).is_dir()]:
+        files = _files(place)
+        if original := mrpc_original(files, task):
+            return list(original)
+        found = {split: split_files(files, task, split) for split in task.published}
+        missing[place] = [split for split in task.required if not found[split]]
+        if not missing[place]:
+            return list(chain.from_iterable(found.values()))
+    expected = ", ".join(f"{task.files_of(split)[0]}.tsv" for split in missing[folder])
+    raise UserError(
+        f"{folder}: has no file for {' and '.join(missing[folder])}: expected {expected}{_mrpc_hint(folder, task)}, "
+        f"found {', '.join(path.name for path in _files(folder)) or 'nothing'}"
+    )
+
+
+def _mrpc_hint(folder: Path, task: GlueTask) -> str:
+    named = {squeeze(path.stem) for path in _files(folder)}
+    begun = task.name == "mrpc" and not named.isdisjoint(_MRPC_ORIGINAL)
+    return " (or all of msr_paraphrase_train.txt, msr_paraphrase_test.txt, dev_ids.tsv)" if begun else ""
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file())
 
 
 def task_folder(source: Path, task: GlueTask) -> Path:
@@ -58,10 +73,12 @@ def _folders(parent: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(parent.iterdir()) if path.is_dir()}
 
 
-def split_file(files: Sequence[Path], task: GlueTask, split: str) -> Path | None:
-    """The file of `split` among `files`, by its name."""
+def split_files(files: Sequence[Path], task: GlueTask, split: str) -> list[Path]:
+    """The files of `split` among `files`, by their names: one, or the pieces that it was made from."""
     named = {squeeze(path.stem): path for path in reversed(files) if path.suffix.lower() in (".tsv", ".txt")}
-    return next((named[name] for name in task.files_of(split) if name in named), None)
+    whole = next(([named[name]] for name in task.files_of(split) if name in named), [])
+    pieces = task.pieces.get(split, ())
+    return whole or ([named[name] for name in pieces] if named.keys() >= set(pieces) else [])
 
 
 def mrpc_original(files: Sequence[Path], task: GlueTask) -> tuple[Path, Path, Path] | None:
@@ -70,14 +87,14 @@ def mrpc_original(files: Sequence[Path], task: GlueTask) -> tuple[Path, Path, Pa
     Preferred because a train.tsv in wide use has lost a pair (3,667 rows), and test.tsv has no labels.
     """
     named = {squeeze(path.stem): path for path in files}
-    names = ("msrparaphrasetrain", "msrparaphrasetest", "devids")
-    if task.name != "mrpc" or not all(name in named for name in names):
+    if task.name != "mrpc" or not named.keys() >= set(_MRPC_ORIGINAL):
         return None
-    return named[names[0]], named[names[1]], named[names[2]]
+    train, test, ids = (named[name] for name in _MRPC_ORIGINAL)
+    return train, test, ids
 
 
 def read_splits(files: Sequence[Path], task: GlueTask) -> Iterator[tuple[str, Path, Rows]]:
-    """(split, file, rows) for each split of `task` that has a file."""
+    """(split, its first file, rows) for each split of `task` that has a file."""
     if original := mrpc_original(files, task):
         train, test, ids = original
         dev_ids = {tuple(line.removeprefix(BOM).split(b"\t")) for line in store.read_lines(ids)}
@@ -90,13 +107,20 @@ def read_splits(files: Sequence[Path], task: GlueTask) -> Iterator[tuple[str, Pa
         yield "test", test, read_tsv(test, task, "test")
         return
     for split in task.published:
-        file = split_file(files, task, split)
-        if file:
-            yield split, file, read_tsv(file, task, split)
+        if pieces := split_files(files, task, split):
+            numbers = count()
+            yield split, pieces[0], chain.from_iterable(read_tsv(file, task, split, numbers) for file in pieces)
 
 
-def read_tsv(file: Path, task: GlueTask, split: str, *, keep: Callable[[bytes], bool] = bool) -> Rows:
-    """The rows of one file whose line `keep` wants; `index` counts all of its rows from 0.
+def read_tsv(
+    file: Path,
+    task: GlueTask,
+    split: str,
+    numbers: Iterator[int] | None = None,
+    *,
+    keep: Callable[[bytes], bool] = bool,
+) -> Rows:
+    """The rows of one file whose line `keep` wants; `index` counts all of its rows by `numbers`, else from 0.
 
     Raises UserError when the columns of the file are not those of the task.
     """
@@ -114,7 +138,7 @@ def read_tsv(file: Path, task: GlueTask, split: str, *, keep: Callable[[bytes], 
             f"{file}: {len(cells)} column(s) in its first line, which is no header of {task.name}; expected a header "
             f"with {', '.join(aliases[0] for aliases in task.texts.values())}, or the columns {' or '.join(layouts)}"
         )
-    for index, (number, line) in enumerate(lines):
+    for (number, line), index in zip(lines, numbers or count(), strict=False):
         if not keep(line):
             continue
         try:

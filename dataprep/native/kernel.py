@@ -1,15 +1,17 @@
 """The native kernel: folding, shingles, signatures and set sizes in C, for many texts at a time.
 
 Installing the package builds it where there is a C compiler (setup.py); elsewhere `kernel()` is None and
-NumPy does the work. Both give the same bytes. The environment variable MILLRACE_KERNEL can choose: `numpy`,
-or one of the instruction sets that the kernel is compiled for (`portable`, `avx2`, `avx512`); without it the
-fastest that this processor has.
+NumPy does the work, as it does, with a warning, where what was built cannot be loaded. Both give the same bytes.
+The environment variable MILLRACE_KERNEL can choose: `numpy`, or one of the instruction sets that the kernel is
+compiled for (`portable`, `avx2`, `avx512`); without it the fastest that this processor has.
 
 Texts are given as in `dataprep.text.folding.Texts`: UTF-8 bytes, and where each text starts and ends.
 """
 
 import functools
 import importlib
+import logging
+import multiprocessing
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +20,8 @@ import numpy as np
 
 from dataprep.text.characters import character_flags
 from pipelines.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 Span = tuple[Array, Array, Array]
@@ -106,10 +110,17 @@ def kernel() -> Kernel | None:
 
 
 def _compiled() -> Any:
-    """The compiled module, or None where it was not built."""
+    """The compiled module; None where it was not built, and, with a warning, where it cannot be loaded."""
     try:
         return importlib.import_module(_MODULE)
-    except ImportError:
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == _MODULE
+        if not missing and multiprocessing.parent_process() is None:  # once, and not by each worker
+            logger.warning(
+                "the native kernel cannot be loaded (%s), so NumPy does its work, more slowly; build it again: "
+                "python setup.py build_ext --inplace, or install the package again",
+                " ".join(str(error).split()),
+            )
         return None
 
 

@@ -170,7 +170,7 @@ class TokenBytes:
     @classmethod
     def load(cls, path: Path) -> "TokenBytes":
         """From a tokenizer file or folder. Raises UserError when there is none, or when it is not byte-level."""
-        from dataprep.text.bpe import END_OF_TEXT
+        from dataprep.text.bpe import end_of_text_of
 
         tokenizer = load_byte_level(path)
         letters = _byte_of_letter()
@@ -181,7 +181,7 @@ class TokenBytes:
         for number, added in tokenizer.get_added_tokens_decoder().items():
             table += [None] * (number + 1 - len(table))
             table[number] = added.content.encode()
-        return cls(table, tokenizer.token_to_id(END_OF_TEXT) or 0)
+        return cls(table, tokenizer.token_to_id(end_of_text_of(path)) or 0)
 
     def decode(self, ids: Array) -> str:
         """The text of known tokens; raises UnicodeDecodeError when they are no text."""

@@ -1,8 +1,9 @@
-"""Byte-level BPE tokenizers: loaded from any of GPT-2's file layouts, and encoded as plain text."""
+"""Hugging Face tokenizers: loaded from `tokenizer.json` or any of GPT-2's file layouts, and used on plain text."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,17 @@ from pipelines.tokens import TokenMeta
 
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_JSON = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+"""Beside a tokenizer, as transformers has it: `eos_token` is the name of its end-of-text, if not the usual one."""
 _PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+
+_REST = r"[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPLITS = {
+    # cl100k (openai/tiktoken, tiktoken_ext/openai_public.py), also Llama 3's; then Qwen2's.
+    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?{_REST}"
+    for digits in ("{1,3}", "")
+}
+"""Patterns of `Split` known to let no pre-token run from anything over a space: spaces stand at their starts only."""
 
 
 def byte_level(model: BPE) -> Tokenizer:
@@ -31,18 +42,40 @@ def byte_level(model: BPE) -> Tokenizer:
     return tokenizer
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, end_of_text: str = "") -> Tokenizer:
     """The tokenizer at `path`: a `tokenizer.json`, or a folder with one or with a vocabulary and its merges.
 
-    Raises UserError when there is none, a file is broken, or end-of-text is not in the vocabulary.
+    `end_of_text`: the token that ends a document; without one, what `end_of_text_of` says. Padding and truncation
+    that the file asks for are for models, and off. Raises UserError when there is no tokenizer, a file is broken,
+    or end-of-text is not in the vocabulary.
     """
     if not path.exists():
         raise UserError(f"{path}: no such tokenizer file or folder; check the path")
     tokenizer = _from_json(path) if path.is_file() else _from_folder(path)
-    if tokenizer.token_to_id(END_OF_TEXT) is None:
-        raise UserError(f"{path}: the vocabulary has no {END_OF_TEXT}, which must end every document")
-    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    end_of_text = end_of_text or end_of_text_of(path)
+    if tokenizer.token_to_id(end_of_text) is None:
+        special = ", ".join(added.content for _, added in special_tokens(tokenizer)) or "none"
+        raise UserError(
+            f"{path}: the vocabulary has no {end_of_text}, which must end every document; name the token that does as "
+            f"tokenizer.end_of_text (special tokens here: {special})"
+        )
+    tokenizer.add_special_tokens([AddedToken(end_of_text, special=True, normalized=False)])
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     return tokenizer
+
+
+def end_of_text_of(path: Path) -> str:
+    """The name of end-of-text: `eos_token` of the tokenizer_config.json in a tokenizer's folder, else GPT-2's."""
+    config = path / TOKENIZER_CONFIG
+    token = store.read_json(config).get("eos_token") if config.exists() else None
+    return str(token["content"] if isinstance(token, dict) else token or END_OF_TEXT)
+
+
+def special_tokens(tokenizer: Tokenizer) -> list[tuple[int, Any]]:
+    """Ids and tokens of those that steer a model, in order of id; other added tokens are ordinary text."""
+    added = tokenizer.get_added_tokens_decoder()
+    return [(number, token) for number, token in sorted(added.items()) if token.special]
 
 
 def _from_folder(folder: Path) -> Tokenizer:
@@ -95,18 +128,25 @@ class TextEncoder:
     @classmethod
     def load(cls, folder: Path) -> "TextEncoder":
         """From the folder that the stage `tokenizer` published, or any path `load_tokenizer` knows."""
-        full = load_tokenizer(folder)
-        settings: dict[str, Any] = json.loads(full.to_str())
-        settings["added_tokens"] = []
+        tokenizer = load_tokenizer(folder)
+        tokenizer.encode_special_tokens = True
         file = folder / TOKENIZER_JSON if folder.is_dir() else folder
-        digest = store.sha256(file) if file.exists() else _digest(full)
-        meta = TokenMeta(digest, full.get_vocab_size(), int(full.token_to_id(END_OF_TEXT) or 0))
-        return cls(Tokenizer.from_str(json.dumps(settings)), meta)
+        digest = store.sha256(file) if file.exists() else _digest(tokenizer)
+        # Ids may have holes, and models are as large as the largest.
+        size = max(tokenizer.get_vocab().values()) + 1
+        return cls(tokenizer, TokenMeta(digest, size, int(tokenizer.token_to_id(end_of_text_of(folder)) or 0)))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray[Any, Any]]:
         """Token ids of each text, without end-of-text."""
-        encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=self.meta.dtype) for encoding in encodings]
+        offsets, ids = self.encode_rows(texts)
+        return np.split(ids, offsets[1:-1]) if texts else []
+
+    def encode_rows(self, texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The same in one array: text i has `ids[offsets[i]:offsets[i + 1]]`."""
+        rows = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(list(map(len, rows)), out=offsets[1:])
+        return offsets, np.fromiter(chain.from_iterable(rows), self.meta.dtype, int(offsets[-1]))
 
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""
@@ -117,3 +157,15 @@ def _digest(tokenizer: Tokenizer) -> str:
     import hashlib
 
     return hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest()
+
+
+def splitter(pre_tokenizer: dict[str, Any] | None) -> str:
+    """The kind of a pre-tokenizer if it splits by itself, else nothing."""
+    settings = pre_tokenizer or {}
+    match settings.get("pretokenizers"):
+        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}, {"type": "ByteLevel"}]:
+            return "Split" if pattern in _SPLITS else ""
+        case _:
+            pass
+    splits = settings.get("use_regex", True) and settings.get("split", True)
+    return str(settings.get("type", "")) if splits else ""

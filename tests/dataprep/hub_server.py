@@ -84,12 +84,19 @@ def answer(hub: Hub, request: BaseHTTPRequestHandler, *, body: bool) -> None:
         send_file(hub, request, "/".join(parts[1:]), body=body)
         return
     is_listing = parts[0] == "api"
+    if parts[0] not in ("api", "datasets"):
+        parts = ["models", *parts]  # whose files need no such word
+    if len(parts) < 5:  # the client asks for more than files now and then, and does without
+        send(request, 404, {})
+        return
     repository, revision = ("/".join(parts[2:4]), parts[5]) if is_listing else ("/".join(parts[1:3]), parts[4])
     path = "" if is_listing else "/".join(parts[5:])
     if problem := problem_of(hub, repository, revision, path or "tree"):
         send(request, *problem)
+    elif is_listing and parts[4] == "revision":
+        send_info(hub, request)
     elif is_listing:
-        send_listing(hub, request, parse_qs(url.query))
+        send_listing(hub, request, parts[1], parse_qs(url.query))
     elif path in hub.small:
         send_file(hub, request, path, body=body)
     else:
@@ -117,13 +124,19 @@ def problem_of(hub: Hub, repository: str, revision: str, what: str) -> tuple[int
     return None
 
 
-def send_listing(hub: Hub, request: BaseHTTPRequestHandler, query: dict[str, list[str]]) -> None:
+def send_info(hub: Hub, request: BaseHTTPRequestHandler) -> None:
+    """What the Hub says of a repository at a commit: the names of its files."""
+    info = {"id": REPOSITORY, "sha": COMMIT, "siblings": [{"rfilename": path} for path in sorted(hub.files)]}
+    send(request, 200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+
+
+def send_listing(hub: Hub, request: BaseHTTPRequestHandler, kind: str, query: dict[str, list[str]]) -> None:
     """One page of the files, the last one first as nobody promises an order."""
     start = int(query.get("cursor", ["0"])[0])
     paths = sorted(hub.files, reverse=True)
     headers = {"Content-Type": "application/json"}
     if start + PAGE_FILES < len(paths):
-        here = f"{hub.endpoint}/api/datasets/{REPOSITORY}/tree/{COMMIT}"
+        here = f"{hub.endpoint}/api/{kind}/{REPOSITORY}/tree/{COMMIT}"
         headers["Link"] = f'<{here}?recursive=True&cursor={start + PAGE_FILES}>; rel="next"'
     entries = [hub.entry(path) for path in paths[start : start + PAGE_FILES]]
     send(request, 200, headers, json.dumps([{"type": "directory", "path": "data", "oid": "0" * 40}, *entries]).encode())

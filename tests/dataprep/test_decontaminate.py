@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import resource
 import subprocess
 import sys
 import unicodedata
@@ -12,14 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.decontaminate import VERSION, Context, DecontaminateConfig, check_parameters
+from dataprep.decontaminate import VERSION, Context, DecontaminateConfig, check_parameters, count_part
 from dataprep.decontamination.hits import CONTAMINATION_SCHEMA
+from dataprep.decontamination.items import ItemSource, build_index
+from dataprep.decontamination.ngrams import Index
+from dataprep.text.folding import raw_texts
 from pipelines import store
-from pipelines.command import StageSpec
+from pipelines.command import Part, StageSpec
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
@@ -90,8 +95,8 @@ def decontaminate(folder: Path, texts: Sequence[str], *options: object) -> tuple
     return kept, {row["url"][-1]: row["value"] for row in rows}, found.to_pylist()
 
 
-def clean_rows(folder: Path, task: str) -> dict[str, list[int]]:
-    return json.loads((folder / "found" / "clean" / f"{task}.json").read_text())
+def clean_rows(folder: Path, task: str, subset: str = "clean") -> dict[str, list[int]]:
+    return json.loads((folder / "found" / subset / f"{task}.json").read_text())
 
 
 @pytest.mark.usefixtures("glue")
@@ -266,6 +271,27 @@ def test_cut_keeps_a_document_in_pieces_that_say_where_they_stood(tmp_path: Path
 
 
 @pytest.mark.usefixtures("glue")
+def test_rows_are_clean_of_what_came_in_and_of_what_came_out(tmp_path: Path) -> None:
+    """A short item stays in a piece that is kept, and goes with one that is cut out, or with its document."""
+    filler = " ".join(SENTENCES[:8])
+    cases = {
+        f"{SHORT}. {filler} {LONG}. {filler}": {"report": [], "drop": [0], "cut": []},
+        f"{filler} {SHORT}. {LONG}. {filler}": {"report": [], "drop": [0], "cut": [0]},
+        f"{SHORT}. {LONG}.": {"report": [], "drop": [0], "cut": [0]},
+        f"{SHORT}.": {"report": [], "drop": [], "cut": []},
+    }
+    for text, expected in cases.items():
+        for action, clean in expected.items():
+            decontaminate(tmp_path, [filler, text], "--action", action)
+            assert clean_rows(tmp_path, "sst2") == {"validation": [1]}
+            assert clean_rows(tmp_path, "sst2", "kept_clean") == {"validation": [*clean, 1]}
+            long = LONG in text
+            assert clean_rows(tmp_path, "mrpc")["validation"] == ([1, 2] if long else [0, 1, 2])
+            left = [1, 2] if long and action == "report" else [0, 1, 2]
+            assert clean_rows(tmp_path, "mrpc", "kept_clean")["validation"] == left
+
+
+@pytest.mark.usefixtures("glue")
 def test_cut_drops_what_is_left_in_too_many_pieces_or_not_at_all(tmp_path: Path) -> None:
     filler = " ".join(SENTENCES[:12])
     texts = [LONG, f"{filler} {LONG} {filler} {LONG} {filler}", f"{filler} {LONG} {filler}"]
@@ -401,10 +427,37 @@ def test_broken_lines_and_items_too_short_for_any_run_of_words_are_no_crash(tmp_
     assert (stats["keys_sentence"], stats["hits_sentence"]) == (1, 1)
 
 
+def test_lines_of_targets_that_are_no_items_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_bytes(b"one item\ncaf\xe9\n")
+    documents = write_documents(tmp_path / "documents.jsonl", [LONG])
+    arguments = [documents, tmp_path / "out", tmp_path / "found", "--against", f"mine={tmp_path / 'mine.txt'}"]
+    arguments += ["--workers", 1]
+    assert run_command(StageSpec.load("dataprep.decontaminate"), [str(word) for word in arguments]) == 0
+    assert f"1 line(s) of targets are no items; {tmp_path}/found/rejected says why" in capsys.readouterr().err
+
+
 def test_a_run_is_told_where_the_index_is_and_never_sent_it(tmp_path: Path) -> None:
     """Defect 25: the original sent its whole dictionary with every 500 lines."""
     config = DecontaminateConfig()
     assert len(pickle.dumps(Context(tmp_path, tmp_path, config))) < 2000
+
+
+def test_hits_of_any_number_of_shards_are_counted_with_few_open_files(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text(LONG)
+    windows = DecontaminateConfig().windows
+    build_index(Part("index", (tmp_path / "mine.txt",)), tmp_path, [ItemSource.of_target("mine", "0")], windows)
+    np.save(tmp_path / "hits.npy", Index(tmp_path, windows).search(raw_texts([LONG]), 0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Path(os.devnull).open() as file:
+        lowest = file.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 30, hard))
+    try:
+        part = Part("counts", (tmp_path / "hits.npy",) * 100)
+        counts = count_part(part, tmp_path, tmp_path, windows, threshold=101)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert counts.totals == {"ignored_ngrams": 0}
+    assert np.load(tmp_path / "counts-13.npy").tolist() == [100] * (len(LONG.split()) - 13)
 
 
 @pytest.mark.usefixtures("glue")

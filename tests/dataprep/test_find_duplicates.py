@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -18,9 +19,11 @@ from datasketch import MinHash
 
 from dataprep.dedup.buckets import Slice
 from dataprep.dedup.candidates import find_bucket_pairs
+from dataprep.dedup.found_pairs import _name_pairs  # pyright: ignore[reportPrivateUsage] - the work of one piece
 from dataprep.dedup.pairs import PAIR_SCHEMA
 from dataprep.dedup.shingles import Shingle, distinct_shingles
 from dataprep.dedup.signatures import SignatureMeta, Signer, read_meta
+from dataprep.dedup.verification import verify_pairs
 from dataprep.text.folding import fold_texts, raw_texts
 from pipelines import store
 from pipelines.command import Part, StageSpec
@@ -266,6 +269,64 @@ def test_workers_hash_seed_and_memory_budget_change_no_byte(
     assert (tmp_path / "got.json").read_text() == (tmp_path / "expected.json").read_text()
 
 
+CHAIN = """
+import sys
+from pipelines.command import StageSpec
+from pipelines.stage import run_command
+
+workers, folder, *documents = sys.argv[1:]
+for stage, inputs, output in (
+    ("find_duplicates", documents, "pairs"),
+    ("group_duplicates", [f"{folder}/pairs"], "groups"),
+    ("remove_duplicates", [*documents, f"{folder}/groups"], "kept"),
+):
+    options = ["--workers", workers, "--log-level", "error", "--stats", f"{folder}/{output}.json"]
+    assert run_command(StageSpec.load(f"dataprep.{stage}"), [*inputs, f"{folder}/{output}", *options]) == 0
+"""
+
+
+def run_alone(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Some code in a process of its own."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+
+
+def test_no_workers_and_no_hash_seed_change_a_byte_of_pairs_groups_kept_documents_and_stats(
+    shards: Path, tmp_path: Path
+) -> None:
+    found: list[dict[str, str]] = []
+    for workers, seed in ((1, "0"), (2, "1"), (4, "2")):
+        done = run_alone(CHAIN, workers, tmp_path / f"{workers}", shards, PYTHONHASHSEED=seed)
+        assert done.returncode == 0, done.stderr
+        names = ("pairs", "groups", "kept")
+        found.append(
+            {f"{name}/{file}": d for name in names for file, d in digests(tmp_path / f"{workers}" / name).items()}
+        )
+        found[-1] |= {name: (tmp_path / f"{workers}" / f"{name}.json").read_text() for name in names}
+    assert found[0] == found[1] == found[2]
+    assert any(name.startswith("kept/rejected/") for name in found[0])
+
+
+def test_files_named_in_another_order_change_no_byte(texts: list[str], tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.jsonl" for name in "abcde"]
+    for number, file in enumerate(files):
+        rows = [{"text": text, "url": f"{file.stem}{n}"} for n, text in enumerate(texts[number::5])]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made: list[list[dict[str, str]]] = []
+    for number, order in enumerate((files, [files[number] for number in (3, 0, 4, 2, 1)])):
+        pairs, groups = tmp_path / f"pairs{number}", tmp_path / f"groups{number}"
+        run("find_duplicates", *order, pairs)
+        run("group_duplicates", pairs, groups, "--survivor", "first")
+        made.append([digests(pairs), digests(groups)])
+    assert made[0] == made[1]
+
+
+def run(stage: str, *arguments: object) -> None:
+    options = ["--workers", "1", "--log-level", "info"]
+    assert run_command(StageSpec.load(f"dataprep.{stage}"), [*map(str, arguments), *options]) == 0
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_kernel_changes_no_byte_and_stands_in_the_log_and_the_provenance(
     texts: list[str], found: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -279,12 +340,64 @@ def test_the_kernel_changes_no_byte_and_stands_in_the_log_and_the_provenance(
     assert f"by the kernel {name}" in capsys.readouterr().err
 
 
+def test_shards_of_row_groups_that_ended_early_have_the_same_pairs_and_fingerprints(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Documents, signatures and fingerprints are read side by side, each a row group at a time."""
+    expected = read_pairs(find(shards, tmp_path / "expected", "--save-fingerprints", tmp_path / "saved"))
+    monkeypatch.setattr("pipelines.documents.ROW_GROUP_BYTES", 5000)
+    loaded = ["--load-fingerprints", tmp_path / "short", "--against", "joint"]
+    assert read_pairs(find(shards, tmp_path / "got", "--save-fingerprints", tmp_path / "short")) == expected
+    groups = [pq.read_metadata(file).num_row_groups for file in sorted((tmp_path / "short").glob("*.parquet"))]
+    assert min(groups) > 5
+    for file in sorted((tmp_path / "saved").glob("*.parquet")):
+        assert pq.read_table(tmp_path / "short" / file.name).equals(pq.read_table(file))
+    new = write_texts(tmp_path / "new.jsonl", ["something else entirely"])
+    assert len(read_pairs(find(new, tmp_path / "joint", *loaded))) == len(expected)
+
+
 def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bands = ("--bands", 5, "--rows", 4)
     expected = digests(find(shards, tmp_path / "expected", *bands))
     monkeypatch.setattr("dataprep.dedup.buckets._LEAST_RECORDS", 100)
     assert digests(find(shards, tmp_path / "sliced", "--memory-budget", "1KB", *bands)) == expected
     assert digests(find(shards, tmp_path / "nothing", "--memory-budget", "0", *bands)) == expected
+
+
+def test_pairs_named_in_many_pieces_change_no_byte(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = digests(find(shards, tmp_path / "expected"))
+    named: list[int] = []
+
+    def count(pairs: np.ndarray, *arguments: Any) -> Any:
+        named.append(len(pairs))
+        return _name_pairs(pairs, *arguments)
+
+    monkeypatch.setattr("dataprep.dedup.found_pairs.ROW_GROUP", 7)
+    monkeypatch.setattr("dataprep.dedup.found_pairs._name_pairs", count)
+    assert digests(find(shards, tmp_path / "pieces", "--memory-budget", "1KB")) == expected
+    assert len(named) > 10
+    assert max(named) <= 7
+
+
+def test_jobs_of_comparisons_are_of_one_size_where_all_pairs_are_among_a_few_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    originals = corpus(1, originals=30, copies=0)
+    texts = [f"{text} end {n}" for text in originals for n in range(10)] + corpus(2, originals=900, copies=0)
+    compared: list[int] = []
+
+    def verify(*arguments: Any) -> Counts:
+        counts = verify_pairs(*arguments)
+        compared.append(counts.totals["candidate_pairs"])
+        return counts
+
+    verify.__qualname__ = verify_pairs.__qualname__
+    monkeypatch.setattr("dataprep.dedup.verification.verify_pairs", verify)
+    find(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "o", "--memory-budget", "100KB")
+    assert len(compared) >= 10
+    assert max(compared) < 2 * sum(compared) / len(compared)
 
 
 def test_a_run_cut_short_is_taken_up_with_another_budget_to_the_same_bytes(
@@ -301,6 +414,78 @@ def test_a_run_cut_short_is_taken_up_with_another_budget_to_the_same_bytes(
     assert not (tmp_path / "got").exists()
     monkeypatch.setattr("dataprep.find_duplicates.write_signatures", full_disk)  # done, so not called again
     assert digests(find(shards, tmp_path / "got", "--memory-budget", "1MB")) == expected
+
+
+KILLED = """
+import os
+import signal
+import sys
+
+from dataprep.dedup import buckets
+from pipelines import run
+from pipelines.command import StageSpec
+from pipelines.stage import run_command
+
+buckets._LEAST_RECORDS = 60  # hence slices of so few documents, with next to no memory
+step, todo, *arguments = sys.argv[1:]
+todo, do_shard = int(todo), run.do_shard
+
+
+def do_some(function, arguments, task):
+    def killed(*arguments):
+        function(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)  # its files lie in a temporary folder
+
+    global todo
+    todo -= function.__name__ == step
+    return do_shard(killed if todo < 0 else function, arguments, task)
+
+
+run.do_shard = do_some
+run_command(StageSpec.load("dataprep.find_duplicates"), arguments)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "with_old"),
+    [
+        ("find_bucket_pairs", 7, False),
+        ("find_bucket_pairs", 13, True),
+        ("find_copies", 2, True),
+        ("write_sets", 1, True),
+    ],
+)
+def test_a_search_killed_at_a_slice_goes_on_after_the_last_whole_one_to_the_same_bytes(
+    shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    step: str,
+    before: int,
+    with_old: bool,
+) -> None:
+    *documents, last = sorted(shards.iterdir())
+    options: list[object] = ["--bands", 5, "--rows", 4]
+    if with_old:
+        find(last, tmp_path / "old-pairs", "--save-fingerprints", tmp_path / "old")
+        options += ["--load-fingerprints", tmp_path / "old", "--against", "joint"]
+    results: list[dict[str, dict[str, str]]] = []
+    for name in ("whole", "killed"):
+        pairs, saved = tmp_path / name / "pairs", tmp_path / name / "saved"
+        arguments = [*documents, pairs, "--save-fingerprints", saved, *options]
+        if name == "killed":
+            few = ["--memory-budget", "1KB"]
+            killed = run_alone(KILLED, step, before, *arguments, "--workers", 1, *few)
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+            assert not pairs.exists()
+            assert not saved.exists()
+            monkeypatch.setattr("dataprep.dedup.buckets._LEAST_RECORDS", 60)
+            arguments += few
+        capsys.readouterr()
+        run("find_duplicates", *arguments)
+        results.append({"pairs": digests(pairs), "saved": digests(saved)})
+    assert f"{step}: {before} of " in capsys.readouterr().err
+    assert results[0] == results[1]
 
 
 def test_a_search_cut_short_among_the_bands_goes_on_with_as_many_other_slices(

@@ -7,13 +7,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.glue.hub import HUB_DATASET
+from dataprep.glue.task import TaskMeta
 from dataprep.glue.tasks import TASKS
 from dataprep.glue.tsv import parse_line
-from dataprep.glue_download import HUB_DATASET, compare_with_published
+from dataprep.glue_download import GlueDownloadConfig, compare_with_published
 from pipelines.command import StageSpec
+from pipelines.config import to_plain
 from pipelines.manifest import Counts
 from pipelines.stage import run_command
 
@@ -116,6 +120,12 @@ FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"} | {
     for split, name in (("validation", "dev"), ("test", "test"))
     for kind in ("matched", "mismatched")
 }
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tables are not worth a pool; where workers matter, a test says how many."""
+    monkeypatch.setenv("MILLRACE_WORKERS", "1")
 
 
 def download(*arguments: object) -> int:
@@ -250,6 +260,7 @@ def test_a_score_outside_0_to_5_is_no_label(tmp_path: Path) -> None:
         (["sst2", "OUT", "--source", "GLUE"], "no row of sst2's train split is good"),
         (["ax", "OUT", "--source", "GLUE"], "1 column(s) in its first line, which is no header of ax"),
         (["rte", "OUT", "--source", "hub", "--revision", "main"], "expected a commit of nyu-mll/glue (40 hexadecimal"),
+        (["rte", "OUT", "--source", "GLUE", "--duplicates.shingle", "line:1"], "expected word:N or char:N"),
     ],
 )
 def test_a_mistake_is_one_clear_line(
@@ -279,9 +290,9 @@ def test_a_missing_source_names_its_nearest_neighbour(tmp_path: Path, capsys: py
 def test_without_words_the_tasks_of_the_configuration_are_taken(tmp_path: Path) -> None:
     source = write_rte(tmp_path / "glue", b"0\ta\tb\tentailment\n")
     params = tmp_path / "params.yaml"
-    params.write_text(f"glue_download:\n  tasks: [rte]\n  source: {source}\n  revision: {REVISION}\n")
+    params.write_text(yaml.dump({"glue_download": to_plain(GlueDownloadConfig(tasks=("rte",), source=str(source)))}))
     assert download(tmp_path / "out", "--params", params) == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "rte"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["duplicates", "manifest.json", "rte"]
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, tables: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -385,3 +396,101 @@ def test_one_worker_and_two_publish_the_same_manifest(tmp_path: Path) -> None:
         assert download("mrpc", "wnli", out, "--source", GLUE, "--workers", workers) == 0
         manifests.append((out / "manifest.json").read_bytes())
     assert manifests[0] == manifests[1]
+
+
+def test_a_table_says_of_which_task_it_is(tmp_path: Path) -> None:
+    source = write_rte(tmp_path / "glue", b"0\ta\tb\tentailment\n")
+    assert download("rte", tmp_path / "out", "--source", source) == 0
+    meta = TaskMeta.of_schema(pq.read_schema(tmp_path / "out/rte/train.parquet"))
+    assert meta == TaskMeta("rte", ("sentence1", "sentence2"), ("entailment", "not_entailment"))
+
+
+MOJIBAKE = "The cafÃ© \u201copened\u201d &amp; closed."
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_characters_are_repaired_only_on_request_but_always_counted(tmp_path: Path, repair: bool) -> None:
+    source = write_rte(tmp_path / "glue", f"0\tIt rains.\t{MOJIBAKE}\tentailment\n1\ta\tb\tentailment\n".encode())
+    flags = ["--repair"] if repair else []
+    stats = tmp_path / "stats.json"
+    assert download("rte", tmp_path / "out", "--source", source, "--stats", stats, *flags) == 0
+    text = rows(tmp_path / "out/rte/train.parquet")[0]["sentence2"]
+    assert text == ('The café "opened" & closed.' if repair else MOJIBAKE)
+    totals = json.loads(stats.read_text())["totals"]
+    found = {name: number for name, number in totals.items() if "repair" in name}
+    kind = "repaired" if repair else "repairable"
+    names = [kind, *(f"{kind}/{fix}" for fix in ("encoding", "entities", "quotes"))]
+    assert found == {f"rte/train/{name}": 1 for name in names}
+
+
+def test_a_class_that_no_train_row_has_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = write_rte(tmp_path / "glue", b"0\ta\tb\tentailment\n", b"0\tc\td\tnot_entailment\n")
+    stats = tmp_path / "stats.json"
+    assert download("rte", tmp_path / "out", "--source", source, "--stats", stats) == 0
+    assert json.loads(stats.read_text())["labels_missing_from_train"] == {"rte": ["not_entailment"]}
+    assert "rte: no train row has the label not_entailment" in capfd.readouterr().err
+
+
+def test_what_leaks_from_train_is_reported_and_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = "The old mill by the river turns its wheel at dawn when the water is high"
+    near = text.replace("old", "big")
+    train = f"0\t{text}\tIt turns.\tentailment\n1\tNobody came.\tIt was late.\tnot_entailment\n"
+    dev = f"0\t{text.upper()}\tit  turns.\tnot_entailment\n1\t{near}\tIt turns.\tentailment\n2\tOh.\tNo.\tentailment\n"
+    source = write_rte(tmp_path / "glue", train.encode(), dev.encode())
+    stats = tmp_path / "stats.json"
+    assert download("rte", tmp_path / "out", "--source", source, "--stats", stats) == 0
+    assert len(rows(tmp_path / "out/rte/validation.parquet")) == 3
+    found = json.loads(stats.read_text())["duplicates"]["rte"]
+    assert found["validation in train"] == {"exact": 1, "near": 1}
+    assert found["train in validation"] == {"exact": 1, "near": 0}
+    pairs = rows(tmp_path / "out/duplicates/rte.parquet")
+    assert [(p["split_a"], p["index_a"], p["split_b"], p["index_b"], p["kind"]) for p in pairs] == [
+        ("train", 0, "validation", 0, "exact"),
+        ("train", 0, "validation", 1, "near"),
+    ]
+    assert (pairs[0]["label_a"], pairs[0]["label_b"], pairs[0]["jaccard"]) == (0, 1, 1.0)
+    assert found["pairs_with_other_labels"] == 1
+    assert pairs[1]["text_b"] == f"{near}\nIt turns."
+    assert "rte: of 3 rows of validation, 1 are in train too and 1 nearly so" in capfd.readouterr().err
+
+
+def test_the_search_for_duplicates_can_be_left_out(tmp_path: Path) -> None:
+    source = write_rte(tmp_path / "glue", b"0\ta\tb\tentailment\n")
+    assert download("rte", tmp_path / "out", "--source", source, "--duplicates.no-find") == 0
+    assert not (tmp_path / "out/duplicates").exists()
+
+
+def test_mrpc_without_its_ids_says_what_its_original_files_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "MRPC").mkdir()
+    for name in ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt"):
+        (tmp_path / "MRPC" / name).write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\ta\tb\n")
+    assert download("mrpc", tmp_path / "out", "--source", tmp_path) == 1
+    error = capsys.readouterr().err
+    assert (
+        "expected train.tsv, dev.tsv (or all of msr_paraphrase_train.txt, msr_paraphrase_test.txt, dev_ids.tsv)"
+        in error
+    )
+
+
+def test_cola_is_also_read_from_the_pieces_it_was_made_of(tmp_path: Path) -> None:
+    raw = tmp_path / "CoLA/original/raw"
+    raw.mkdir(parents=True)
+    for name, word in (("in_domain_train", "a"), ("in_domain_dev", "b"), ("out_of_domain_dev", "c")):
+        (raw / f"{name}.tsv").write_text(f"gj04\t1\t\tThe {word} ran.\nks08\t0\t*\tRan {word} the.\n")
+    assert download("cola", tmp_path / "out", "--source", tmp_path) == 0
+    validation = rows(tmp_path / "out/cola/validation.parquet")
+    assert [row["sentence"] for row in validation] == ["The b ran.", "Ran b the.", "The c ran.", "Ran c the."]
+    assert [row["index"] for row in validation] == [0, 1, 2, 3]
+
+
+@needs_glue
+def test_the_pieces_of_the_real_cola_are_its_splits(tmp_path: Path) -> None:
+    (tmp_path / "CoLA").mkdir()
+    shutil.copytree(GLUE / "CoLA/original", tmp_path / "CoLA/original")
+    for out, source in (("pieces", tmp_path), ("whole", GLUE)):
+        assert download("cola", tmp_path / out, "--source", source, "--duplicates.no-find") == 0
+    for split in ("train", "validation"):
+        name = f"cola/{split}.parquet"
+        assert (tmp_path / "pieces" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -12,6 +13,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from dataprep.glue.task import GlueTask
 from dataprep.glue.tasks import TASKS
 from pipelines import store
 from pipelines.command import StageSpec
@@ -47,6 +49,12 @@ def write_glue(folder: Path, task: str, splits: dict[str, list[tuple[Any, ...]]]
     return folder
 
 
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tables are not worth a pool; where workers matter, a test says how many."""
+    monkeypatch.setenv("MILLRACE_WORKERS", "1")
+
+
 def tokenize(*arguments: object) -> int:
     return run_command(StageSpec.load("dataprep.glue_tokenize"), [str(argument) for argument in arguments])
 
@@ -76,6 +84,10 @@ def test_a_split_keeps_labels_indexes_and_texts_and_says_what_made_it(tmp_path: 
         "end_of_text": str(whole.token_to_id("<|endoftext|>")),
         "task": "mrpc",
         "num_labels": "2",
+        "labels": '["not_equivalent", "equivalent"]',
+        "max_length": "128",
+        "padding": "added",
+        "pad_token_id": str(whole.get_vocab_size()),
     }
 
 
@@ -118,7 +130,59 @@ def test_rows_longer_than_max_length_are_cut_longest_text_first_and_counted(tmp_
     assert cut == whole.encode(long).ids[: 16 - len(end)] + end
     assert intact == end + end
     counts = json.loads(stats.read_text())
-    assert counts["totals"] == {"tokens": len(cut) + len(intact), "truncated": 1}
+    tokens = len(cut) + len(intact)
+    assert counts["totals"] == {"tokens": tokens, "truncated": 1, "train/tokens": tokens, "train/truncated": 1}
+
+
+def test_end_of_text_can_be_the_padding_too(tmp_path: Path, tokenizer: Path) -> None:
+    glue = write_glue(tmp_path / "glue", "cola", {"train": [(SENTENCES[0], 1)]})
+    assert tokenize("cola", glue, tokenizer, tmp_path / "out", "--padding", "end_of_text") == 0
+    metadata = table(tmp_path / "out/train.arrow").schema.metadata
+    assert metadata[b"pad_token_id"] == metadata[b"end_of_text"]
+    assert metadata[b"padding"] == b"end_of_text"
+
+
+def test_a_row_without_a_token_is_rejected_by_its_index_and_one_empty_text_is_not(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    train = [("", "", 0), ("", SENTENCES[0], 1), (SENTENCES[1], SENTENCES[2], 0)]
+    glue = write_glue(tmp_path / "glue", "rte", {"train": train, "validation": train[1:]})
+    stats = tmp_path / "stats.json"
+    assert tokenize("rte", glue, tokenizer, tmp_path / "out", "--stats", stats) == 0
+    result = table(tmp_path / "out/train.arrow")
+    assert result["index"].to_pylist() == [1, 2]
+    assert result["label"].to_pylist() == [1, 0]
+    assert result["sentence2"].to_pylist() == [SENTENCES[0], SENTENCES[2]]
+    assert [len(ids) > 0 for ids in result["input_ids"].to_pylist()] == [True, True]
+    (rejected,) = pq.read_table(tmp_path / "out/rejected/train.parquet").to_pylist()
+    assert (rejected["url"], rejected["rule"]) == ("rte/train:0", "no_tokens")
+    counts = json.loads(stats.read_text())
+    assert (counts["in"], counts["out"], counts["rejected"]) == (5, 4, {"no_tokens": 1})
+
+
+@pytest.mark.parametrize(("labels", "kind"), [(("no", "yes", "maybe"), "int64"), ((), "double")])
+def test_a_task_of_the_users_own_is_known_by_its_tables(
+    tmp_path: Path, tokenizer: Path, labels: tuple[str, ...], kind: str
+) -> None:
+    task = GlueTask(name="custom", folders=(), texts={"q": ("q",), "a": ("a",)}, labels=labels, published={})
+    for split in ("train", "validation"):
+        with TableWriter(tmp_path / f"glue/custom/{split}.parquet", task.schema) as writer:
+            writer.write({"q": SENTENCES[0], "a": SENTENCES[1], "label": 1, "index": 0})
+    assert tokenize("custom", tmp_path / "glue", tokenizer, tmp_path / "out") == 0
+    result = table(tmp_path / "out/validation.arrow")
+    assert result.column_names == ["input_ids", "label", "index", "q", "a"]
+    assert str(result.schema.field("label").type) == kind
+    assert json.loads(result.schema.metadata[b"labels"]) == list(labels)
+    assert result.schema.metadata[b"num_labels"] == str(len(labels) or 1).encode()
+
+
+def test_a_table_of_another_maker_is_one_clear_line(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "glue/cola").mkdir(parents=True)
+    pq.write_table(pa.table({"sentence": ["a"], "label": [0], "index": [0]}), tmp_path / "glue/cola/train.parquet")
+    assert tokenize("cola", tmp_path / "glue", tokenizer, tmp_path / "out") == 1
+    assert "train.parquet: does not say of which task it is; run glue_download again" in capsys.readouterr().err
 
 
 def test_one_worker_and_two_publish_the_same_manifest(tmp_path: Path, tokenizer: Path) -> None:

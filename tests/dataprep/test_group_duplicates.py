@@ -1,6 +1,9 @@
 """group_duplicates: survivors, chains, thresholds."""
 
 import json
+import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
+
+ROOT = Path(__file__).parents[2]
 
 
 def stage(name: str, *arguments: object) -> int:
@@ -214,6 +219,100 @@ def test_a_threshold_below_that_of_the_pairs_is_refused(tmp_path: Path, capsys: 
     write_table(tmp_path / "pairs" / "part-00000.parquet", table)
     assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "groups", "--threshold", 0.75) == 2
     assert "0.75 is below the 0.8" in capsys.readouterr().err
+
+
+def large_cluster(folder: Path) -> tuple[Path, list[str]]:
+    """A long text and 45 near copies that are much more like each other than like it, which survives at 0.7."""
+    generator = random.Random(1)
+    same, own, theirs = (["".join(generator.choices("abcdefghij", k=6)) for _ in range(n)] for n in (850, 150, 150))
+    texts = [[*same, *own, *["tail"] * 40]]
+    texts += [[*same, *theirs[: 40 + n], "y" * (6 + n), *theirs[41 + n :]] for n in range(45)]
+    rows = ({"text": " ".join(text), "url": f"http://mill.test/{n}"} for n, text in enumerate(texts))
+    (folder / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "raw.jsonl", [" ".join(text) for text in texts]
+
+
+def test_a_threshold_above_that_of_the_pairs_is_refused_where_they_hold_a_large_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents, texts = large_cluster(tmp_path)
+    low, high, groups = tmp_path / "low", tmp_path / "high", tmp_path / "groups"
+    assert stage("find_duplicates", documents, low) == 0
+    assert json.loads(pq.read_schema(low / "part-00000.parquet").metadata[PAIR_METADATA])["large_clusters"] == 1
+    assert stage("group_duplicates", low, groups, "--threshold", 0.9) == 2
+    error = capsys.readouterr().err
+    assert "0.9 is above the 0.7 at which" in error
+    assert "run find_duplicates with --threshold 0.9" in error
+    assert not groups.exists()
+    assert stage("group_duplicates", low, groups) == 0
+    assert stage("find_duplicates", documents, high, "--threshold", 0.9) == 0
+    assert stage("group_duplicates", high, groups, "--threshold", 0.9, "--overwrite") == 0
+    rows = pq.read_table(groups / "part-00000.parquet").to_pylist()
+    assert sum(not row["is_survivor"] for row in rows) == len(texts) - 2
+
+
+def test_a_threshold_above_that_of_the_pairs_is_fine_where_all_clusters_are_small(tmp_path: Path) -> None:
+    documents, _ = large_cluster(tmp_path)
+    documents.write_text("".join(documents.read_text().splitlines(keepends=True)[:20]))
+    removed: list[int] = []
+    for found_at in (0.7, 0.9):
+        assert stage("find_duplicates", documents, tmp_path / "pairs", "--threshold", found_at, "--overwrite") == 0
+        assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "o", "--threshold", 0.9, "--overwrite") == 0
+        rows = pq.read_table(tmp_path / "o" / "part-00000.parquet").to_pylist()
+        removed.append(sum(not row["is_survivor"] for row in rows))
+    assert removed == [18, 18]
+
+
+def test_pairs_that_do_not_say_how_they_were_found_are_grouped_with_a_warning_where_some_may_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents, _ = large_cluster(tmp_path)
+    pairs = tmp_path / "pairs.jsonl"
+    assert stage("find_duplicates", documents, pairs) == 0
+    for threshold, warned in ((0.7, 0), (0.9, 1)):
+        options = ["--overwrite", "--threshold", threshold, "--alarm-share", 1, "--stats", tmp_path / "stats.json"]
+        words = [pairs, tmp_path / "groups.jsonl", "--workers", 1, "--log-level", "warning", *options]
+        assert run_command(StageSpec.load("dataprep.group_duplicates"), [str(word) for word in words]) == 0
+        error = capsys.readouterr().err
+        assert error.count("1 clusters of more than 32 documents have pairs below 0.9") == warned
+        assert error.count("find_duplicates --threshold 0.9") == warned == error.count("\n")
+        assert json.loads((tmp_path / "stats.json").read_text())["totals"].get("clusters_incomplete", 0) == warned
+
+
+def test_more_pairs_than_the_memory_budget_is_for_are_a_warning_with_the_estimate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_table(tmp_path / "pairs" / "part-00000.parquet", pa.Table.from_pylist(star(99), PAIR_SCHEMA))
+    for budget, warned in ((98 * 1200, 0), (98 * 1200 - 1, 1)):
+        options = ["--memory-budget", budget, "--log-level", "warning", "--overwrite", "--workers", 1]
+        words = [str(word) for word in (tmp_path / "pairs", tmp_path / "groups", *options)]
+        assert run_command(StageSpec.load("dataprep.group_duplicates"), words) == 0
+        assert capsys.readouterr().err.count("which is above the memory budget") == warned
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="a process's peak memory is read from Linux's /proc")
+def test_memory_is_what_is_documented_for_each_pair_and_document(tmp_path: Path) -> None:
+    peaks: list[int] = []
+    for count in (70_000, 170_000):
+        rows = pa.Table.from_pylist([pair(0, 1, 0.9)], PAIR_SCHEMA)
+        table = pa.concat_tables([rows] * count).combine_chunks()
+        for name, numbers in (("row_a", range(0, 2 * count, 2)), ("row_b", range(1, 2 * count, 2))):
+            table = table.set_column(table.schema.get_field_index(name), name, pa.array(numbers, pa.int64()))
+        for side in "ab":  # as long as web pages' are
+            for name, size in ((f"url_{side}", 80), (f"start_{side}", 80)):
+                texts = pa.array([f"{n:0{size}}" for n in range(count)])
+                table = table.set_column(table.schema.get_field_index(name), name, texts)
+        write_table(tmp_path / str(count) / "part-00000.parquet", table)
+        code = (
+            "import pathlib, sys\nfrom pipelines.command import StageSpec\nfrom pipelines.stage import run_command\n"
+            "assert run_command(StageSpec.load('dataprep.group_duplicates'), sys.argv[1:]) == 0\n"
+            "print(pathlib.Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"
+        )
+        words = [tmp_path / str(count), tmp_path / f"groups-{count}", "--workers", "1", "--log-level", "error"]
+        command = [sys.executable, "-c", code, *map(str, words)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        peaks.append(1024 * int(done.stdout))
+    assert peaks[1] - peaks[0] < 100_000 * (200 + 2 * 500)
 
 
 @pytest.mark.parametrize(

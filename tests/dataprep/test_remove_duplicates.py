@@ -94,6 +94,73 @@ def write_manifest(folder: Path) -> None:
     Manifest(files, Counts()).save(folder / "manifest.json")
 
 
+def group_texts(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """The documents of TEXTS, and the rows of their groups."""
+    documents = write_documents(tmp_path / "raw.jsonl", TEXTS)
+    assert stage("find_duplicates", documents, tmp_path / "pairs") == 0
+    assert stage("group_duplicates", tmp_path / "pairs", tmp_path / "all.jsonl", "--survivor", "first") == 0
+    return documents, read_jsonl(tmp_path / "all.jsonl")
+
+
+def remove(documents: Path, rows: Sequence[dict[str, Any]], output: Path) -> int:
+    groups = output.with_name("groups.jsonl")
+    groups.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return stage("remove_duplicates", documents, groups, output)
+
+
+def test_a_group_whose_survivor_goes_too_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents, rows = group_texts(tmp_path)
+    for row in rows:
+        if row["row"] == 3:  # the survivor of 4, which becomes its own duplicate's duplicate
+            row |= {"is_survivor": False, "kind": "near", "survivor_row": 4, "survivor_doc_id": rows[-1]["doc_id"]}
+    assert remove(documents, rows, tmp_path / "unique.jsonl") == 1
+    error = capsys.readouterr().err
+    assert "row 3 of part-00000 is a duplicate and the survivor of others" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "unique.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"survivor_row": 99}, "they name row 99 of part-00000"),
+        ({"survivor_shard": 7}, "they name shard 7, the documents have 1"),
+        ({"survivor_row": 1}, "row 1 of part-00000 is a duplicate and the survivor of others"),
+        ({"survivor_doc_id": "00" * 16}, "row 3 of part-00000 is"),
+    ],
+)
+def test_a_group_whose_survivor_is_not_among_the_documents_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
+) -> None:
+    documents, rows = group_texts(tmp_path)
+    rows = [row | change if row["row"] == 4 else row for row in rows]
+    assert remove(documents, rows, tmp_path / "unique.jsonl") == 1
+    assert message in capsys.readouterr().err
+
+
+def test_rows_of_groups_in_any_order_and_number_of_pieces_remove_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, rows = group_texts(tmp_path)
+    assert remove(documents, rows, tmp_path / "unique.jsonl") == 0
+    monkeypatch.setattr("dataprep.dedup.pairs._JSONL_ROWS", 1)
+    assert remove(documents, rows[::-1], tmp_path / "other.jsonl") == 0
+    for name in ("unique", "other"):
+        assert [row["url"] for row in read_jsonl(tmp_path / f"{name}.jsonl")] == [
+            "http://mill.test/0",
+            "http://mill.test/3",
+        ]
+    rejected = [(tmp_path / f"{name}.rejected.jsonl").read_bytes() for name in ("unique", "other")]
+    assert rejected[0] == rejected[1]
+
+
+def test_a_survivor_of_an_old_crawl_is_in_no_input_and_need_not_be(tmp_path: Path) -> None:
+    documents, rows = group_texts(tmp_path)
+    old = {"survivor_corpus": "crawls/1", "survivor_shard": 50, "survivor_row": 99}
+    assert remove(documents, [row | old for row in rows if not row["is_survivor"]], tmp_path / "unique.jsonl") == 0
+    assert len(read_jsonl(tmp_path / "unique.jsonl")) == 2
+
+
 @pytest.mark.parametrize("change", ["text", "order", "fewer"])
 def test_groups_of_other_documents_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str) -> None:
     documents = write_documents(tmp_path / "raw.jsonl", TEXTS)

@@ -5,11 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
-from dataprep.text.bpe import END_OF_TEXT, load_tokenizer
+from dataprep.text.bpe import END_OF_TEXT, byte_level, end_of_text_of, load_tokenizer
 from pipelines.errors import UserError
+from pipelines.tokens import open_tokens
 from tests.dataprep.corpora import TEXTS, run, write_jsonl
+from tests.dataprep.hub_server import COMMIT, REPOSITORY, Hub, serve_hub
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -51,22 +57,89 @@ def test_a_wrong_tokenizer_folder_is_one_clear_line(tmp_path: Path, files: dict[
     assert "\n" not in str(caught.value)
 
 
-def test_hub_files_are_taken_at_a_pinned_commit_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Path
+def test_a_hub_tokenizer_is_fetched_at_a_pinned_commit_and_again_from_the_cache_without_a_network(
+    tmp_path: Path, trained: Path
 ) -> None:
-    """The hub's client is replaced by a local folder; the call it gets is checked."""
-    calls: list[tuple[object, ...]] = []
+    """The commands are whole processes, as HF_ENDPOINT and HF_HUB_OFFLINE are read once."""
+    source = write_jsonl(tmp_path / "train.jsonl", TEXTS)
+    hub = Hub({"tokenizer.json": (trained / "tokenizer.json").read_bytes(), "model.safetensors": b"large"})
+    with serve_hub(hub):
+        online = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
+        assert hub_command(source, tmp_path / "online", COMMIT, online) == (0, "")
+        assert not hub.sent("model.safetensors")
+        status, said = hub_command(source, tmp_path / "other", "1" * 40, online)
+        assert (status, "no such commit" in said) == (1, True), said
+        status, said = hub_command(source, tmp_path / "branch", "main", online)
+        assert (status, "expected a commit" in said) == (2, True), said
+    offline = {**online, "HF_HUB_OFFLINE": "1"}
+    assert hub_command(source, tmp_path / "offline", COMMIT, offline) == (0, "")
+    for name in ("online", "offline"):
+        assert (tmp_path / name / "tokenizer.json").read_bytes() == (trained / "tokenizer.json").read_bytes()
+    status, said = hub_command(source, tmp_path / "empty", COMMIT, {**offline, "HF_HOME": str(tmp_path / "nothing")})
+    assert (status, said.count("\n"), "HF_HUB_OFFLINE" in said) == (1, 1, True), said
 
-    def snapshot_download(repository: str, *, revision: str, allow_patterns: list[str]) -> str:
-        calls.append((repository, revision, tuple(allow_patterns)))
-        return str(trained)
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    source = tmp_path / "train.jsonl"
-    assert run("dataprep.tokenizer", source, tmp_path / "hub", "--kind", "hub") == 0
-    assert calls[0][0] == "openai-community/gpt2"
-    assert (tmp_path / "hub" / "tokenizer.json").read_bytes() == (trained / "tokenizer.json").read_bytes()
-    assert run("dataprep.tokenizer", source, tmp_path / "main", "--kind", "hub", "--hub-revision", "main") == 2
+def hub_command(source: Path, output: Path, revision: str, environment: dict[str, str]) -> tuple[int, str]:
+    options = ["--kind", "hub", "--hub-id", REPOSITORY, "--hub-revision", revision, "--log-level", "error"]
+    command = [sys.executable, "-m", "dataprep.tokenizer", str(source), str(output), *options]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_training_gives_the_same_vocabulary_for_any_order_of_the_documents(tmp_path: Path) -> None:
+    made: list[bytes] = []
+    for name, texts in (("forward", TEXTS), ("backward", TEXTS[::-1])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in range(4):
+            write_jsonl(folder / f"{number}.jsonl", texts[number * 10 : number * 10 + 10])
+        assert run("dataprep.tokenizer", folder, tmp_path / f"{name}-made", "--vocab-size", 330) == 0
+        made.append((tmp_path / f"{name}-made" / "tokenizer.json").read_bytes())
+    assert made[0] == made[1]
+
+
+def other_end(folder: Path) -> Path:
+    """A tokenizer in the way of Llama and Qwen: end-of-text has another name."""
+    made = byte_level(BPE())
+    made.train_from_iterator(TEXTS, BpeTrainer(vocab_size=290, initial_alphabet=sorted(ByteLevel.alphabet())))
+    made.add_special_tokens(["<|begin|>", "<|stop|>"])
+    made.add_tokens(["<tool>"])
+    made.enable_truncation(5)
+    made.enable_padding(length=9)
+    folder.mkdir()
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_end_of_text_may_have_any_name_and_later_stages_know_it(tmp_path: Path) -> None:
+    files = other_end(tmp_path / "files")
+    source = write_jsonl(tmp_path / "d.jsonl", ["A <|stop|> and <|endoftext|> and a <tool> are text. " * 3, ""])
+    chosen = ["--kind", "files", "--files", files, "--end-of-text", "<|stop|>"]
+    assert run("dataprep.tokenizer", source, tmp_path / "made", *chosen) == 0
+    assert end_of_text_of(tmp_path / "made") == "<|stop|>"
+    assert run("dataprep.tokenize", source, tmp_path / "made", tmp_path / "tokens") == 0
+    (shard,) = open_tokens(tmp_path / "tokens")
+    tokenizer = load_tokenizer(tmp_path / "made")
+    end, tool = tokenizer.token_to_id("<|stop|>"), tokenizer.token_to_id("<tool>")
+    assert shard.meta.end_of_text == end
+    assert np.flatnonzero(shard.tokens == end).tolist() == [shard.offsets[1] - 1, shard.offsets[2] - 1]
+    assert np.count_nonzero(shard.tokens == tool) == 3, "an added token that is not special is Hugging Face's to make"
+    assert len(shard.tokens) > 20, "the file's truncation is not for training data"
+
+
+def test_a_missing_end_of_text_is_an_error_that_names_the_special_tokens(tmp_path: Path) -> None:
+    files = other_end(tmp_path / "files")
+    with pytest.raises(UserError, match=r"has no <\|endoftext\|>.*tokenizer\.end_of_text.*<\|begin\|>, <\|stop\|>\)"):
+        load_tokenizer(files)
+    (files / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|stop|>", "special": true}}')
+    assert load_tokenizer(files).token_to_id("<|stop|>") is not None
+
+
+def test_a_trained_tokenizer_has_the_end_of_text_that_is_asked_for(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "d.jsonl", TEXTS)
+    options = ["--vocab-size", 300, "--end-of-text", "<eos>"]
+    assert run("dataprep.tokenizer", source, tmp_path / "made", *options) == 0
+    assert load_tokenizer(tmp_path / "made").token_to_id("<eos>") == 299
 
 
 def test_merges_that_are_no_text_are_one_clear_line(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_row_group_ends_early_when_it_holds_many_bytes(tmp_path: Path, monkeyp
     assert sizes[:3] == [11, 1, 1]
     assert all(size < 200 for size in sizes)
     assert list(read_rows(path)) == rows
-    assert [batch.num_rows for batch in read_batches(path)] == [1024, 989]
+    assert [batch.num_rows for batch in read_batches(path)] == sizes  # joined, rows of many groups would pass 2 GiB
 
 
 def test_files_in_scratch_have_the_same_rows_and_are_not_compressed(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_use_records_profile_and_overrides_and_check_composes_them_again(project
     assert params["clean"]["min_tokens"] == 64
     assert params["model"]["n_layer"] == 12
     assert params["split"]["seed"] == 5
-    assert params["run"] == "sample-gpt2-dp2"
+    assert params["run"] == "sample-gpt2-pp2"
     assert run(project, "check").returncode == 0
 
 

@@ -348,3 +348,14 @@ def test_of_a_folder_one_jsonl_file_without_documents_costs_itself_alone(tmp_pat
     assert refused.stderr.splitlines()[-1].startswith(
         f"error: {tmp_path}/in/b.jsonl: none of its 1 lines is a document"
     )
+
+
+def test_help_whose_reader_has_gone_says_nothing_more() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "dataprep.clean", "--help"], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+
+    assert (done.returncode, done.stderr) == (1, b"")

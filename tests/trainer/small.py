@@ -20,7 +20,7 @@ PRETRAIN = PretrainConfig(
     global_batch_size=8,
     lr=2e-3,
     warmup_steps=2,
-    epsilon=1e-6,  # gradients of k.bias are 0 but for rounding, which a tiny epsilon would blow up
+    epsilon=1e-6,  # gradients of the keys' biases are 0 but for rounding, which a tiny epsilon would blow up
     validate_every=4,
     checkpoint_every=4,
 )
@@ -46,10 +46,14 @@ class Road:
 def flags(section: Any, prefix: str = "") -> list[str]:
     """A section as command line flags."""
     found: list[str] = []
-    for name, value in dataclasses.asdict(section).items():
-        flag = f"{prefix}{name}".replace("_", "-")
-        if isinstance(value, bool):
+    for name in (field.name for field in dataclasses.fields(section)):
+        value, flag = getattr(section, name), f"{prefix}{name}".replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            found += flags(value, f"{prefix}{name}.")
+        elif isinstance(value, bool):
             found.append(f"--{flag}" if value else f"--{prefix}no-{name}".replace("_", "-"))
+        elif isinstance(value, tuple):
+            found += [f"--{flag}", *(str(each) for each in value)] if value else []
         else:
             found += [f"--{flag}", str(value)]
     return found
@@ -135,9 +139,12 @@ def write_corpus(folder: Path, tokenizer: Path, number: int, seed: int) -> Path:
     return publish(folder)
 
 
-def write_glue(folder: Path, tokenizer: Path, sizes: Mapping[str, int], num_labels: int = 2) -> Path:
+def write_glue(
+    folder: Path, tokenizer: Path, sizes: Mapping[str, int], num_labels: int = 2, padding: str = "added"
+) -> Path:
     """Splits of a task whose label follows from the first word, like the stage `glue_tokenize` makes."""
     meta, encoder = token_meta(tokenizer), open_tokenizer(tokenizer)
+    pad = meta.vocab_size if padding == "added" else meta.end_of_text
     folder.mkdir(parents=True)
     for seed, (split, size) in enumerate(sizes.items()):
         texts = documents(size, seed=100 + seed)
@@ -151,11 +158,20 @@ def write_glue(folder: Path, tokenizer: Path, sizes: Mapping[str, int], num_labe
             "sentence": pa.array(texts),
         }
         table = pa.table(columns).replace_schema_metadata(
-            {**meta.to_schema(), "task": "toy", "num_labels": str(num_labels)}
+            {**meta.to_schema(), "task": "toy", "num_labels": str(num_labels), "pad_token_id": str(pad)}
         )
         with pa.ipc.new_file(str(folder / f"{split}.arrow"), table.schema) as writer:
             writer.write_table(table, max_chunksize=50)
     return publish(folder)
+
+
+def initialise(model: Any, seed: int) -> None:
+    """Give a plain model the weights that it begins with in any layout."""
+    from trainer.model import initial_weight
+    from trainer.shards import fill
+
+    for name, weight in model.named_parameters():
+        fill(weight, initial_weight(name, model.shape, weight.shape, seed))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,71 +1,52 @@
 """Batches: one global order, whatever the processes; every token predicted once in an epoch."""
 
+import dataclasses
+import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from pipelines.errors import UserError
-from pipelines.tokens import open_tokens
+from pipelines.manifest import content_hash
 from tests.trainer import small
-from trainer.batches import GlueBatches, GlueRows, Permutation, PretrainBatches, TokenStream, micro_batches, share
+from tests.trainer.small import Road
+from trainer.batches import PretrainBatches, main
+from trainer.config import PretrainConfig
+from trainer.loader.batch import Batch
+from trainer.loader.order import Ids, share, split
+from trainer.loss import IGNORED
 
-SIZES = [1, 2, 3, 4, 5, 16, 17, 100, 1000, 4097]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_the_permutation_reaches_every_element_once(size: int) -> None:
-    places = np.arange(size)
-    assert sorted(Permutation(size, 3, 0)(places).tolist()) == places.tolist()
-
-
-def test_permutations_of_seeds_and_epochs_differ_and_mix_well() -> None:
-    places = np.arange(4097)
-    orders = [Permutation(4097, seed, epoch)(places) for seed, epoch in [(0, 0), (0, 1), (1, 0)]]
-    for order in orders:
-        assert abs(np.corrcoef(order, places)[0, 1]) < 0.05
-        assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.05
-    assert (orders[0] == orders[1]).mean() < 0.01
-    assert (orders[0] == orders[2]).mean() < 0.01
+CPU = torch.device("cpu")
+CONFIG = PretrainConfig(sequence_length=16, global_batch_size=12, seed=4)
 
 
-def test_the_permutation_is_computed_place_by_place() -> None:
-    order = Permutation(10**12, 5)
-    places = np.array([0, 7, 10**12 - 1])
-    assert order(places).tolist() == [int(order(places[i : i + 1])[0]) for i in range(3)]
-    assert (order(places) < 10**12).all()
+def open_batches(*folders: Path, **changes: Any) -> PretrainBatches:
+    config = dataclasses.replace(CONFIG, **changes)
+    return PretrainBatches.of(config, folders, [content_hash(f) for f in folders], folders[0].parent / "index")
+
+
+def collated(batches: PretrainBatches, places: Ids) -> Batch:
+    return batches.collate(places).to(CPU)
 
 
 @pytest.fixture
 def batches(tmp_path: Path) -> PretrainBatches:
-    return PretrainBatches(TokenStream(small.write_stream(tmp_path / "tokens")), 16, 12, seed=4)
-
-
-def test_the_stream_reads_across_shards(tmp_path: Path) -> None:
-    folder = small.write_stream(tmp_path / "tokens")
-    stream = TokenStream(folder)
-    whole = np.concatenate([shard.tokens for shard in open_tokens(folder)])
-    assert len(stream) == len(whole)
-    for start in range(0, len(whole) - 50, 13):
-        assert stream.read(start, 50).tolist() == whole[start : start + 50].tolist()
-    assert stream.read(0, len(whole)).tolist() == whole.tolist()
+    return open_batches(small.write_stream(tmp_path / "tokens"))
 
 
 def test_an_epoch_predicts_every_token_once(batches: PretrainBatches) -> None:
-    whole = batches.stream.read(0, len(batches.stream))
-    batch = batches.collate(np.arange(batches.samples))
-    order = np.argsort([row[0] for row in _starts(batches)])
+    stream = batches.corpora[0].stream
+    whole = stream.read(0, len(stream))
+    batch = collated(batches, np.arange(batches.samples))
+    order = np.argsort(batches.mixture(np.arange(batches.samples))[1])
     targets = batch.targets[order].flatten().tolist()
     assert targets == whole[1 : 1 + batches.samples * 16].tolist()
     assert torch.equal(batch.ids[:, 1:], batch.targets[:, :-1])
-
-
-def _starts(batches: PretrainBatches) -> list[tuple[int, int]]:
-    from trainer.batches import shuffled
-
-    elements = shuffled(np.arange(batches.samples), batches.samples, batches.seed)
-    return [(int(element), place) for place, element in enumerate(elements)]
 
 
 @pytest.mark.parametrize("position", [0, 12, 480, 1201])
@@ -75,70 +56,129 @@ def test_the_global_batch_does_not_depend_on_the_processes(
 ) -> None:
     """Also past the end of an epoch: some of these positions lie in later ones."""
     places = batches.places(position)
-    whole = batches.collate(places)
-    parts = [batch for rank in range(ranks) for batch in micro_batches(batches, share(places, rank, ranks), micro)]
+    whole = collated(batches, places)
+    shares = [part for rank in range(ranks) for part in split(share(places, rank, ranks), micro)]
+    parts = [collated(batches, part) for part in shares]
     assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
     assert torch.equal(torch.cat([part.targets for part in parts]), whole.targets)
     assert torch.equal(torch.cat([part.rows for part in parts]), torch.arange(position, position + 12))
 
 
 def test_a_resumed_run_sees_the_batches_it_would_have_seen(tmp_path: Path, batches: PretrainBatches) -> None:
-    again = PretrainBatches(TokenStream(tmp_path / "tokens"), 16, 12, seed=4)
+    again = open_batches(tmp_path / "tokens")
     position = 0
     for step in range(8):
         if step == 5:
-            assert torch.equal(again.collate(again.places(position)).ids, batches.collate(batches.places(position)).ids)
+            assert torch.equal(
+                collated(again, again.places(position)).ids, collated(batches, batches.places(position)).ids
+            )
         position += len(batches.places(position))
     assert position == 8 * 12
 
 
 def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
-    stream = TokenStream(small.write_stream(tmp_path / "tokens"))
+    folder = small.write_stream(tmp_path / "tokens")
     with pytest.raises(UserError, match="fewer than one sample of 2001"):
-        PretrainBatches(stream, 2000, 1, seed=0)
+        open_batches(folder, sequence_length=2000)
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> GlueRows:
-    tokenizer = small.write_tokenizer(tmp_path / "tokenizer")
-    return GlueRows(small.write_glue(tmp_path / "glue", tokenizer, {"train": 101}) / "train.arrow")
+@pytest.mark.parametrize("packing", ["document", "bestfit"])
+def test_packed_rows_predict_every_token_but_the_first_of_each_document(tmp_path: Path, packing: str) -> None:
+    """Once in an epoch, whatever the length of the document."""
+    batches = open_batches(small.write_stream(tmp_path / "tokens", vocab_size=500), packing=packing)
+    places = np.arange(batches.samples)
+    batch = collated(batches, places)
+    expected = sorted(
+        (int(a), int(b))
+        for shard in batches.corpora[0].stream.shards
+        for start, end in zip(shard.offsets[:-1], shard.offsets[1:], strict=True)
+        for a, b in zip(shard.tokens[start : end - 1], shard.tokens[start + 1 : end], strict=True)
+    )
+    counts = batch.targets != IGNORED
+    assert sorted(zip(batch.ids[counts].tolist(), batch.targets[counts].tolist(), strict=True)) == expected
+    assert batches.terms(places) == batches.tokens(places) == len(expected)
+    assert batches.terms(places[:5]) == int(counts[:5].sum())
 
 
-def test_glue_rows_are_padded_on_the_right_to_the_longest(rows: GlueRows) -> None:
-    ids, last, labels = rows.collate([5, 60, 100], pad=300)
-    lengths = rows.lengths[[5, 60, 100]]
-    assert ids.shape == (3, lengths.max())
-    assert last.tolist() == (lengths - 1).tolist()
-    for row, element in enumerate([5, 60, 100]):
-        expected = rows.tokens[rows.offsets[element] : rows.offsets[element + 1]].tolist()
-        assert ids[row, : len(expected)].tolist() == expected
-        assert (ids[row, len(expected) :] == 300).all()
-    assert labels.tolist() == rows.labels[[5, 60, 100]].tolist()
+def test_a_document_has_a_row_of_its_own_and_its_tail_goes_only_when_asked(tmp_path: Path) -> None:
+    folder = small.write_stream(tmp_path / "tokens")
+    kept, cut = (open_batches(folder, packing="document", drop_tail=drop) for drop in (False, True))
+    shards = kept.corpora[0].stream.shards
+    lengths = np.concatenate([np.diff(shard.offsets) for shard in shards])
+    assert cut.samples == (lengths > 1).sum()
+    assert kept.samples == np.ceil((lengths - 1) / 16).sum()
+    starts = {start for samples in [kept.corpora[0]] for i in range(len(samples)) for start, _ in samples.pieces(i)}
+    begins = {
+        int(base + o)
+        for shard, base in zip(shards, kept.corpora[0].stream.begins, strict=True)
+        for o in shard.offsets[:-1]
+    }
+    assert {start for i in range(cut.samples) for start, _ in cut.corpora[0].pieces(i)} <= begins
+    assert not starts <= begins
+    first = cut.collate(np.arange(cut.samples))
+    assert first.tokens.to(torch.int64)[first.starts > 0].eq(60).all(), "padding is end-of-text"
 
 
-def test_an_epoch_of_glue_has_each_row_once_and_keeps_its_last_batch(rows: GlueRows) -> None:
-    batches = GlueBatches(rows, 8, pad=300, seed=1)
-    sizes, seen, position = [], [], 0
-    for _ in range(2 * batches.steps_per_epoch):
-        places = batches.places(position)
-        sizes.append(len(places))
-        seen.append(batches.collate(places).ids.sum().item())
-        position += len(places)
-    assert sizes == [*[8] * 12, 5] * 2
-    assert position == 202
-    assert seen[:13] != seen[13:]
-    assert batches.tokens(batches.places(0)) == int(rows.lengths[batches._elements(batches.places(0))].sum())
+def test_bestfit_rows_are_nearly_full_and_each_is_of_whole_pieces(tmp_path: Path) -> None:
+    folder = small.write_stream(tmp_path / "tokens", shards=40)
+    packed, alone = (open_batches(folder, packing=packing) for packing in ("bestfit", "document"))
+    full = packed.terms(np.arange(packed.samples)) / (16 * packed.samples)
+    assert full > 0.9 > alone.terms(np.arange(alone.samples)) / (16 * alone.samples)
+    assert sorted(p for i in range(packed.samples) for p in packed.corpora[0].pieces(i)) == sorted(
+        p for i in range(alone.samples) for p in alone.corpora[0].pieces(i)
+    )
 
 
-def test_rows_that_a_model_cannot_learn_from_are_refused(tmp_path: Path, rows: GlueRows) -> None:
-    rows.check(32)
-    with pytest.raises(UserError, match=r"row \d+ has 30 tokens but the model has 20 positions"):
-        rows.check(20)
-    rows.labels = rows.labels - 1
-    with pytest.raises(UserError, match="labels from -1 to 0, expected 0 to 1"):
-        rows.check(32)
-    with pytest.raises(UserError, match="no such file"):
-        GlueRows(tmp_path / "test.arrow")
-    (tmp_path / "broken.arrow").write_bytes(b"ARROW1 but no more")
-    with pytest.raises(UserError, match="not a readable Arrow file"):
-        GlueRows(tmp_path / "broken.arrow")
+def test_a_mixture_has_each_corpus_by_weight_and_the_same_rows_in_every_process(tmp_path: Path) -> None:
+    folders = [small.write_stream(tmp_path / str(seed), seed=seed) for seed in (1, 2, 3)]
+    mixed = open_batches(*folders, mixture=("a", "b"), mixture_weights=(2.0, 1.0, 1.0), document_mask=True)
+    places = mixed.places(480)
+    whole = collated(mixed, places)
+    corpora, elements = mixed.mixture(places)
+    assert np.bincount(corpora).tolist() == [6, 3, 3]
+    for row, (corpus, element) in enumerate(zip(corpora.tolist(), elements.tolist(), strict=True)):
+        assert whole.ids[row].tolist() == mixed.corpora[corpus].stream.read(element * 16, 16).tolist()
+    assert whole.starts is not None
+    halves = [collated(mixed, share(places, rank, 2)) for rank in range(2)]
+    assert torch.equal(torch.cat([half.starts for half in halves]), whole.starts)
+
+
+def test_a_large_vocabulary_travels_as_int32(tmp_path: Path) -> None:
+    batches = open_batches(small.write_stream(tmp_path / "tokens", vocab_size=70000))
+    rows = batches.collate(np.arange(4))
+    assert rows.tokens.dtype == torch.int32
+    assert rows.to(CPU).ids.max() > 2**15
+    assert open_batches(small.write_stream(tmp_path / "small")).collate(np.arange(4)).tokens.dtype == torch.uint16
+
+
+def test_the_documents_of_a_step_are_named(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    stream = open_batches(road.train).corpora[0].stream
+    ids = stream.shards[0].doc_ids
+    table = pa.table({"doc_id": pa.array(ids, pa.binary(16)), "url": [f"http://mill.test/{each[0]}" for each in ids]})
+    (tmp_path / "documents").mkdir()
+    pq.write_table(table, tmp_path / "documents/part-00000.parquet")
+    assert main([str(road.pretrain), str(road.train), "--step", "7", "--documents", str(tmp_path / "documents")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    config = PretrainConfig(sequence_length=16, global_batch_size=8, seed=small.PRETRAIN.seed)
+    batches = PretrainBatches.of(config, [road.train], [""], tmp_path)
+    places = np.arange(48, 56)
+    expected: list[str] = []
+    for place, element in zip(places.tolist(), batches.mixture(places)[1].tolist(), strict=True):
+        offsets = stream.shards[0].offsets.tolist()
+        for row, (start, end) in enumerate(itertools.pairwise(offsets)):
+            first, last = max(start, element * 16), min(end, element * 16 + 17) - 1
+            if first <= last:
+                number = bytes([row]) * 16
+                tokens = f"tokens {first - start} to {last - start}"
+                where = f"train/part-00000.arrow document {row} {number.hex()} {tokens}"
+                expected.append(f"sample {place}: {where} http://mill.test/{row}")
+    assert lines == expected
+
+
+def test_steps_and_tokens_that_a_run_did_not_have_are_refused(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main([str(road.pretrain), str(road.train), "--step", "61"]) == 1
+    assert "had steps 1 to 60 on these tokens" in capsys.readouterr().err
+    assert main([str(road.pretrain), str(road.val), "--step", "1"]) == 1
+    assert f"{road.val}: not what {road.pretrain} was trained on" in capsys.readouterr().err

@@ -1,20 +1,26 @@
 """Checkpoints: any layout loads them, equal runs write equal bytes, and a hostile one executes nothing."""
 
+import dataclasses
+import enum
+import functools
+import io
 import json
 import os
 import pickle
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from pipelines import store
 from pipelines.errors import UserError
 from tests.trainer import small
-from trainer import checkpoint
-from trainer.config import ParallelConfig
-from trainer.model import Architecture, LanguageModel, initialise
-from trainer.optimizer import Recipe, build_optimizer
+from trainer import checkpoint, records
+from trainer.model import Architecture, LanguageModel
+from trainer.optimizer import AdamW, Recipe
 
 SHAPE = Architecture.of(small.MODEL, vocab_size=61)
 RECORD = {"model": SHAPE.record(), "tokenizer": {}, "step": 3, "position": 0, "tokens": 0, "optimizer_steps": 3}
@@ -23,19 +29,19 @@ RECORD = {"model": SHAPE.record(), "tokenizer": {}, "step": 3, "position": 0, "t
 def state(seed: int) -> dict[str, torch.Tensor]:
     """A model's and its optimizer's tensors, all different from 0."""
     model = LanguageModel(SHAPE)
-    initialise(model, seed)
-    optimizer = build_optimizer(model, Recipe.of(small.PRETRAIN, 10, 0))
+    small.initialise(model, seed)
+    weights = dict(model.named_parameters())
+    optimizer = AdamW(weights, Recipe.of(small.PRETRAIN, 10, 0))
     generator = torch.Generator().manual_seed(seed)
-    for moments in optimizer.state.values():
-        moments["exp_avg"].normal_(generator=generator)
-        moments["exp_avg_sq"].uniform_(generator=generator)
-    return checkpoint.model_tensors(model) | checkpoint.optimizer_tensors(model, optimizer)
+    for mean, square in optimizer.moments.values():
+        mean.normal_(generator=generator)
+        square.uniform_(generator=generator)
+    moments = checkpoint.optimizer_tensors(weights, optimizer.moments, SHAPE.vocab_size)
+    return checkpoint.model_tensors(weights, SHAPE.vocab_size) | moments
 
 
 def save(root: Path, step: int) -> None:
-    from trainer.parallel.mesh import Mesh
-
-    checkpoint.save(root, step, state(step), RECORD, Mesh(ParallelConfig(), torch.device("cpu")))
+    checkpoint.save(root, step, state(step), RECORD)
 
 
 def load(folder: Path, seed: int) -> bool:
@@ -59,8 +65,8 @@ def test_any_number_of_processes_loads_a_checkpoint_to_the_bit(workers: Any, sav
 
 
 def test_a_process_alone_loads_the_model_only(saved: Path) -> None:
-    model = LanguageModel(SHAPE)
-    tensors = checkpoint.model_tensors(model)
+    weights = dict(LanguageModel(SHAPE).named_parameters())
+    tensors = checkpoint.model_tensors(weights, SHAPE.vocab_size)
     checkpoint.load(saved, tensors, alone=True)
     assert all(torch.equal(tensor, state(3)[name]) for name, tensor in tensors.items())
 
@@ -77,6 +83,41 @@ def test_equal_states_are_written_as_equal_bytes(workers: Any, saved: Path, tmp_
     assert small.contents(tmp_path / "step-00000003") == small.contents(saved)
     assert not list(tmp_path.glob(".*"))
     assert str(tmp_path).encode() not in (saved / ".metadata").read_bytes()
+
+
+def save_pinned(root: Path) -> None:
+    """As on a GPU, from copies in pinned memory, where the library notes that they are pinned."""
+    from torch.distributed.checkpoint.metadata import TensorProperties
+
+    plain = TensorProperties.create_from_tensor
+
+    def pinned(tensor: torch.Tensor) -> TensorProperties:
+        return dataclasses.replace(plain(tensor), pin_memory=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TensorProperties, "create_from_tensor", staticmethod(pinned))
+        save(root, 3)
+
+
+class ByName(enum.Enum):
+    """Pickled as Python 3.11.2 pickles members of enumerations."""
+
+    ONE = 1
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return getattr, (type(self), self.name)
+
+
+def test_every_python_writes_members_of_enumerations_alike() -> None:
+    file = io.BytesIO()
+    checkpoint._IndexPickler(file, protocol=4).dump(ByName.ONE)  # pyright: ignore[reportPrivateUsage]
+    assert b"getattr" not in file.getvalue()
+    assert pickle.loads(file.getvalue()) is ByName.ONE
+
+
+def test_where_tensors_lay_is_not_written(workers: Any, saved: Path, tmp_path: Path) -> None:
+    workers.run(2, save_pinned, tmp_path)
+    assert small.contents(tmp_path / "step-00000003") == small.contents(saved)
 
 
 def test_the_librarys_own_tools_read_a_checkpoint(saved: Path, tmp_path: Path) -> None:
@@ -160,28 +201,116 @@ def test_a_missing_tensor_and_another_shape_are_refused(saved: Path) -> None:
         checkpoint.load(saved, {"model.transformer.wpe.weight": torch.zeros(8, 32)}, alone=True)
 
 
-def save_without_room(root: Path) -> str:
+def save_while_training(root: Path) -> list[bool]:
+    """Two saves in the background, of tensors that change at once; which checkpoints are there after each call."""
+    go_on, first, second = threading.Event(), root / "step-00000003", root / "step-00000005"
+    write = checkpoint._Writer.write_data
+
+    def wait_and_write(self: Any, *arguments: Any) -> Any:
+        assert go_on.wait(20)
+        return write(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint._Writer, "write_data", wait_and_write)
+        saver = checkpoint.Saver(root, in_background=True)
+        for step in (3, 5):
+            tensors = state(step)
+            saver.save(step, tensors, RECORD)
+            for tensor in tensors.values():
+                tensor.zero_()
+            if step == 3:
+                there = [first.exists()]
+                threading.Timer(0.2, go_on.set).start()
+        there.append(first.exists())
+        saver.close()
+    return [*there, second.exists()]
+
+
+def test_a_save_in_the_background_writes_what_was_there_and_the_next_one_waits_for_it(
+    workers: Any, saved: Path, tmp_path: Path
+) -> None:
+    assert workers.run(2, save_while_training, tmp_path) == [[False, True, True]] * 2
+    assert small.contents(tmp_path / "step-00000003") == small.contents(saved)
+    assert workers.run(1, load, tmp_path / "step-00000005", 5) == [True]
+    assert not list(tmp_path.glob(".*"))
+
+
+def save_without_room(root: Path, *, in_background: bool) -> str:
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    saver = checkpoint.Saver(root, in_background=in_background)
     try:
+        if in_background:
+            saver.save(4, state(4), RECORD)
         with pytest.raises(UserError) as error:
-            save(root, 4)
+            saver.save(6 if in_background else 4, state(4), RECORD)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        saver.close()
     return str(error.value)
 
 
+@pytest.mark.parametrize("in_background", [False, True])
 def test_a_full_disk_is_one_clear_line_in_every_process_and_costs_no_older_checkpoint(
-    workers: Any, saved: Path
+    workers: Any, saved: Path, in_background: bool
 ) -> None:
-    for message in workers.run(2, save_without_room, saved.parent):
+    for message in workers.run(2, functools.partial(save_without_room, in_background=in_background), saved.parent):
         assert "step-00000004: could not be written" in message
         assert "File too large" in message
         assert "\n" not in message
     assert [path.name for path in saved.parent.glob("step-*")] == ["step-00000003"]
     assert workers.run(1, load, saved, 3) == [True]
+
+
+def shorten(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "do", "problem"),
+    [
+        ("__1_0.distcp", Path.unlink, "is missing"),
+        ("__1_0.distcp", shorten, r"has \d+ bytes instead of \d+"),
+        ("__0_0.distcp", flip, "its bytes are not those that were written"),
+        (".metadata", shorten, r"has \d+ bytes instead of \d+"),
+        (".metadata", flip, "its bytes are not those that were written"),
+        ("run.json", Path.unlink, "is missing"),
+        ("run.json", flip, "its bytes are not those that were written"),
+        ("files.json", Path.unlink, "no such file"),
+        ("files.json", shorten, "not valid JSON"),
+        ("files.json", lambda path: path.write_text("[]"), "not a list of files"),
+        ("files.json", lambda path: path.write_text('{"run.json": 3}'), "not a list of files"),
+    ],
+)
+def test_a_damaged_checkpoint_is_known_by_its_file_before_anything_is_loaded(
+    saved: Path, tmp_path: Path, name: str, do: Callable[[Path], None], problem: str
+) -> None:
+    folder = copy(saved, tmp_path / "step-00000003")
+    checkpoint.require_whole(folder, alone=True)
+    do(folder / name)
+    with pytest.raises(
+        records.DamagedError, match=f"^{folder / name}: {problem}.*; get the checkpoint again, or start"
+    ):
+        checkpoint.require_whole(folder, alone=True)
+    shares = [records.damage(folder, rank, 3) for rank in range(3)]
+    assert any(share and share.startswith(f"{folder / name}: ") for share in shares)
+
+
+def test_a_file_that_cannot_be_read_is_damage(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(store, "xxh3", fail)
+    assert records.damage(saved) == f"{saved / '.metadata'}: not readable (Input/output error)"
 
 
 def test_the_record_is_plain_json(saved: Path) -> None:

@@ -5,9 +5,9 @@ import shutil
 import pytest
 import torch
 
-from tests.trainer.small import MODEL
+from tests.trainer.small import MODEL, initialise
 from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
-from trainer.model import Architecture, Classifier, initialise
+from trainer.model import Architecture, Classifier
 
 ROWS = torch.arange(40)
 
@@ -60,10 +60,11 @@ def test_a_model_with_dropout_gives_each_sample_the_same_values_in_any_batch() -
 
 def test_each_attention_head_has_keys_of_its_own() -> None:
     keys = vector_keys(5, ROWS[:2], 3)
-    found = at_heads(keys, 1, 3)
+    found = at_heads(keys, 1, range(3))
     assert found.shape == (2, 3, 3)
     assert torch.equal(found[:, 2], at_site(keys, (3 << 32) + 1))
     assert found[0, :, 0].unique().numel() == 3
+    assert torch.equal(at_heads(keys, 1, range(1, 3)), found[:, 1:]), "a process that has some heads only has theirs"
 
 
 @pytest.mark.slow
@@ -74,7 +75,7 @@ def test_compiled_code_drops_the_same_values() -> None:
 
     def drop(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         keys = at_site(vector_keys(5, rows, 16), 3)
-        heads = keyed_dropout(x[:, None].expand(-1, 2, -1, -1), 0.3, at_heads(keys, 1, 2))
+        heads = keyed_dropout(x[:, None].expand(-1, 2, -1, -1), 0.3, at_heads(keys, 1, range(2)))
         return torch.cat([heads.flatten(0, 1), keyed_dropout(x, 0.3, keys)])
 
     x, rows = torch.ones(4, 16, 16), torch.arange(4)

@@ -43,16 +43,16 @@ def job(road: Road, glue: Path, folder: Path, **changes: Any) -> Job:
 
 
 def ours(job: Job, steps: int) -> dict[str, Any]:
-    from trainer.batches import GlueRows
     from trainer.config import ParallelConfig
     from trainer.finetune import prepare
+    from trainer.loader.glue import GlueRows
     from trainer.loop import train_step
 
     job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
     training = prepare(process(), job, GlueRows(job.glue / "train.arrow"))
-    head = training.model.score.weight.detach().numpy().copy()
+    head = training.model.weights["score.weight"].detach().numpy().copy()
     reports = [train_step(training) for _ in range(steps)]
-    weights = {name: weight.detach().numpy().copy() for name, weight in training.model.named_parameters()}
+    weights = {name: weight.detach().numpy().copy() for name, weight in training.model.weights.items()}
     losses, rates = [report.loss for report in reports], [report.lr for report in reports]
     return {"losses": losses, "rates": rates, "head": head, "weights": weights}
 
@@ -61,7 +61,7 @@ def plain_transformers(job: Job, head: Any, steps: int) -> list[float]:
     """What the seeds' example does, without a framework: same order, dropout 0, decay by ndim."""
     from transformers import GPT2ForSequenceClassification, get_linear_schedule_with_warmup
 
-    from trainer.batches import GlueBatches, GlueRows
+    from trainer.loader.glue import GlueBatches, GlueRows
 
     model = GPT2ForSequenceClassification.from_pretrained(job.export, num_labels=2)
     model.resize_token_embeddings(model.config.vocab_size + 1, mean_resizing=False)
@@ -103,6 +103,19 @@ def test_the_first_100_steps_equal_a_plain_transformers_loop(
     assert found["rates"][0] == 0
 
 
+def test_end_of_text_as_the_padding_token_trains_the_same_and_leaves_the_vocabulary_alone(
+    workers: Any, road: Road, tmp_path: Path
+) -> None:
+    losses, rows = [], []
+    for padding in ("added", "end_of_text"):
+        glue = small.write_glue(tmp_path / padding, road.tokenizer, {"train": 40, "validation": 8}, padding=padding)
+        found = workers.run(1, ours, job(road, glue, tmp_path), 6)[0]
+        losses.append(found["losses"])
+        rows.append(len(found["weights"]["transformer.wte.weight"]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert rows[0] == rows[1] + 1
+
+
 def test_processes_share_uneven_last_batches_and_train_the_same_classifier(
     workers: Any, road: Road, glue: Path, tmp_path: Path
 ) -> None:
@@ -118,9 +131,9 @@ def test_processes_share_uneven_last_batches_and_train_the_same_classifier(
 def trained(job: Job, stop_after: int | None) -> dict[str, Any]:
     """All steps with checkpoints, or those before a requested stop."""
     from trainer import hooks
-    from trainer.batches import GlueRows
     from trainer.config import ParallelConfig
     from trainer.finetune import prepare
+    from trainer.loader.glue import GlueRows
     from trainer.loop import train
     from trainer.process import Stopped
 
@@ -133,7 +146,7 @@ def trained(job: Job, stop_after: int | None) -> dict[str, Any]:
     around = [hooks.Curve(job.scratch / "curve.csv"), hooks.Checkpoints(job.scratch / "checkpoints", 1), Stop()]
     with contextlib.suppress(Stopped):
         train(training, around)
-    return {name: weight.detach().numpy().copy() for name, weight in training.model.named_parameters()}
+    return {name: weight.detach().numpy().copy() for name, weight in training.model.weights.items()}
 
 
 def test_a_stopped_fine_tuning_goes_on_to_the_same_bits(workers: Any, road: Road, glue: Path, tmp_path: Path) -> None:
@@ -213,6 +226,28 @@ def test_a_clean_subset_is_scored_where_it_is_known_also_when_nothing_is_clean(
         assert found["validation_clean"].get("accuracy", 1.0) == 1.0
 
 
+def test_rows_clean_before_and_after_decontamination_are_two_subsets(tmp_path: Path) -> None:
+    rows = {"index": [0, 1, 2], "label": [0, 1, 1], "logits": [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]}
+    for subset, clean in (("clean", [1]), ("kept_clean", [1, 2])):
+        (tmp_path / subset).mkdir()
+        (tmp_path / subset / "rte.json").write_text(json.dumps({"validation": clean}))
+    found = score_splits("rte", {"validation": rows}, Source(tmp_path, None), tmp_path)
+    assert found.keys() == {"validation", "validation_clean", "validation_kept_clean"}
+    assert [found[f"validation_{subset}"]["rows"] for subset in ("clean", "kept_clean")] == [1, 2]
+    assert [found[f"validation_{subset}"]["accuracy"] for subset in ("clean", "kept_clean")] == [1.0, 0.5]
+
+
+def test_each_epoch_has_a_row_and_the_last_one_the_published_scores(tuned: Path) -> None:
+    rows, curve = read_curve(tuned / "epochs.csv"), read_curve(tuned / "curve.csv")
+    assert len(rows) > 1
+    assert [row["epoch"] for row in rows] == [str(number + 1) for number in range(len(rows))]
+    assert rows[-1]["step"] == curve[-1]["step"]
+    assert float(rows[-1]["loss"]) < float(rows[0]["loss"])
+    scores = json.loads((tuned / "scores.json").read_text())["validation"]
+    assert float(rows[-1]["validation_accuracy"]) == pytest.approx(scores["accuracy"], abs=1e-6)
+    assert 0 < float(rows[-1]["validation_loss"]) < 2
+
+
 def test_the_loss_falls_and_the_stats_have_the_scores(tuned: Path) -> None:
     rows = read_curve(tuned / "curve.csv")
     assert len(rows) == 10 * 7
@@ -228,7 +263,7 @@ def test_the_loss_falls_and_the_stats_have_the_scores(tuned: Path) -> None:
 def test_transformers_opens_the_tuned_model_with_equal_logits(glue: Path, tuned: Path) -> None:
     from transformers import AutoTokenizer, GPT2ForSequenceClassification
 
-    from trainer.batches import GlueRows
+    from trainer.loader.glue import GlueRows
 
     model, loading = GPT2ForSequenceClassification.from_pretrained(tuned / "model", output_loading_info=True)
     assert not any(loading.values())
@@ -249,6 +284,64 @@ def test_equal_runs_publish_equal_bytes(road: Road, glue: Path, tuned: Path, tmp
     again, before = small.contents(tmp_path / "again"), small.contents(tuned)
     for name in ("model/model.safetensors", "predictions.jsonl", "curve.csv", "model/config.json"):
         assert again[name] == before[name], name
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ("--parallel.pp", "2", "--parallel.dp-replicate", "1", "--micro-batch-size", "8"),
+        ("--parallel.tp", "2", "--parallel.dp-replicate", "1"),
+        ("--parallel.zero", "3", "--parallel.dp-shard", "2", "--parallel.dp-replicate", "1"),
+    ],
+    ids=["pipeline", "tensor", "zero"],
+)
+def test_a_model_that_no_process_holds_is_published_whole(
+    road: Road, glue: Path, tuned: Path, tmp_path: Path, layout: tuple[str, ...]
+) -> None:
+    """Put together from its last checkpoint, padding token and head too, and the model that was scored."""
+    from safetensors.torch import load_file
+    from transformers import GPT2ForSequenceClassification
+
+    from trainer.loader.glue import GlueRows
+
+    assert finetune(road, glue, tmp_path / "finetune", *layout) == 0
+    found, before = small.contents(tmp_path / "finetune"), small.contents(tuned)
+    assert found.keys() == before.keys()
+    assert found["model/config.json"] == before["model/config.json"]
+    weights, theirs = (load_file(folder / "model/model.safetensors") for folder in (tmp_path / "finetune", tuned))
+    assert {name: weight.shape for name, weight in weights.items()} == {n: w.shape for n, w in theirs.items()}
+    model = GPT2ForSequenceClassification.from_pretrained(tmp_path / "finetune/model").eval()
+    rows = GlueRows(glue / "validation.arrow")
+    ids, _, _ = rows.collate(range(len(rows)), pad=300)
+    with torch.no_grad():
+        logits = model(ids, attention_mask=(ids != 300).long()).logits
+    scored = torch.tensor([row["logits"] for row in predictions(tmp_path / "finetune")])
+    torch.testing.assert_close(logits, scored, atol=1e-5, rtol=0)
+    first, second = (read_curve(folder / "curve.csv") for folder in (tmp_path / "finetune", tuned))
+    for ours, other in zip(first[:14], second[:14], strict=True):
+        assert float(ours["loss"]) == pytest.approx(float(other["loss"]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (("--parallel.tp", "3"), "parallel.tp 3 does not divide the model's 2 heads"),
+        (("--parallel.pp", "3"), "3 pipeline stages for 2 layers"),
+        (("--parallel.pp", "2", "--micro-batch-size", "3"), "share of 8 samples is no whole number of them"),
+    ],
+)
+def test_a_layout_that_the_exported_model_does_not_allow_is_refused_before_any_process_starts(
+    road: Road,
+    glue: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.setattr("trainer.launch.launch", lambda *_: pytest.fail("it started processes"))
+    assert finetune(road, glue, tmp_path / "finetune", *layout) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("num_labels", [1, 3])

@@ -14,7 +14,7 @@ from pipelines.errors import ConfigError, UserError
 from tests.trainer.small import TWO
 from trainer.config import ParallelConfig
 from trainer.launch import count_processes, launch
-from trainer.process import Process, Stopped
+from trainer.process import Place, Process, Stopped
 
 ROOT = Path(__file__).parents[2]
 
@@ -184,3 +184,23 @@ def test_a_place_of_a_cluster_decides_on_the_number(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     assert count_processes(ParallelConfig(dp_replicate=2)) == 6
+
+
+def test_a_signal_while_processes_are_started_ends_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for one that never comes, so asking them to stop at their next step would wait with them."""
+    ended: list[int] = []
+
+    class Rank:
+        def __init__(self, place: Place, *_: Any) -> None:
+            if place.rank == 1:
+                raise SystemExit(75)
+            self.outcome, self.rank = None, place.rank
+
+        def end(self) -> None:
+            ended.append(self.rank)
+
+    monkeypatch.setattr("trainer.launch._Rank", Rank)
+    monkeypatch.setattr("trainer.launch._ask_to_stop", lambda _: pytest.fail("asked them to stop"))
+    with pytest.raises(SystemExit):
+        launch(len, ParallelConfig(dp_replicate=2, device="cpu"))
+    assert ended == [0]

@@ -1,5 +1,6 @@
 """Processes, micro batches and interruptions do not change what is trained."""
 
+import contextlib
 import dataclasses
 import re
 import warnings
@@ -37,7 +38,8 @@ def pretrained(job: Job, steps: int) -> Trained:
 
     training = prepare(process(), job)
     reports = [train_step(training) for _ in range(steps)]
-    weights = {name: tensor.numpy().copy() for name, tensor in model_tensors(training.model).items()}
+    tensors = model_tensors(training.model.weights, training.model.shape.vocab_size)
+    weights = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
     counters = (training.step, training.position, training.tokens)
     losses, norms = [report.loss for report in reports], [report.grad_norm for report in reports]
     return {"losses": losses, "norms": norms, "weights": weights, "counters": counters}
@@ -93,6 +95,31 @@ def test_several_processes_train_the_same_model(workers: Any, job: Job, referenc
         assert all(np.array_equal(weight, ranks[0]["weights"][name]) for name, weight in rank["weights"].items())
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"packing": "document"},
+        {"packing": "bestfit", "document_mask": True},
+        {"document_mask": True, "mixture_weights": (3.0,)},
+        {"mixture": ("val",), "mixture_weights": (2.0, 1.0)},
+    ],
+)
+def test_other_samples_train_the_same_model_on_any_processes(workers: Any, job: Job, changes: dict[str, Any]) -> None:
+    if "mixture" in changes:
+        changes = {**changes, "mixture": (str(job.val),)}
+    work = dataclasses.replace(with_config(job, **changes), data={"train": "a", "val": "b", "mixture": ["b"]})
+    if "mixture" not in changes:
+        work.data.pop("mixture")
+    work.batches()  # as the stage does: the index is there before the processes start
+    one, *both = (*workers.run(1, pretrained, work, 6), *workers.run(2, pretrained, work, 6))
+    plain = workers.run(1, pretrained, job, 6)[0]
+    for other in both:
+        assert other["counters"] == one["counters"]
+        assert other["losses"] == pytest.approx(one["losses"], abs=1e-5)
+    assert one["losses"] != pytest.approx(plain["losses"], abs=1e-3)
+    assert one["losses"][-1] < one["losses"][0]
+
+
 @pytest.mark.parametrize(("size", "micro"), [(1, 2), (2, 1)])
 def test_accumulated_micro_batches_train_the_same_model(
     workers: Any, job: Job, reference: Trained, size: int, micro: int
@@ -127,7 +154,7 @@ def trained_with_hooks(job: Job, stop_after: int | None, micro: int = 0) -> Trai
                 training.stop.requested = True
 
     training = prepare(process(), with_config(job, micro_batch_size=micro))
-    measure = validation(training, job)
+    measure = validation(job)
     around = [
         hooks.Validation(measure, 4),
         hooks.Curve(job.curve, untrained=measure),
@@ -140,7 +167,8 @@ def trained_with_hooks(job: Job, stop_after: int | None, micro: int = 0) -> Trai
         train(training, around)
     except Stopped as reason:
         stopped = str(reason)
-    weights = {name: tensor.numpy().copy() for name, tensor in model_tensors(training.model).items()}
+    tensors = model_tensors(training.model.weights, training.model.shape.vocab_size)
+    weights = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
     return {"weights": weights, "stopped": stopped, "step": training.step}
 
 
@@ -180,7 +208,7 @@ def diverged(job: Job, what: str) -> str:
     from trainer.pretrain import prepare
 
     training = prepare(process(), job)
-    weight = training.model.transformer.ln_f.weight
+    weight = training.model.weights["transformer.ln_f.weight"]
     if what == "loss":
         weight.data.fill_(torch.inf)
     else:
@@ -209,7 +237,7 @@ def test_hooks_end_also_when_a_step_fails(monkeypatch: pytest.MonkeyPatch) -> No
         raise UserError("the loss is nan")
 
     monkeypatch.setattr(loop, "train_step", fail)
-    bar, training = Bar(), SimpleNamespace(finished=False)
+    bar, training = Bar(), SimpleNamespace(finished=False, feed=contextlib.nullcontext())
     with pytest.raises(UserError, match="the loss is nan"):
         loop.train(training, [bar])
     assert not bar.shown
@@ -235,7 +263,7 @@ def compiled_shapes(job: Job) -> list[tuple[int, ...]]:
         warnings.simplefilter("ignore")
         patch.setattr(torch.nn.Module, "compile", lambda self, **options: plain(self, backend=note, **options))
         training = prepare(process(), job)
-        validation(training, job)(training)
+        validation(job)(training)
         train_step(training)
     torch._dynamo.reset()
     return shapes
@@ -245,3 +273,54 @@ def test_compiled_training_has_a_graph_of_its_own_shape_whatever_validation_had(
     shapes = workers.run(1, compiled_shapes, with_config(job, compile=True, global_batch_size=6))[0]
     assert len(set(shapes)) > 2, "validation must have other shapes, or this shows nothing"
     assert shapes[-1] == (6, 16, 32)
+
+
+def broken_ending(job: Job) -> list[str]:
+    """Which hooks ended, where the first one cannot."""
+    from trainer.hooks import Hook
+    from trainer.loop import train
+    from trainer.pretrain import prepare
+
+    ended: list[str] = []
+
+    class Ending(Hook):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def after_training(self, training: Any) -> None:
+            ended.append(self.name)
+            if self.name == "curve":
+                raise OSError("No space left on device")
+
+    training = prepare(process(), job)
+    with contextlib.suppress(OSError):
+        train(training, [Ending("curve"), Ending("checkpoints")])
+    return ended
+
+
+def test_a_hook_that_cannot_end_leaves_none_of_the_others_open(workers: Any, job: Job, tmp_path: Path) -> None:
+    short = dataclasses.replace(job, config=dataclasses.replace(job.config, steps=1), scratch=tmp_path)
+    assert workers.run(1, broken_ending, short)[0] == ["curve", "checkpoints"]
+
+
+def batch_sizes(job: Job) -> set[int]:
+    """Rows of the batches that validation measures."""
+    from trainer.pretrain import prepare, validation
+
+    training, sizes = prepare(process(), job), set[int]()
+    forward = training.model.forward
+
+    def measured(batch: Any) -> Any:
+        sizes.add(len(batch.ids))
+        return forward(batch)
+
+    model = SimpleNamespace(train=training.model.train, forward=measured)
+    view = SimpleNamespace(model=model, mesh=training.mesh, micro_batch_size=training.micro_batch_size)
+    validation(job)(view)  # pyright: ignore[reportArgumentType]
+    return sizes
+
+
+def test_validation_takes_no_more_samples_at_a_time_than_training(workers: Any, job: Job, tmp_path: Path) -> None:
+    parallel = ParallelConfig(pp=2, microbatches=4, device="cpu")
+    piped = dataclasses.replace(job, parallel=parallel, scratch=tmp_path)
+    assert max(workers.run(2, batch_sizes, piped)[0]) == job.config.global_batch_size // 4

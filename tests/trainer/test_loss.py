@@ -1,5 +1,7 @@
 """The chunked loss equals the plain one, for any chunk and precision."""
 
+import shutil
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,6 +36,19 @@ def test_any_chunk_gives_the_plain_loss_and_gradients(tokens: int, monkeypatch: 
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler here")
+@pytest.mark.slow
+def test_the_compiled_loss_is_the_same() -> None:
+    hidden, weight, targets = inputs()
+    targets[::7] = -100
+    plain, compiled = (linear_cross_entropy(hidden, weight, targets, REAL, compiled=each) for each in (False, True))
+    torch.testing.assert_close(compiled, plain)
+    for ours, theirs in zip(
+        torch.autograd.grad(compiled, (hidden, weight)), torch.autograd.grad(plain, (hidden, weight)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_half_precision_hidden_states_add_up_in_fp32() -> None:
     hidden, weight, targets = inputs()
     half = hidden.detach().bfloat16().requires_grad_()
@@ -59,6 +74,19 @@ def test_class_losses_are_sums_and_one_output_is_a_regression() -> None:
     assert class_loss(logits[:, :1], torch.tensor([1.0, 3.0])).item() == pytest.approx(1 + 9)
 
 
+def test_rows_without_a_label_add_nothing_to_a_class_loss_or_its_gradients() -> None:
+    """In a regression too, whose labels are numbers: torch has no ignored value there."""
+    labels = torch.tensor([0, loss.IGNORED, 1])
+    for outputs, real in ((2, labels), (1, labels.double())):
+        logits = torch.tensor([[2.0, 0.0], [5.0, -3.0], [0.0, 1.0]])[:, :outputs].requires_grad_()
+        found = class_loss(logits, real)
+        (gradient,) = torch.autograd.grad(found, logits)
+        torch.testing.assert_close(found, class_loss(logits[::2], real[::2]))
+        assert gradient[1].eq(0).all()
+        assert gradient[::2].ne(0).any(1).all()
+        assert class_loss(logits, torch.full_like(real, loss.IGNORED)) == 0
+
+
 def test_measuring_a_loss_computes_no_gradient() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -66,3 +94,19 @@ def test_measuring_a_loss_computes_no_gradient() -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         linear_cross_entropy(hidden, weight, targets, REAL)
     assert counter.get_total_flops() == 2 * N * D * V
+
+
+def test_an_ignored_target_adds_nothing_to_loss_or_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a whole chunk has no target."""
+    monkeypatch.setattr(loss, "CHUNK_TOKENS", 50)
+    monkeypatch.setattr(loss, "CHUNK_VALUES", {"cpu": 1})
+    hidden, weight, targets = inputs()
+    targets[::3] = loss.IGNORED
+    targets[100:180] = loss.IGNORED
+    expected = F.cross_entropy(hidden @ weight[:REAL].T, targets, reduction="sum")
+    found = linear_cross_entropy(hidden, weight, targets, REAL)
+    torch.testing.assert_close(found, expected)
+    ours, theirs = (torch.autograd.grad(value, (hidden, weight)) for value in (found, expected))
+    for mine, plain in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
+    assert not ours[0][targets == loss.IGNORED].any()

@@ -1,12 +1,15 @@
 """The model is GPT-2: the same numbers as transformers, whatever the padding."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.trainer.small import MODEL
+from tests.trainer.small import MODEL, initialise
 from trainer.huggingface import fill, from_huggingface
-from trainer.model import TIED, Architecture, Classifier, LanguageModel, initial_weight, initialise
+from trainer.model import TIED, Architecture, Classifier, LanguageModel, initial_weight
 
 SHAPE = Architecture.of(MODEL, vocab_size=61)
 
@@ -38,7 +41,7 @@ def test_logits_equal_those_of_transformers() -> None:
         for weight in theirs.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
     ours = LanguageModel(SHAPE).eval()
-    fill(ours, from_huggingface(theirs.state_dict()), source=None)
+    fill(dict(ours.named_parameters()), from_huggingface(theirs.state_dict(), n_head=2), Path("theirs"))
     ids = torch.randint(0, 61, (3, 32))
     with torch.no_grad():
         assert ours(ids).shape == (3, 32, 61)
@@ -52,7 +55,7 @@ def test_classification_logits_equal_those_of_transformers_for_padded_rows() -> 
     theirs = GPT2ForSequenceClassification(huggingface_config(vocab_size=62, pad_token_id=61, num_labels=3)).eval()
     shape = Architecture(n_layer=2, n_head=2, n_embd=32, n_positions=32, vocab_size=62, num_labels=3)
     ours = Classifier(shape).eval()
-    fill(ours, from_huggingface(theirs.state_dict()), source=None)
+    fill(dict(ours.named_parameters()), from_huggingface(theirs.state_dict(), n_head=2), Path("theirs"))
     ids = torch.randint(0, 61, (4, 20))
     lengths = torch.tensor([20, 7, 1, 13])
     ids[torch.arange(20) >= lengths[:, None]] = 61
@@ -84,7 +87,8 @@ def test_padding_rows_of_the_embedding_stay_zero_and_are_never_predicted() -> No
     assert not model.transformer.wte.weight.grad[61:].any()
     wide = Architecture(**{**SHAPE.record(), "pad_vocab_to": 1})
     other = LanguageModel(wide).eval()
-    fill(other, {name: w.detach()[:61] if name == TIED else w.detach() for name, w in model.named_parameters()}, None)
+    stored = {name: w.detach()[:61] if name == TIED else w.detach() for name, w in model.named_parameters()}
+    fill(dict(other.named_parameters()), stored, Path("stored"))
     torch.testing.assert_close(other(ids), model(ids))
     torch.testing.assert_close(other(ids, targets), model(ids, targets))
 
@@ -94,7 +98,7 @@ def test_head_and_embedding_are_one_parameter_with_one_canonical_name() -> None:
     names = [name for name, _ in model.named_parameters()]
     assert TIED in names
     assert "lm_head.weight" not in names
-    assert {f"transformer.h.1.attn.{part}.weight" for part in "qkv"} <= set(names)
+    assert {"transformer.h.1.attn.qkv.weight", "transformer.h.1.attn.qkv.bias"} <= set(names)
 
 
 def test_initial_weights_depend_on_name_and_seed_alone() -> None:
@@ -107,27 +111,29 @@ def test_initial_weights_depend_on_name_and_seed_alone() -> None:
         assert torch.equal(weight, other), name
     initialise(second, 8)
     assert not torch.equal(first.transformer.wpe.weight, second.transformer.wpe.weight)
-    assert not torch.equal(first.transformer.h["0"].attn.q.weight, first.transformer.h["1"].attn.q.weight)
+    assert not torch.equal(first.transformer.h["0"].attn.qkv.weight, first.transformer.h["1"].attn.qkv.weight)
 
 
 def test_initial_weights_have_gpt2s_spread() -> None:
     shape = Architecture(n_layer=8, n_head=2, n_embd=256, n_positions=64, vocab_size=1000)
     size = torch.Size((256, 256))
-    assert initial_weight("transformer.h.3.attn.q.weight", shape, size, 0).std() == pytest.approx(0.02, rel=0.02)
+    qkv = initial_weight("transformer.h.3.attn.qkv.weight", shape, torch.Size((768, 256)), 0)
+    assert [part.std().item() for part in qkv.chunk(6)] == pytest.approx([0.02] * 6, rel=0.02)
     assert initial_weight("transformer.h.3.mlp.c_proj.weight", shape, size, 0).std() == pytest.approx(0.005, rel=0.02)
     assert initial_weight("transformer.h.3.ln_1.weight", shape, torch.Size((256,)), 0).eq(1).all()
     assert initial_weight("transformer.h.3.mlp.c_fc.bias", shape, torch.Size((1024,)), 0).eq(0).all()
 
 
-def test_bf16_computes_close_to_fp32_and_leaves_gradients_in_fp32() -> None:
-    from trainer.precision import set_precision
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_half_precision_computes_close_to_fp32_and_leaves_gradients_in_fp32(precision: Any, dtype: torch.dtype) -> None:
+    from trainer.precision import compute_dtype
 
     model = made(LanguageModel(SHAPE))
     ids, targets = torch.randint(0, 61, (2, 5, 32))
     exact = model(ids, targets)
-    set_precision(model, "bf16", torch.device("cpu"))
+    model.transformer.compute_dtype = compute_dtype(precision, torch.device("cpu"))
     rounded = model(ids, targets)
-    assert model.transformer(ids).dtype == torch.bfloat16
+    assert model.transformer(ids).dtype == dtype
     assert rounded.dtype == torch.float32
     assert 0 < abs(rounded.item() / exact.item() - 1) < 0.02
     rounded.backward()
@@ -152,3 +158,38 @@ def test_one_compiled_graph_serves_every_block() -> None:
     model.train()
     model(ids, ids, torch.arange(2)).backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+
+
+def losses(model: torch.nn.Module, ids: torch.Tensor, starts: torch.Tensor | None = None) -> torch.Tensor:
+    """The loss of each token but the first of a row."""
+    hidden = model.transformer(ids, starts_BT=starts)
+    logits = model.lm_head(hidden)[..., :61]
+    return F.cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+
+
+def test_with_document_masks_a_packed_sample_has_the_losses_of_its_documents_alone() -> None:
+    model = made(LanguageModel(SHAPE))
+    lengths = [7, 1, 13, 11]
+    ids = torch.randint(0, 61, (2, 32), generator=torch.Generator().manual_seed(1))
+    begins = torch.tensor([0, 7, 8, 21])
+    starts = torch.repeat_interleave(begins, torch.tensor(lengths)).expand(2, -1)
+    with torch.no_grad():
+        packed, across = losses(model, ids, starts), losses(model, ids)
+        for begin, length in zip(begins.tolist(), lengths, strict=True):
+            alone = losses(model, ids[:, begin : begin + length])
+            torch.testing.assert_close(packed[:, begin : begin + length - 1], alone, atol=1e-5, rtol=0)
+    assert (packed - across)[:, 8:].abs().min() > 1e-4, "without masks the losses differ, or this shows nothing"
+
+
+def test_dropout_on_attention_keeps_the_document_mask() -> None:
+    """A token's hidden state must not follow from another document's tokens."""
+    shape = Architecture(n_layer=2, n_head=2, n_embd=32, n_positions=32, vocab_size=61, attention_dropout=0.3)
+    model = made(LanguageModel(shape)).train()
+    ids = torch.randint(0, 61, (1, 20), generator=torch.Generator().manual_seed(1))
+    other = ids.clone()
+    other[:, :9] = (other[:, :9] + 5) % 61
+    starts = torch.tensor([[0] * 9 + [9] * 11])
+    with torch.no_grad():
+        ours, theirs = (model.transformer(each, torch.arange(1), starts) for each in (ids, other))
+    torch.testing.assert_close(ours[:, 9:], theirs[:, 9:])
+    assert not torch.allclose(ours[:, :9], theirs[:, :9])

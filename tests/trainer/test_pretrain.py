@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from pipelines.tokens import write_tokens
@@ -36,11 +37,11 @@ def refused(road: Road, output: Path, capsys: pytest.CaptureFixture, *extra: str
     return lines[0]
 
 
-def test_it_publishes_the_last_checkpoints_a_record_and_the_curve(road: Road) -> None:
+def test_it_publishes_the_last_checkpoints_a_record_and_the_curves(road: Road) -> None:
     names = {path.relative_to(road.pretrain).as_posix() for path in road.pretrain.rglob("*") if path.is_file()}
-    each = {".metadata", "run.json", "__0_0.distcp", "__1_0.distcp"}
+    each = {".metadata", "run.json", "files.json", "__0_0.distcp", "__1_0.distcp"}
     expected = {f"step-{step:08d}/{name}" for step in (56, 60) for name in each}
-    assert names == expected | {"manifest.json", "run.json", "curve.csv"}
+    assert names == expected | {"manifest.json", "run.json", "curve.csv", "epochs.csv"}
     record = json.loads((road.pretrain / "run.json").read_text())
     assert (record["step"], record["position"], record["tokens"]) == (60, 480, 7680)
     assert record["tokenizer"] == {
@@ -184,18 +185,64 @@ def test_an_update_that_breaks_the_weights_publishes_nothing(
 
 def test_validation_tokens_shorter_than_a_sample_are_scored_as_a_whole(road: Road, tmp_path: Path) -> None:
     val = tmp_path / "val"
-    write_tokens(val / "part-00000.arrow", [np.arange(10)], [bytes(16)], small.token_meta(road.tokenizer))
+    write_tokens(
+        val / "part-00000.arrow", [np.append(np.arange(9), 299)], [bytes(16)], small.token_meta(road.tokenizer)
+    )
     extra = ("--steps", "2", "--warmup-steps", "1", "--validation-samples", "5", "--parallel.dp-replicate", "1")
     arguments = pretrain_arguments(road.train, small.publish(val), tmp_path / "pretrain", *extra)
     assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 0
     assert float(read_curve(tmp_path / "pretrain/curve.csv")[0]["val_loss"]) == pytest.approx(np.log(300), abs=0.3)
 
 
+def test_a_mixture_is_part_of_a_runs_identity_and_its_documents_are_named(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    from trainer.batches import main
+
+    other = small.write_corpus(tmp_path / "other", road.tokenizer, 20, seed=9)
+    extra = ("--mixture", str(other), "--mixture-weights", "1", "1", "--parallel.dp-replicate", "1")
+    assert pretrain(road, tmp_path / "pretrain", *extra) == 0
+    record = json.loads((tmp_path / "pretrain/run.json").read_text())
+    assert record["data"]["mixture"] == [store.sha256(other / "manifest.json")]
+    assert record["pretrain"]["mixture"] == [str(other)]
+    assert main([str(tmp_path / "pretrain"), str(road.train), "--step", "3"]) == 0
+    folders = [line.split()[2].split("/")[0] for line in capsys.readouterr().out.splitlines()]
+    assert {folder: folders.count(folder) > 4 for folder in folders} == {"train": True, "other": True}
+    store.remove(other / "manifest.json")
+    message = refused(road, tmp_path / "again", capsys, *extra)
+    assert f"{other}: has no manifest.json" in message
+
+
+def test_more_processes_than_samples_are_refused(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    train = tmp_path / "train"
+    tokens = np.append(np.arange(30), 299)
+    write_tokens(train / "part-00000.arrow", [tokens], [bytes(16)], small.token_meta(road.tokenizer))
+    arguments = pretrain_arguments(small.publish(train), road.val, tmp_path / "out", "--parallel.dp-replicate", "2")
+    assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 1
+    assert f"{train}: 1 sample(s) for 2 data-parallel processes" in capsys.readouterr().err
+
+
+def test_a_packed_run_goes_on_from_its_checkpoint_on_another_number_of_processes(road: Road, tmp_path: Path) -> None:
+    """Extended in one go or by another layout: the same samples, the same curve."""
+    pack = ("--packing", "bestfit", "--schedule", "constant")
+    assert pretrain(road, tmp_path / "whole", *pack, "--steps", "16", "--parallel.dp-replicate", "1") == 0
+    assert pretrain(road, tmp_path / "half", *pack, "--parallel.dp-replicate", "1") == 0
+    more = ("--init", "checkpoint", "--init-path", str(tmp_path / "half"), "--steps", "16")
+    assert pretrain(road, tmp_path / "rest", *pack, *more, "--parallel.dp-replicate", "2") == 0
+    whole, rest = (read_curve(tmp_path / name / "curve.csv") for name in ("whole", "rest"))
+    assert [row["tokens"] for row in rest[1:]] == [row["tokens"] for row in whole[9:]]
+    ours, theirs = ([float(row["loss"]) for row in rows] for rows in (rest[1:], whole[9:]))
+    assert ours == pytest.approx(theirs, abs=1e-5)
+
+
 def test_what_does_not_fit_is_refused(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     cases: dict[tuple[str, ...], str] = {
         ("--parallel.dp-replicate", "3"): "global_batch_size 8 does not divide by 3",
         ("--model.n-head", "5"): "n_head 5 does not divide",
-        ("--parallel.tp", "2"): "tensor parallelism is not there yet: set parallel.tp to 1",
+        ("--parallel.tp", "3"): "parallel.tp 3 does not divide the model's 2 heads: use tp 1 or 2",
+        ("--parallel.zero", "3"): "give zero 1, 2 or 3 two processes or more to shard over",
+        ("--parallel.pp", "2", "--parallel.schedule", "zbv"): "chunks 1: schedule zbv has 2 stages per process",
+        ("--parallel.pp", "2", "--micro-batch-size", "8"): "needs 2 micro batches or more, here are 1 of 8 samples",
         ("--init", "checkpoint", "--init-path", str(road.pretrain)): "is at step 60 already; ask for more steps",
         ("--init", "checkpoint", "--init-path", str(road.tokenizer), "--steps", "99"): "holds no checkpoint",
         ("--model.n-positions", "20000", "--sequence-length", "20000"): "fewer than one sample of 20001",

@@ -65,12 +65,13 @@ def test_an_empty_list_of_hosts_is_refused() -> None:
         first_host("")
 
 
-def test_a_signal_sets_the_flag_and_nothing_else() -> None:
-    flag, before = StopFlag(), signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_sets_the_flag_and_nothing_else(number: signal.Signals) -> None:
+    flag, before = StopFlag(), signal.getsignal(number)
     with flag.listening(interrupts=True):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         assert flag.requested
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
     other = StopFlag()
     with other.listening(interrupts=False):
         os.kill(os.getpid(), signal.SIGINT)
@@ -89,3 +90,10 @@ def test_a_process_that_is_shown_one_gpu_only_takes_it(
     monkeypatch.setattr("trainer.process.set_arithmetic", lambda **_: None)
     process = prepare(Place(3, 8, 3, 8), ParallelConfig(), StopFlag())
     assert taken == [process.device] == [torch.device("cuda", number)]
+
+
+def test_asking_for_a_gpu_that_a_process_does_not_see_is_refused_and_not_trained_on_the_cpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match=r"parallel\.device cuda: torch sees no GPU in process 3"):
+        prepare(Place(3, 4, 3, 4), ParallelConfig(device="cuda"), StopFlag())

@@ -17,9 +17,36 @@ def make(root: Path, *steps: int) -> None:
 
 def test_the_last_regular_checkpoints_and_the_newest_stay(tmp_path: Path) -> None:
     make(tmp_path, 100, 200, 230, 300, 330, 345)
-    records.prune(tmp_path, keep=2, every=100)
+    records.prune(tmp_path, records.Retention(keep=2, every=100), last=400, val_losses={})
     assert list(records.checkpoints(tmp_path)) == [200, 300, 345]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_each_multiple_and_the_best_stay_too(tmp_path: Path) -> None:
+    make(tmp_path, 100, 200, 300, 400, 450, 500, 600)
+    retention = records.Retention(keep=1, every=100, keep_every=200, best=True)
+    # 450 is no regular one, and 700 has no checkpoint.
+    losses = {0: 1.0, 100: 5.0, 300: 3.0, 450: 2.0, 500: 3.0, 600: 4.0, 700: 1.0}
+    records.prune(tmp_path, retention, last=900, val_losses=losses)
+    assert list(records.checkpoints(tmp_path)) == [200, 300, 400, 600]
+
+
+def test_the_last_step_stays_also_off_the_cadence() -> None:
+    assert records.Retention(keep=2, every=100).of([100, 200, 230, 250], last=250, val_losses={}) == [200, 250]
+
+
+def test_without_a_validation_no_checkpoint_is_the_best() -> None:
+    assert records.best_step([100, 200], {}) is None
+    assert records.Retention(keep=1, every=100, best=True).of([100, 200], 900, {}) == [200]
+
+
+def test_a_damaged_checkpoint_is_kept_where_none_is_looked_for(tmp_path: Path) -> None:
+    make(tmp_path, 100, 200)
+    for _ in range(2):  # also when one of that step is there already
+        aside = records.set_aside(records.step_folder(tmp_path, 200))
+        assert (aside.name, aside.is_dir()) == ("damaged-step-00000200", True)
+        assert list(records.checkpoints(tmp_path)) == [100]
+        make(tmp_path, 200)
 
 
 def test_half_written_and_half_deleted_ones_do_not_count(tmp_path: Path) -> None:

@@ -1,38 +1,175 @@
-"""Fifth step: who holds gradients, optimizer state and weights, and how gradients are added up.
+"""Fifth step: who holds gradients, optimizer state and weights, and how gradients are added up over processes.
 
-Stage 0 of ZeRO: every process holds everything. All gradients are views of one flat fp32 buffer, which the
-backward passes of a step's micro batches add to and which is summed over processes once per step.
+Stage 0 of ZeRO: every data-parallel process holds everything. All gradients are views of one flat fp32 buffer, which
+the backward passes of a step's micro batches add to and which is summed over processes once per step. Stages 1 to 3
+are FSDP2's `fully_shard` over dp_shard: 1 reduces gradients once per step, 2 after every micro batch, so that none is
+ever whole outside the block at hand, and 3 also gathers a block's weights anew for each pass (Rajbhandari et al.,
+arXiv:1910.02054). Gradients are sums, never means: the loss is divided by the terms of the whole step.
 """
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from trainer.config import ParallelConfig, require_done
-from trainer.model import GPT2
-from trainer.parallel.mesh import Mesh
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from trainer.config import ParallelConfig
+from trainer.model import GPT2, HEAD, TIED
+from trainer.parallel.mesh import DATA_AXES, Mesh
+from trainer.shards import like, local, sharded_axes
+
+
+def shard_states(model: GPT2, parallel: ParallelConfig, mesh: Mesh, compute_dtype: torch.dtype) -> None:
+    """Shard `model` in place over dp_shard processes: at stage 0, not at all.
+
+    Blocks compute in `compute_dtype`, and their weights travel in it; what is left (embeddings, last norm, head) is
+    one group, since embedding and head may be one parameter.
+    """
+    if parallel.zero == 0:
+        return
+    box = mesh.box[DATA_AXES] if mesh.dp_replicate > 1 else mesh.box["dp_shard"]
+    pin = mesh.device.type == "cuda"
+    offload = CPUOffloadPolicy(pin_memory=pin) if parallel.offload == "all" else OffloadPolicy()
+    precision = MixedPrecisionPolicy(compute_dtype, torch.float32, cast_forward_inputs=False)
+    options: dict[str, Any] = {"mesh": box, "reshard_after_forward": parallel.zero == 3, "offload_policy": offload}
+    for block in model.transformer.h.values():
+        fully_shard(block, mp_policy=precision, **options)
+    whole = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+    fully_shard(model, mp_policy=whole, **options)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(enable=True)  # gloo knows no factors
 
 
 class Gradients:
-    """The gradients of one replica."""
+    """The gradients of this process's parts of the model, and how they become those of the whole step."""
 
-    def __init__(self, model: GPT2, mesh: Mesh) -> None:
-        weights = list(model.parameters())
+    def __init__(self, parts: Sequence[GPT2], parallel: ParallelConfig, mesh: Mesh, tied: "Tied") -> None:
+        self.weights: dict[str, nn.Parameter] = {}
+        for part in parts:
+            self.weights |= dict(part.named_parameters())
         self._mesh = mesh
-        self._flat: Tensor = torch.zeros(sum(weight.numel() for weight in weights), device=mesh.device)
+        self._tied = tied
+        self._sharded = [part for part in parts if isinstance(part, FSDPModule)]
+        self._zero = parallel.zero
+        self._partial = [
+            weight for part in parts for name, weight in part.named_parameters() if _is_partial(part, name, weight)
+        ]
+        self._flat: Tensor | None = None if self._sharded else self._make_flat()
+
+    def _make_flat(self) -> Tensor:
+        """Make all gradients views of one buffer, those that are summed over tp too at its end."""
+        last = {id(weight) for weight in self._partial}
+        weights = sorted(self.weights.values(), key=lambda weight: id(weight) in last)
+        flat = torch.zeros(sum(local(weight).numel() for weight in weights), device=self._mesh.device)
         start = 0
         for weight in weights:
-            weight.grad = self._flat[start : start + weight.numel()].view_as(weight)
-            start += weight.numel()
+            part = local(weight)
+            weight.grad = like(weight, flat[start : start + part.numel()].view_as(part))
+            start += part.numel()
+        self._start_of_partial = start - sum(local(weight).numel() for weight in self._partial)
+        return flat
 
     def zero(self) -> None:
         """Forget the last step's gradients."""
-        self._flat.zero_()
+        if self._flat is not None:
+            self._flat.zero_()
+            return
+        for weight in self.weights.values():
+            weight.grad = None
 
+    def expect(self, *, last: bool) -> None:
+        """Before a backward pass without pipelines: whether it is the step's last one."""
+        for part in self._sharded:
+            part.set_requires_gradient_sync(last or self._zero > 1)
+            part.set_is_last_backward(last)
+            part.set_reshard_after_backward(last or self._zero == 3)
+
+    @torch.no_grad()
     def reduce(self) -> None:
         """Add up over processes; after the last micro batch of a step."""
-        self._mesh.sum_over_data(self._flat)
+        if self._flat is not None:
+            self._mesh.sum_over_data(self._flat)
+            if self._partial:
+                self._mesh.sum_over_tp(self._flat[self._start_of_partial :])
+        elif self._partial:
+            _sum_together([local(weight.grad) for weight in self._partial if weight.grad is not None], self._mesh)
+        self._tied.sum_gradients(self.weights)
+
+    def scale(self, factor: Tensor) -> None:
+        """Multiply all by a number on the device."""
+        if self._flat is not None:
+            self._flat *= factor
+            return
+        parts = [local(weight.grad) for weight in self.weights.values() if weight.grad is not None]
+        torch._foreach_mul_(parts, factor.to(parts[0].device))  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+
+    def counted(self) -> Iterable[nn.Parameter]:
+        """Every parameter of the model once, over all processes' parts: the head's copy of the embedding is none."""
+        return (weight for name, weight in self.weights.items() if not self._tied.is_copy(name))
 
 
-def shard_states(model: GPT2, parallel: ParallelConfig) -> None:  # noqa: ARG001 (nothing to do for stage 0)
-    """Shard `model` in place over dp_shard processes: at stage 0, not at all."""
-    require_done(parallel, "zero", "dp_shard")
+def _is_partial(part: GPT2, name: str, weight: Tensor) -> bool:
+    """Whether a gradient is a term of a sum over tp: of what all tp processes have, and use for their own positions."""
+    module = part.get_submodule(name.rpartition(".")[0])
+    return getattr(module, "sees_own_positions", False) and "tp" not in sharded_axes(weight)
+
+
+def _sum_together(tensors: Sequence[Tensor], mesh: Mesh) -> None:
+    """Add many small tensors up over tp, in one exchange."""
+    together = mesh.sum_over_tp(torch.cat([tensor.flatten() for tensor in tensors]).to(mesh.device))
+    for tensor, part in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+class Tied:
+    """Embedding and head where they are on different pipeline stages: two parameters with one value.
+
+    Both start equal, get the sum of both gradients and so stay equal; as one parameter of the model they have one
+    name, the embedding's, in checkpoints and in the norm.
+    """
+
+    def __init__(self, mesh: Mesh, first: int, last: int) -> None:
+        """`first`, `last`: pp ranks of the first and the last stage."""
+        self.apart = mesh.pp > 1
+        self._group: Any = None
+        if first == last or not self.apart:
+            return
+        for column in mesh.box.mesh.flatten(1).T.tolist():
+            pair = [column[first], column[last]]
+            group: Any = dist.new_group(pair)
+            if mesh.rank in pair:
+                self._group = group
+
+    def is_copy(self, name: str) -> bool:
+        """Whether this is the head's copy."""
+        return self.apart and name == HEAD
+
+    def sum_gradients(self, weights: dict[str, nn.Parameter]) -> None:
+        """Give both the sum of both gradients."""
+        if not self.apart:
+            return
+        gradients = [local(weights[name].grad) for name in (TIED, HEAD) if name in weights]  # pyright: ignore
+        if len(gradients) == 2:
+            gradients[0] += gradients[1]
+            gradients[1].copy_(gradients[0])
+        elif gradients and self._group is not None:
+            dist.all_reduce(gradients[0], group=self._group)
+
+
+@torch.no_grad()
+def global_norm(gradients: Gradients, mesh: Mesh) -> Tensor:
+    """The norm of all gradients of the whole model, the same in every process."""
+    groups: dict[tuple[str, ...], list[Tensor]] = {}
+    for weight in gradients.counted():
+        if weight.grad is not None:
+            groups.setdefault(sharded_axes(weight), []).append(local(weight.grad))
+    total = torch.zeros((), device=mesh.device)
+    for axes, parts in sorted(groups.items(), key=lambda group: group[0]):
+        norms = torch._foreach_norm(parts)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+        square = torch.stack([norm.to(mesh.device) for norm in norms]).square().sum()
+        total += mesh.sum_over(square, *axes)
+    return mesh.sum_over(total, "pp").sqrt()

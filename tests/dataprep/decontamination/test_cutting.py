@@ -1,9 +1,18 @@
 """Cutting hits out of texts: which characters go, which pieces stay, and that no character is lost."""
 
+import re
+
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataprep.decontamination import cutting
 from dataprep.decontamination.cutting import NOTHING_LEFT, TOO_MANY_PIECES, CutRules, Span
+from dataprep.decontamination.hits import spans_by_row
+from dataprep.decontamination.ngrams import HIT
+from dataprep.decontamination.offsets import word_spans
+from dataprep.decontamination.sentences import sentence_ends
 
 RULES = CutRules(margin=20, min_chars=10, max_pieces=3)
 SENTENCE = "The wheel turns in the cold water. "
@@ -100,3 +109,76 @@ def rebuilt(text: str, pieces: list[Span]) -> str:
 
 def test_a_text_without_hits_is_one_piece() -> None:
     assert RULES.pieces(SENTENCE, []) == [(0, len(SENTENCE))]
+
+
+def plain_pieces(text: str, hits: list[Span], margin: int, min_chars: int) -> list[Span]:
+    """Each hit for itself, looking at no more than the text around it; then character by character."""
+    kept = [True] * len(text) + [False]
+    for start, end in hits:
+        left = plain_edge(text, start - margin)[0] if start > margin else 0
+        right = plain_edge(text, end + margin)[1] if end + margin < len(text) else len(text)
+        blanks = re.compile(r"\s*").match(text, right)
+        assert blanks
+        kept[left : blanks.end()] = [False] * (blanks.end() - left)
+    edges = [at for at in range(len(kept)) if kept[at] != (at > 0 and kept[at - 1])]
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a > min_chars]
+
+
+def plain_edge(text: str, at: int) -> Span:
+    """The sentence ends around `at`; for a side without one, the edge of the word there."""
+    around = re.compile(r"\S*").match(text, at)
+    first = len(re.sub(r"\S*\Z", "", text[:at]))
+    assert around
+    spans = zip(*(edges.tolist() for edges in word_spans(text[first : around.end()])), strict=True)
+    words = ((first + start, first + end) for start, end in spans)
+    start, end = next(((start, end) for start, end in words if start < at < end), (at, at))
+    ends = sentence_ends(text)
+    return max((each for each in ends if each <= at), default=start), min((e for e in ends if e >= at), default=end)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    text=st.text(st.sampled_from("ab -.!?\nİﬁ3。水か\u3099\u0301\u0323\u3000"), max_size=60),
+    words=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 9)), min_size=1, max_size=4),
+    margin=st.integers(0, 12),
+    min_chars=st.integers(0, 3),
+)
+def test_pieces_are_those_that_each_hit_by_itself_leaves(
+    text: str, words: list[tuple[int, int]], margin: int, min_chars: int
+) -> None:
+    hits = [(start, min(start + size, len(text))) for start, size in words if start < len(text)]
+    expected = plain_pieces(text, hits, margin, min_chars)
+    assert CutRules(margin, min_chars, 10).pieces(text, hits) == expected
+    merged = np.zeros(len(hits), HIT)
+    merged["start"], merged["end"] = np.array(hits, np.uint64).reshape(-1, 2).T
+    joined = next(spans_by_row(merged), [])
+    assert CutRules(margin, min_chars, 10).pieces(text, joined) == expected
+
+
+class CountedText(str):
+    """A text that counts how many of its characters are looked at one by one."""
+
+    looked_at = 0
+
+    def __getitem__(self, place: "int | slice") -> str:  # type: ignore[override]
+        self.looked_at += 1
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize("text", ["word-" * 4000, "水車" * 9000, f"{'a-a ' * 99}b.{' ' * 9000}" * 2, "word. " * 4000])
+def test_the_work_grows_with_the_text_and_not_with_the_hits_times_the_text(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no sentence ends, nothing is white space, or all is."""
+    searched: list[int] = []
+
+    def counted_spans(part: str) -> object:
+        searched.append(len(part))
+        return word_spans(str(part))
+
+    monkeypatch.setattr(cutting, "word_spans", counted_spans)
+    counted = CountedText(text)
+    hits = [(at, at + 1) for at in range(0, len(text), 10) if not text[at].isspace()]
+    CutRules(3, 0, 10).pieces(counted, hits)
+    assert sum(searched) <= len(text)
+    assert counted.looked_at <= 2 * len(text)

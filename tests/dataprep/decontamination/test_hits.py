@@ -1,13 +1,17 @@
 """What hits mean: common keys, the first item of a row, each item once per row."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
-from dataprep.decontamination.hits import Findings, count_hits
+from dataprep.decontamination import hits as hits_module
+from dataprep.decontamination.hits import Findings, count_hits, spans_by_row
 from dataprep.decontamination.items import ItemSource, build_index
-from dataprep.decontamination.ngrams import Windows
-from dataprep.text.folding import raw_texts
+from dataprep.decontamination.ngrams import KeyTable, Windows
+from dataprep.dedup.shingles import Words
+from dataprep.text.folding import Texts, raw_texts
 from pipelines.command import Part
 
 WINDOWS = Windows(ngram=3, min_words=2)
@@ -40,7 +44,41 @@ def test_each_item_stands_once_for_each_row_with_its_first_place(tmp_path: Path)
     ]
     firsts = found.first_items(found.removing(hits))
     assert {row: item["index"] for row, item in firsts.items()} == {0: 2, 2: 1, 3: 2}
-    assert found.spans(hits, 3) == [(0, 3)]
+    assert list(spans_by_row(hits)) == [[(2, 5), (7, 16), (18, 23)], [(0, 5), (7, 10)], [(0, 3)]]
+    assert list(spans_by_row(hits[:0])) == []
+
+
+def test_few_items_at_a_time_give_the_same_rows_and_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when thousands of items share a run of words: they are worked on in batches, one row or 1024 items each."""
+    found, hits = findings(tmp_path, 2)
+    expected = list(found.rows(hits)), list(found.ignored())
+    texts_at_once: list[int] = []
+    hits_at_once: list[int] = []
+    find_words, entries_of = hits_module.find_words, KeyTable.entries_of
+
+    def counted_words(texts: Texts) -> Words:
+        texts_at_once.append(len(texts))
+        return find_words(texts)
+
+    def counted_entries(table: KeyTable, keys: Any) -> Any:
+        hits_at_once.append(len(keys))
+        return entries_of(table, keys)
+
+    monkeypatch.setattr(hits_module, "_BATCH", 1)
+    monkeypatch.setattr(hits_module, "find_words", counted_words)
+    monkeypatch.setattr(KeyTable, "entries_of", counted_entries)
+    assert (list(found.rows(hits)), list(found.ignored())) == expected
+    assert texts_at_once == [1] * (len(expected[0]) + len(expected[1]))
+    assert max(hits_at_once) == 3  # of the first row: a b c, b c d, c d e
+
+
+def test_found_items_are_looked_up_once_for_each_key_not_for_each_row(tmp_path: Path) -> None:
+    found, hits = findings(tmp_path, 10)
+    rows = np.concatenate([hits] * 50)
+    rows["row"] += np.repeat(np.arange(50, dtype=np.uint64) * 4, len(hits))
+    items = found.found_items(rows)
+    assert sorted(set(items.tolist())) == [0, 1, 2, 3]
+    assert len(items) == len(found.found_items(hits))
 
 
 def test_a_key_in_too_many_rows_counts_once_for_each_row_and_is_listed(tmp_path: Path) -> None:

@@ -95,8 +95,17 @@ def test_the_index_says_what_it_was_made_of(tmp_path: Path) -> None:
     assert not findings.is_glue("mine")
 
 
-@pytest.mark.parametrize("content", ["", "\n \n", "…\n?!\n"])
-def test_a_target_without_a_word_is_one_line(tmp_path: Path, content: str) -> None:
-    (tmp_path / "mine.txt").write_text(content)
-    with pytest.raises(UserError, match=r"mine\.txt: none of its \d items has a word to look for"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; expected one text to look for in each line"),
+        (b"\n \n", "is empty; expected one text to look for in each line"),
+        ("…\n?!\n".encode(), "none of its 2 items has a word to look for"),
+        ("\ncaf\xe9\n".encode("latin-1"), "none of its 1 lines is an item; line 2: not valid UTF-8 at byte 3"),
+    ],
+)
+def test_a_target_without_a_word_is_one_line_that_says_why(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "mine.txt").write_bytes(content)
+    with pytest.raises(UserError) as error:
         build(tmp_path, tmp_path / "mine.txt")
+    assert str(error.value) == f"{tmp_path}/mine.txt: {message}"

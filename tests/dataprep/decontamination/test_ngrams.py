@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.decontamination.ngrams import Index, KeyTable, Windows, first_of_each, sentence_edges
+from dataprep.decontamination.ngrams import Index, KeyTable, Windows, first_of_each
+from dataprep.decontamination.sentences import WIDE_STOPS
 from dataprep.dedup.shingles import find_words
 from dataprep.text.folding import fold_case, raw_texts
 
@@ -80,26 +81,12 @@ def test_all_items_behind_a_run_are_known(tmp_path: Path) -> None:
     assert [(int(entry["item"]), int(entry["start"])) for entry in entries] == [(0, 1), (1, 0), (2, 0)]
 
 
-def test_sentences_end_at_stops_before_a_gap_and_at_line_breaks() -> None:
-    words = find_words(raw_texts(['One. Two v1.5 ex.com? "Three!" four\nfive', "six"]))
-    begins, ends = sentence_edges(words)
-    named = [words.text(number, number + 1) for number in range(len(words.starts))]
-    assert [word for word, begin in zip(named, begins, strict=True) if begin] == [
-        "One",
-        "Two",
-        "Three",
-        "four",
-        "five",
-        "six",
-    ]
-    assert [word for word, end in zip(named, ends, strict=True) if end] == [
-        "One",
-        "com",
-        "Three",
-        "four",
-        "five",
-        "six",
-    ]
+@pytest.mark.parametrize("stop", WIDE_STOPS)
+def test_a_short_item_after_a_stop_of_another_script_is_found(tmp_path: Path, stop: str) -> None:
+    index = build(["水車", "a b"], tmp_path)
+    text = f"山{stop}水車{stop}A b{stop}川"
+    hits = index.search(raw_texts([text, "山、水車、a b、川"]), first_row=0)
+    assert [(int(hit["row"]), text[hit["start"] : hit["end"]]) for hit in hits] == [(0, "水車"), (0, "A b")]
 
 
 def test_runs_over_the_end_of_a_field_are_the_only_keys_of_joined_texts() -> None:

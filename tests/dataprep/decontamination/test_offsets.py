@@ -50,7 +50,8 @@ def test_each_span_folds_to_its_word_and_the_spans_are_in_order(text: str) -> No
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
         assert 0 <= start < end <= len(text)
         assert words.text(number, number + 1) in fold(text[start:end])
-    assert starts == sorted(starts)
+    assert (np.diff(starts) >= 0).all()
+    assert (np.diff(ends) >= 0).all()
 
 
 @pytest.mark.parametrize(

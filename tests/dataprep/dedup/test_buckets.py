@@ -9,13 +9,19 @@ from dataprep.dedup.buckets import (
     SMALL_BUCKET,
     bucket_pairs,
     buckets,
+    create_keys,
+    even_cuts,
     gather_slice,
     large_buckets,
     load_lists,
     plan_slices,
     save_lists,
-    write_sorted_keys,
+    sort_bands,
 )
+
+
+def cuts_of(files: list[Path], band: int, ranges: int) -> list[int]:
+    return even_cuts([np.load(file, mmap_mode="r")[band, 0] for file in files], ranges)
 
 
 @pytest.mark.parametrize("memory", [1, 1 << 20, 1 << 40])
@@ -28,8 +34,10 @@ def test_slices_in_order_hold_every_record_once_in_sorted_order(tmp_path: Path, 
         keys = generator.choice(generator.integers(0, 2**64, 4000, dtype=np.uint64), (bands, size))
         numbers = np.arange(size, dtype=np.uint64) + np.uint64(sum(sizes[:shard]))
         files.append(tmp_path / f"{shard}.npy")
-        write_sorted_keys(files[-1], np.stack((keys, np.broadcast_to(numbers, keys.shape)), axis=1))
-    slices = plan_slices(sum(sizes), bands, memory, workers)
+        records = create_keys(files[-1], bands, 2, size)
+        records[:, 0], records[:, 1] = keys, numbers
+        sort_bands(records)
+    slices = plan_slices(sum(sizes), bands, memory, workers, lambda band, ranges: cuts_of(files, band, ranges))
     for band in range(bands):
         pieces = [gather_slice(files, part, band) for part in slices if band in part.bands]
         keys, numbers = np.concatenate(pieces, axis=1)
@@ -55,6 +63,34 @@ def test_small_buckets_give_all_their_pairs_once_and_large_ones_their_members() 
     ]
     assert [tuple(pair) for pair in pairs.tolist()] == expected
     assert [members.tolist() for members in large_buckets(numbers, starts, found)] == [list(range(22, 39))]
+
+
+@pytest.mark.parametrize("skew", ["even", "low", "shards apart", "one key"])
+def test_cuts_follow_the_keys_however_they_are_spread(skew: str) -> None:
+    generator = np.random.default_rng(1)
+    files = [generator.integers(0, 2**64, size, dtype=np.uint64) for size in (30_000, 0, 7, 20_000)]
+    if skew == "low":
+        files = [keys >> np.uint64(40) for keys in files]
+    if skew == "shards apart":
+        files = [(keys >> np.uint64(2)) + np.uint64(number << 62) for number, keys in enumerate(files)]
+    if skew == "one key":
+        for keys in files:
+            keys[: len(keys) // 2] = 12345
+    for keys in files:
+        keys.sort()
+    cuts = even_cuts(files, 10)
+    assert cuts == sorted(set(cuts))
+    every = np.concatenate(files)
+    counts = [
+        len(every[(every >= low) & (every < high)]) for low, high in zip([0, *cuts], [*cuts, 2**64 - 1], strict=True)
+    ]
+    if skew == "one key":
+        assert np.count_nonzero(every == 12345) in counts or max(counts) < 0.7 * len(every)
+        assert sum(count > 0.13 * len(every) for count in counts) == 1
+    else:
+        assert len(counts) == 10
+        assert max(counts) < 0.13 * len(every)
+    assert even_cuts([], 10) == even_cuts([np.empty(0, np.uint64)], 3) == []
 
 
 def test_no_keys_are_no_buckets() -> None:

@@ -14,11 +14,11 @@ from dataprep.dedup.clusters import (
     UnionFind,
     all_pairs,
     assign_survivors,
-    link_bucket,
     survivor_pairs,
     survivor_ranks,
 )
 from dataprep.dedup.corpus import Against, Corpus
+from dataprep.dedup.links import link_bucket
 from dataprep.dedup.pairs import DOCUMENT_FIELDS
 
 Edge = tuple[int, int]
@@ -71,7 +71,10 @@ def test_union_find_gives_the_connected_components(edges: list[Edge]) -> None:
     for some in itertools.batched(edges, 7) if hasattr(itertools, "batched") else [edges]:
         a, b = np.array(some, dtype=np.int64).reshape(-1, 2).T
         forest.union(a, b)
-    assert [set(nodes.tolist()) for nodes in forest.components(least=1)] == components(20, edges)
+    for least in (1, 3):
+        nodes, ends = forest.components(least)
+        found = [set(some.tolist()) for some in np.split(nodes, ends)[:-1]]
+        assert found == [some for some in components(20, edges) if len(some) >= least]
     assert all(forest.parent[node] == min(nodes) for nodes in components(20, edges) for node in nodes)
 
 
@@ -80,7 +83,7 @@ def test_a_mixed_bucket_is_linked_as_a_comparison_of_all_pairs_would(seed: int) 
     # The seeds compare one centre and stop: of a bucket with several clusters they find one.
     sets = random_sets(np.random.default_rng(seed), families=6, members=7)
     corpus = Corpus.of([len(sets)])
-    a, b, values = link_bucket(np.arange(len(sets)), np.arange(len(sets)), jaccard_of(sets), THRESHOLD, corpus)
+    a, b, values = link_bucket(np.arange(len(sets)), np.arange(len(sets)), jaccard_of(sets), THRESHOLD, corpus, None)
     truth = true_pairs(sets)
     found = {(int(x), int(y)): value for x, y, value in zip(a, b, values, strict=True)}
     assert found.items() <= truth.items()
@@ -94,13 +97,13 @@ def test_a_bucket_of_one_cluster_costs_one_comparison_per_member() -> None:
         calls.append(len(a))
         return np.ones(len(a))
 
-    link_bucket(np.arange(1000), np.arange(1000), similarity, THRESHOLD, Corpus.of([1000]))
+    link_bucket(np.arange(1000), np.arange(1000), similarity, THRESHOLD, Corpus.of([1000]), None)
     assert calls == [999]
 
 
 def test_members_already_connected_are_not_compared_again() -> None:
     labels = np.array([0, 0, 2, 2])
-    a, b, _ = link_bucket(np.arange(4), labels, lambda a, _: np.ones(len(a)), THRESHOLD, Corpus.of([4]))
+    a, b, _ = link_bucket(np.arange(4), labels, lambda a, _: np.ones(len(a)), THRESHOLD, Corpus.of([4]), None)
     assert set(zip(a.tolist(), b.tolist(), strict=True)) == {(0, 2), (0, 3)}
     assert len(set(labels.tolist())) == 1
 
@@ -178,7 +181,7 @@ def test_old_documents_are_linked_and_completed_as_a_comparison_of_all_wanted_pa
     corpus, numbers = half_old(len(sets), against), np.arange(len(sets))
     truth = wanted_pairs(sets, corpus)
     for uneven in (numbers, numbers[5:], numbers[:-5]):
-        a, b, values = link_bucket(uneven, uneven.copy(), jaccard_of(sets), THRESHOLD, corpus)
+        a, b, values = link_bucket(uneven, uneven.copy(), jaccard_of(sets), THRESHOLD, corpus, None)
         found = {(int(x), int(y)): v for x, y, v in zip(uneven[a], uneven[b], values, strict=True)}
         here = {pair: value for pair, value in truth.items() if set(pair) <= set(uneven.tolist())}
         assert found.items() <= here.items()
@@ -213,7 +216,7 @@ def test_one_new_document_in_a_bucket_of_many_old_ones_costs_one_round(against: 
         return np.zeros(len(a))
 
     corpus = Corpus.of([1000, 1], ["old"], against)
-    link_bucket(np.arange(1001), np.arange(1001), similarity, THRESHOLD, corpus)
+    link_bucket(np.arange(1001), np.arange(1001), similarity, THRESHOLD, corpus, None)
     assert sum(calls) == 1000
 
 
@@ -226,7 +229,7 @@ def test_a_bucket_of_many_alike_old_and_new_documents_costs_no_more_than_each_si
         return np.ones(len(a))
 
     corpus = Corpus.of([1000, 2000], ["old"], against)
-    link_bucket(np.arange(3000), np.arange(3000), similarity, THRESHOLD, corpus)
+    link_bucket(np.arange(3000), np.arange(3000), similarity, THRESHOLD, corpus, None)
     assert sum(calls) == 2999
 
 

@@ -181,7 +181,29 @@ def test_fingerprints_of_other_parameters_are_refused_and_each_difference_is_nam
     assert "scheme" not in error
 
 
-@pytest.mark.parametrize("damage", ["a byte", "cut", "no manifest", "a file missing"])
+def test_a_shard_of_other_parameters_among_right_ones_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        write_texts(tmp_path / "old" / f"{name}.jsonl", ["some text"])
+    saved, other = (save(tmp_path / "old", tmp_path / f"seed-{seed}", "--seed", seed) for seed in (1234, 7))
+    name = "part-00001.parquet"
+    shutil.copy(other / name, saved / name)
+    declare(saved / name)
+    documents = write_texts(tmp_path / "new.jsonl", ["some text"])
+    status, error = refusal(capsys, documents, "--load-fingerprints", saved)
+    assert status == 2
+    assert f"{saved}: fingerprints of other parameters: seed 7 (this run: 1234), in {name}" in error
+
+
+def declare(file: Path) -> None:
+    """Write into the manifest beside a file what the file is now."""
+    manifest = json.loads((file.parent / "manifest.json").read_text())
+    manifest["files"][file.name] |= {"bytes": file.stat().st_size, "sha256": store.sha256(file)}
+    (file.parent / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("damage", ["a byte", "cut", "no manifest", "a file missing", "a file more"])
 def test_damaged_fingerprints_are_one_line(
     corpora: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
@@ -197,8 +219,10 @@ def test_damaged_fingerprints_are_one_line(
             file.write_bytes(data[:middle])
         case "no manifest":
             (saved / "manifest.json").unlink()
-        case _:
+        case "a file missing":
             file.unlink()
+        case _:
+            shutil.copy(file, saved / "part-00001.parquet")
     documents = write_texts(tmp_path / "new.jsonl", ["some text"])
     status, error = refusal(capsys, documents, "--load-fingerprints", saved)
     assert status == 1
@@ -227,10 +251,7 @@ def test_fingerprints_of_another_unicode_are_used_with_a_warning(
     file = saved / "part-00000.parquet"
     table = pq.read_table(file)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"millrace.unicode": b"3.0.0"}), file)
-    manifest = json.loads((saved / "manifest.json").read_text())
-    entry = manifest["files"][file.name]
-    entry |= {"bytes": file.stat().st_size, "sha256": store.sha256(file)}
-    (saved / "manifest.json").write_text(json.dumps(manifest))
+    declare(file)
     documents = write_texts(tmp_path / "new.jsonl", ["some text"])
     options = ["--load-fingerprints", saved, "--log-level", "warning"]
     assert stage("find_duplicates", documents, tmp_path / "pairs", *options) == 0

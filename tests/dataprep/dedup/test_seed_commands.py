@@ -151,6 +151,21 @@ def test_an_id_of_several_texts_names_none_of_them(tmp_path: Path, capsys: pytes
     assert read_lines(tmp_path / "pairs.json") == []
 
 
+def test_an_id_that_an_old_crawl_has_for_another_text_names_none_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = random.Random(4)
+    one, other, third = (" ".join(random_text(generator, 60)) for _ in range(3))
+    old = write_seed_data(tmp_path / "old.json", {"a": one, "c": third}, "url")
+    saved = tmp_path / "saved"
+    assert run_seed_command("find_duplicates", ["--inputs", str(old), "url", "--save-fingerprints", str(saved)]) == 0
+    new = {"a": other, "b": other, "c": third, "d": third}  # the old "a" is in no pair
+    assert find(tmp_path, new) == {("a", "b"): 1.0, ("c", "d"): 1.0}
+    capsys.readouterr()
+    assert find(tmp_path, new, "--load-fingerprints", saved) == {("c", "d"): 1.0}
+    assert "1 ids belong to several texts" in capsys.readouterr().err
+
+
 def test_lines_without_text_or_key_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         '{"url": "a", "text": "some words"}',

@@ -54,6 +54,21 @@ def test_similarities_from_disk_are_those_of_pythons_sets(tmp_path: Path, mode: 
     assert ((high == expected) | (high == 0)).all()
 
 
+def test_any_number_of_shards_is_open_at_once_without_a_file_descriptor(tmp_path: Path) -> None:
+    count = 300
+    for shard in range(count):
+        writer = ShingleSetWriter(tmp_path, f"part-{shard:05d}")
+        writer.write(0, np.arange(shard, shard + 9, dtype=np.uint64), np.zeros(3, np.uint32))
+        writer.close()
+    assert len(list(tmp_path.iterdir())) == count
+    stored = ShingleSets(tmp_path, range(count + 1), 3)
+    before = sum(1 for _ in Path("/dev/fd").iterdir())
+    numbers = np.arange(count, dtype=np.uint64)
+    similarity = stored.similarity(numbers[:-1], numbers[1:], "union", 0.7)
+    assert sum(1 for _ in Path("/dev/fd").iterdir()) == before
+    np.testing.assert_array_equal(similarity, 8 / 10)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_least_jaccard_never_rules_out_a_pair_at_the_threshold(mode: Mode) -> None:
     for shared, only_a, only_b in [(7, 3, 0), (7, 0, 3), (7, 2, 1), (10, 0, 0), (1, 0, 9), (3, 3, 3)]:

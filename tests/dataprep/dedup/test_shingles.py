@@ -107,6 +107,13 @@ def test_scripts_without_spaces_are_compared_by_character() -> None:
     assert len(shingles.hashes) == 4
 
 
+def test_only_leading_nuls_of_a_text_shorter_than_a_shingle_do_not_tell_it_from_another() -> None:
+    shingle = Shingle.parse("char:3")
+    assert len({*distinct_shingles(raw_texts(["a", "\0a", "b"]), shingle).hashes.tolist()}) == 2
+    longer = distinct_shingles(raw_texts(["\0\0a", "\0a\0", "a\0\0", "\0\0\0"]), shingle)
+    assert len({*longer.hashes.tolist()}) == 4
+
+
 @pytest.mark.parametrize("text", ["word", "word:0", "words:5", "char:-1", "5", "word:100"])
 def test_a_shingle_that_is_none_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected word:N or char:N .* got"):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.glue.items import read_split
+from dataprep.glue.items import find_splits, read_split
 from pipelines.errors import UserError
 
 
@@ -26,3 +26,10 @@ def test_a_table_that_is_no_split_is_one_line(tmp_path: Path, columns: dict[str,
     pq.write_table(pa.table(columns), tmp_path / "test.parquet")
     with pytest.raises(UserError, match="no split of a task: expected 'index' and columns of text"):
         list(read_split(tmp_path / "test.parquet"))
+
+
+def test_rejected_rows_and_pairs_of_rows_are_no_task(tmp_path: Path) -> None:
+    for name in ("rte/validation", "rejected/rte", "duplicates/rte"):
+        (tmp_path / name).parent.mkdir()
+        pq.write_table(pa.table({"sentence": ["a"], "index": [0]}), tmp_path / f"{name}.parquet")
+    assert find_splits(tmp_path, [], ["validation"]) == [tmp_path / "rte/validation.parquet"]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import dataprep.native
 from dataprep.dedup.minhash import EMPTY, Permutations, sign_texts
 from dataprep.dedup.shingles import Shingle, distinct_shingles, find_shingles
 from dataprep.native import kernel as choice
@@ -276,6 +277,31 @@ def test_a_kernel_that_was_not_built_is_done_without(monkeypatch: pytest.MonkeyP
         monkeypatch.undo()
         choice.kernel.cache_clear()
         kernel()
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_only_a_kernel_that_was_built_and_cannot_be_loaded_is_warned_of(
+    built: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if built:
+        (tmp_path / "_kernel.abi3.so").write_bytes(b"built for another machine")
+    monkeypatch.setattr(dataprep.native, "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "dataprep.native._kernel", raising=False)
+    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    choice.kernel.cache_clear()
+    try:
+        assert kernel_name() == "numpy"
+        assert kernel_name() == "numpy"
+    finally:
+        monkeypatch.undo()
+        choice.kernel.cache_clear()
+        kernel()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == built
+    if built:
+        assert "_kernel.abi3.so" in messages[0]
+        assert "python setup.py build_ext --inplace" in messages[0]
+        assert "\n" not in messages[0]
 
 
 def test_the_fastest_kernel_is_used_unless_another_is_asked_for(native: Kernel) -> None:

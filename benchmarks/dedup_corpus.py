@@ -1,0 +1,154 @@
+"""A corpus of any size to deduplicate: texts recombined from real ones, with planted copies.
+
+    python -m benchmarks.dedup_corpus SOURCE.jsonl... OUT.jsonl --documents 200000 [--characters 2400] [--seed 1]
+        [--near 0.1] [--exact 0.025]
+
+A document is runs of 4 to 12 consecutive words, each from a random place of the sources' texts, until it is as long as
+a random real one (times a factor, so that the mean is --characters; as long as the sources by default). So its words
+and phrases are as frequent as in real text, while two documents have nothing but stray phrases in common. Shares of
+the documents are copies of others: exact ones, and near ones with 1, 2, 5, 10 or 15 % of the words edited (replaced,
+deleted, inserted), scattered or in runs of 8. All are shuffled; an original may have several copies. Beside OUT.jsonl,
+OUT.truth.jsonl names each copy, its original, the kind of edit and the true Jaccard similarity of word 5-grams. The
+same arguments give the same bytes.
+"""
+
+import argparse
+import json
+import random
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from benchmarks.dedup_truth import jaccard, shingle_sets
+
+RUNS = (4, 12)
+"""Words of a recombined run, at least and at most."""
+RATES = (0.01, 0.02, 0.05, 0.10, 0.15)
+EDITED_RUN = 8
+BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """All words of the real texts, and how long the texts are."""
+
+    text: str
+    """With single spaces."""
+    starts: "array[int]"
+    """Where each word starts in it; one more at the end."""
+    lengths: list[int]
+    """Words per real text."""
+
+    @classmethod
+    def read(cls, files: list[Path]) -> "Source":
+        """Of JSONL files with a "text"."""
+        texts: list[list[str]] = []
+        for file in files:
+            with file.open() as lines:
+                texts += [json.loads(line)["text"].split() for line in lines]
+        words = [word for text in texts for word in text]
+        starts = array("q", accumulate((len(word) + 1 for word in words), initial=0))
+        return cls(" ".join(words), starts, [len(text) for text in texts])
+
+    def draw(self, draw: random.Random, count: int) -> str:
+        """`count` consecutive words from a random place."""
+        place = int(draw.random() * (len(self.starts) - count))
+        return self.text[self.starts[place] : self.starts[place + count] - 1]
+
+    @property
+    def mean_characters(self) -> float:
+        """Of a text."""
+        return len(self.text) / len(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What each line of the corpus is."""
+
+    source: Source
+    seed: int
+    stretch: float
+    """Length of a document over that of a real one."""
+    originals: int
+    """Documents 0 to this are originals; the others are copies."""
+    exact: int
+    """So many of the copies, the first ones, are exact."""
+
+    def original(self, number: int) -> str:
+        """Made anew whenever it is asked for, so that the corpus never lies in memory."""
+        draw = random.Random(self.seed << 40 | number)
+        length = max(5, int(self.stretch * draw.choice(self.source.lengths)))
+        runs: list[str] = []
+        while length > 0:
+            size = draw.randint(*RUNS)
+            runs.append(self.source.draw(draw, size))
+            length -= size
+        return " ".join(runs)
+
+    def document(self, number: int) -> tuple[str, str, dict[str, Any] | None]:
+        """URL and text of a document, and of a copy: its original's number and text, and what was done to it."""
+        if number < self.originals:
+            return f"https://generated.example/{number:07d}", self.original(number), None
+        draw = random.Random(self.seed << 40 | number)
+        origin = draw.randrange(self.originals)
+        text, url = self.original(origin), f"https://copy.example/{number:07d}"
+        note: dict[str, Any] = {"copy": url, "orig": f"https://generated.example/{origin:07d}", "kind": "exact"}
+        if number < self.originals + self.exact:
+            return url, text, {**note, "of": text}
+        kind, rate = ("word", "span")[number % 2], RATES[number // 2 % len(RATES)]
+        return url, self.edit(text, rate, kind, draw), {**note, "kind": kind, "rate": rate, "of": text}
+
+    def edit(self, text: str, rate: float, kind: str, draw: random.Random) -> str:
+        """Replace 60 %, delete 20 % and insert after 20 % of the words that it hits."""
+        words = text.split(" ")
+        count = max(1, round(rate * len(words)))
+        size = 1 if kind == "word" else min(EDITED_RUN, count)
+        starts = draw.sample(range(len(words)), max(1, count // size))
+        for place in sorted({place for start in starts for place in range(start, min(start + size, len(words)))}):
+            new, chance = self.source.draw(draw, 1), draw.random()
+            words[place] = new if chance < 0.6 else "" if chance < 0.8 else f"{words[place]} {new}"
+        return " ".join(word for word in words if word)
+
+
+def batches(plan: Plan, documents: int) -> Iterator[tuple[list[str], list[str]]]:
+    """JSON lines of the corpus in its order, and of the truth about the copies among them."""
+    order = list(range(documents))
+    random.Random(plan.seed).shuffle(order)
+    for start in range(0, documents, BATCH):
+        made = [plan.document(number) for number in order[start : start + BATCH]]
+        copies = [(text, note) for _, text, note in made if note]
+        sets = shingle_sets([text for text, note in copies for text in (text, note.pop("of"))]) if copies else None
+        notes: list[str] = []
+        for number, (_, note) in enumerate(copies):
+            assert sets
+            value = jaccard(sets.of(2 * number), sets.of(2 * number + 1))
+            notes.append(json.dumps({**note, "jaccard": round(value, 4)}) + "\n")
+        yield [json.dumps({"text": text, "url": url}, ensure_ascii=False) + "\n" for url, text, _ in made], notes
+
+
+def main() -> None:
+    """Write the corpus and the truth."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", type=Path, nargs="+", metavar="SOURCE")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--documents", type=int, required=True)
+    parser.add_argument("--characters", type=float, help="mean of a document; that of the sources by default")
+    parser.add_argument("--near", type=float, default=0.1, help="share of edited copies")
+    parser.add_argument("--exact", type=float, default=0.025, help="share of exact copies")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    source = Source.read(options.sources)
+    exact, near = (int(share * options.documents) for share in (options.exact, options.near))
+    stretch = (options.characters or source.mean_characters) / source.mean_characters
+    plan = Plan(source, options.seed, stretch, options.documents - exact - near, exact)
+    with options.out.open("w") as out, options.out.with_suffix(".truth.jsonl").open("w") as truth:
+        for lines, notes in batches(plan, options.documents):
+            out.writelines(lines)
+            truth.writelines(notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Receipts: which finished shards are taken up again, and what is brought to disk for it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipelines.command import Part
+from pipelines.manifest import Counts
+from pipelines.run import ShardTask, do_shard
+
+
+def write_hello(part: Part, folder: Path) -> Counts:
+    (folder / f"{part.name}.bin").write_bytes(b"hello")
+    return Counts(rows_in=1, rows_out=1)
+
+
+def task(root: Path, *, scratch: bool) -> ShardTask:
+    receipt = root / "receipts" / "part-0.json"
+    return ShardTask(Part("part-0", ()), {}, root / "files", receipt, write_hello.__qualname__, scratch=scratch)
+
+
+@pytest.mark.parametrize("scratch", [True, False])
+def test_a_finished_shard_is_taken_up_again(tmp_path: Path, scratch: bool) -> None:
+    made = do_shard(write_hello, (), task(tmp_path, scratch=scratch))
+
+    assert task(tmp_path, scratch=scratch).finished() == made
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"inputs": {}, "ste'])
+def test_a_receipt_that_a_power_failure_tore_is_none(tmp_path: Path, torn: bytes) -> None:
+    do_shard(write_hello, (), task(tmp_path, scratch=True))
+    task(tmp_path, scratch=True).receipt.write_bytes(torn)
+
+    assert task(tmp_path, scratch=True).finished() is None
+
+
+def test_a_file_in_scratch_with_other_bytes_than_its_receipt_says_is_made_again(tmp_path: Path) -> None:
+    do_shard(write_hello, (), task(tmp_path, scratch=True))
+    (tmp_path / "files" / "part-0.bin").write_bytes(b"\0\0\0\0\0")  # its size, as a file whose data never reached disk
+
+    assert task(tmp_path, scratch=True).finished() is None
+
+
+def test_only_what_will_be_published_is_brought_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+
+    do_shard(write_hello, (), task(tmp_path / "scratch", scratch=True))
+    assert not synced
+
+    do_shard(write_hello, (), task(tmp_path / "published", scratch=False))
+    assert any(name.endswith("part-0.bin") for name in synced)
+    assert "files" in {Path(name).name for name in synced}
+    assert any("part-0.json" in name for name in synced)

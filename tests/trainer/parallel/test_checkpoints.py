@@ -1,0 +1,212 @@
+"""Checkpoints pass between layouts: weights and both moments to the bit, and training goes on as if nothing was."""
+
+import dataclasses
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainer.parallel.cases import STEPS, Case, References, merged, prepare, whole
+from trainer.pretrain import Job
+
+LAYOUTS = [
+    Case(),
+    Case(dp_replicate=2),
+    Case(tp=2, micro_batch_size=2),
+    Case(tp=4, sequence_parallel=False),
+    Case(zero=1, offload="optimizer"),
+    Case(zero=2, tp=2),
+    Case(zero=3, dp_replicate=2),
+    Case(zero=3, tp=2, offload="all"),
+    Case(pp=2, schedule="1f1b", tp=2),
+    Case(pp=2, schedule="zbv", zero=1),
+    Case(pp=4, schedule="gpipe", micro_batch_size=2),
+    Case(pp=2, schedule="interleaved_1f1b", zero=3),
+    Case(pp=2, schedule="dualpipev", tp=2, sequence_parallel=False),
+    Case(pp=2, schedule="interleaved_1f1b", tp=2, precision="fp16"),
+]
+SAVED_AT = 2
+
+
+@pytest.fixture(scope="module", params=[8, 1], ids=["padded", "unpadded"])
+def references(request: pytest.FixtureRequest, workers: Any, tmp_path_factory: pytest.TempPathFactory) -> References:
+    """With the vocabulary's 61 rows as 64, and as 61, which no number of processes divides."""
+    return References(workers, tmp_path_factory.mktemp("checkpoints"), pad_vocab_to=request.param)
+
+
+def save(job: Job, root: Path) -> dict[str, Any]:
+    """A few steps, then a checkpoint; returns digests of its tensors as they stand in memory, and its loss scale."""
+    from trainer import checkpoint
+    from trainer.loop import train_step
+
+    training = prepare(job)
+    for _ in range(SAVED_AT):
+        train_step(training)
+    checkpoint.save(root, training.step, training.tensors(), training.record())
+    return {"tensors": digests(training), "scale": training.loss_scale.record()}
+
+
+def load(job: Job, folder: Path, steps: int) -> list[float]:
+    """The losses of the steps after a checkpoint of another layout."""
+    from trainer.loop import train_step
+
+    training = prepare(job)
+    training.restore(folder)
+    return [train_step(training).loss for _ in range(steps)]
+
+
+def load_each(job: Job, folders: list[Path]) -> list[dict[str, Any]]:
+    """What one layout makes of the checkpoints of all, one after the other, each time from something else."""
+    from trainer.shards import local
+
+    training, found = prepare(job), list[dict[str, Any]]()
+    for folder in folders:
+        for name, weight in training.model.weights.items():
+            for tensor in (local(weight.detach()), *training.optimizer.moments[name]):
+                tensor.fill_(7.0)
+        training.restore(folder)
+        scale = training.loss_scale.record() if training.loss_scale.dynamic else None
+        state = {"tensors": digests(training), "padding": padding_rows(training), "step": training.step, "scale": scale}
+        found.append(state)
+    return found
+
+
+def digests(training: Any) -> dict[str, str]:
+    """Each tensor, put together from the parts of all processes, as a few letters."""
+    return {name: sha256(array.tobytes()).hexdigest() for name, array in whole(training.tensors()).items()}
+
+
+def padding_rows(training: Any) -> float:
+    """The largest value in rows of the embedding, and of its moments, that stand for no token."""
+    from trainer.model import HEAD, TIED
+    from trainer.shards import like
+
+    largest = 0.0
+    for name in (TIED, HEAD):
+        if name in training.model.weights:
+            weight = training.model.weights[name].detach()
+            tensors = (weight, *(like(weight, moment) for moment in training.optimizer.moments[name]))
+            rows = whole({str(number): tensor for number, tensor in enumerate(tensors)})
+            largest = max(largest, *(float(np.abs(row[61:]).sum()) for row in rows.values()))
+    return largest
+
+
+Saved = list[tuple[Path, dict[str, str], dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def saved(workers: Any, references: References, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """A checkpoint of each layout, what was in its memory, and the state of its loss scale."""
+    made: Saved = []
+    for case in LAYOUTS:
+        root = tmp_path_factory.mktemp("saved")
+        ranks = workers.run(case.processes, save, references.job(case, n_layer=4), root)
+        made.append((root / f"step-{SAVED_AT:08d}", merged(rank["tensors"] for rank in ranks), ranks[0]["scale"]))
+    return made
+
+
+def test_each_layout_saves_all_tensors_and_bits_of_its_own(saved: Saved) -> None:
+    """Else loading the wrong checkpoint, or none, would not be seen."""
+    for _, tensors, _ in saved:
+        weights = {name for name in tensors if name.startswith("model.")}
+        assert len(weights) == 4 + 12 * 4
+        assert len(tensors) == 3 * len(weights)
+    name = "optimizer.exp_avg.transformer.h.1.mlp.c_fc.weight"
+    assert len({tensors[name] for _, tensors, _ in saved}) > len(LAYOUTS) / 2
+
+
+@pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=[str(case) for case in LAYOUTS])
+def test_a_layout_loads_the_checkpoints_of_all_layouts_to_the_bit(
+    workers: Any, references: References, saved: Saved, number: int
+) -> None:
+    """Weights, both moments, and with fp16 the loss scale.
+
+    Every ordered pair of layouts where no number of processes divides the vocabulary. With padding, which is never in a
+    checkpoint, one process loads each, and each layout that of one process and of the layout before it.
+    """
+    case, every = LAYOUTS[number], range(len(LAYOUTS))
+    sources = every if references.pad_vocab_to == 1 or not number else sorted({0, number - 1, number})
+    folders = [saved[source][0] for source in sources]
+    ranks = workers.run(case.processes, load_each, references.job(case, n_layer=4), folders, timeout=120)
+    for place, source in enumerate(sources):
+        _, tensors, scale = saved[source]
+        states = [rank[place] for rank in ranks]
+        assert merged(state["tensors"] for state in states) == tensors, f"{LAYOUTS[source]} -> {case}"
+        assert {(state["padding"], state["step"]) for state in states} == {(0.0, SAVED_AT)}
+        if case.precision == LAYOUTS[source].precision == "fp16":
+            assert [state["scale"] for state in states] == [scale] * len(states)
+            assert scale["good_steps"] == SAVED_AT
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Case(dp_replicate=2), Case(pp=2, schedule="zbv", tp=2)),
+        (Case(pp=2, schedule="1f1b", zero=2), Case(tp=4)),
+        (Case(zero=3, tp=2), Case(pp=4, schedule="1f1b", micro_batch_size=2)),
+        (Case(tp=2, offload="optimizer"), Case(zero=3, dp_replicate=2, activation_checkpointing="full")),
+        (Case(pp=2, schedule="dualpipev"), Case()),
+    ],
+    ids=str,
+)
+def test_training_goes_on_in_another_layout(
+    workers: Any, references: References, tmp_path: Path, before: Case, after: Case
+) -> None:
+    before, after = (dataclasses.replace(case, dropout=True) for case in (before, after))
+    workers.run(before.processes, save, references.job(before, n_layer=4), tmp_path)
+    job, folder = references.job(after, n_layer=4), tmp_path / f"step-{SAVED_AT:08d}"
+    without_pause = references.of(Case(dropout=True))["losses"]
+    for losses in workers.run(after.processes, load, job, folder, STEPS - SAVED_AT):
+        assert losses == pytest.approx(without_pause[SAVED_AT:], rel=1e-6)
+
+
+IMPORTING = [
+    Case(),
+    Case(tp=2),
+    Case(tp=4),
+    Case(pp=2, schedule="1f1b"),
+    Case(pp=2, schedule="interleaved_1f1b", tp=2),
+    Case(zero=3),
+    Case(zero=3, tp=2, offload="all"),
+]
+
+
+def take_in(job: Job, source: Path, root: Path) -> None:
+    """Fill a layout from a Hugging Face folder, and save it."""
+    from trainer import checkpoint, huggingface
+
+    training = prepare(job)
+    huggingface.fill(training.model.weights, huggingface.read_weights(source), source)
+    checkpoint.save(root, 0, training.tensors(), training.record())
+
+
+@pytest.mark.parametrize("case", IMPORTING, ids=str)
+def test_a_hugging_face_folder_goes_into_a_layout_and_comes_out_to_the_bit(
+    workers: Any, references: References, tmp_path: Path, case: Case
+) -> None:
+    """Its vocabulary is of 61 rows, in memory 64 or as many; no row of padding comes out."""
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+
+    from trainer import huggingface
+    from trainer.export import read_checkpoint
+    from trainer.records import read_record
+
+    settings = transformers.GPT2Config(n_layer=4, n_head=4, n_embd=32, n_positions=32, vocab_size=61)
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(settings)
+    for weight in model.parameters():
+        weight.detach().normal_()
+    model.save_pretrained(tmp_path / "theirs")
+    job = references.job(case, n_layer=4)
+    workers.run(case.processes, take_in, job, tmp_path / "theirs", tmp_path)
+    folder = tmp_path / "step-00000000"
+    shape, weights = read_checkpoint(folder, read_record(folder))
+    huggingface.save_folder(tmp_path / "ours", shape, weights, {})
+    theirs, ours = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "ours"))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert torch.equal(ours[name], tensor), name

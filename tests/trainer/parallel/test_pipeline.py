@@ -1,0 +1,153 @@
+"""Pipelines: which stage has which layers, where it is, and what passes through all of them."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.trainer.parallel.cases import SCHEDULES, Case, References, prepare
+from trainer.config import ParallelConfig
+from trainer.model import Architecture
+from trainer.parallel.pipeline import V_SHAPED, partition, stage_owner
+from trainer.pretrain import Job
+
+
+def sizes(n_layer: int, **layout: Any) -> list[int]:
+    shape = Architecture(n_layer=n_layer, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
+    ranges = partition(shape, ParallelConfig(**layout))
+    assert list(itertools.chain(*ranges)) == list(range(n_layer))
+    return [len(layers) for layers in ranges]
+
+
+def seeds_partition(n_layer: int, pp: int, chunks: int) -> list[tuple[int, int]]:
+    """The seeds' partition_uniform (ColossalAI's), stage after stage."""
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(pp)]
+    per_chunk = n_layer // chunks
+    for chunk in range(chunks):
+        start = chunk * per_chunk
+        size = per_chunk // pp
+        left = pp - per_chunk % pp
+        for rank in range(pp):
+            end = start + size + (rank >= left)
+            parts[rank].append((start, end))
+            start = end
+    return [parts[rank][chunk] for chunk in range(chunks) for rank in range(pp)]
+
+
+@pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (3, 1), (4, 1), (5, 1), (8, 1), (2, 2), (4, 2), (3, 2), (2, 4)])
+def test_uniform_stages_are_those_of_the_seeds(pp: int, chunks: int) -> None:
+    for n_layer in (12, 24, 36, 48, 16, 20, 40):
+        if n_layer % chunks or n_layer < pp * chunks:
+            continue
+        shape = Architecture(n_layer=n_layer, n_head=1, n_embd=8, n_positions=8, vocab_size=8)
+        found = partition(shape, ParallelConfig(pp=pp, chunks=chunks))
+        assert [(layers.start, layers.stop) for layers in found] == seeds_partition(n_layer, pp, chunks)
+
+
+@pytest.mark.parametrize(
+    ("n_layer", "pp", "chunks", "expected"),
+    [
+        (12, 4, 1, [3, 3, 3, 3]),
+        (14, 4, 1, [3, 3, 4, 4]),
+        (13, 2, 2, [3, 3, 3, 4]),
+        (12, 1, 1, [12]),
+        (4, 4, 1, [1, 1, 1, 1]),
+    ],
+)
+def test_uniform_stages_differ_by_one_layer_at_most(n_layer: int, pp: int, chunks: int, expected: list[int]) -> None:
+    assert sizes(n_layer, pp=pp, chunks=chunks) == expected
+
+
+@pytest.mark.parametrize(
+    ("n_layer", "pp", "expected"),
+    # GPT-2's head costs as much as 5.5 of its layers.
+    [(12, 2, [9, 3]), (12, 4, [3, 4, 4, 1]), (24, 4, [7, 7, 8, 2]), (48, 2, [27, 21]), (12, 1, [12]), (4, 4, [1] * 4)],
+)
+def test_balanced_stages_count_the_head_as_layers(n_layer: int, pp: int, expected: list[int]) -> None:
+    assert sizes(n_layer, pp=pp, stages="balanced") == expected
+
+
+def test_stages_can_be_given_by_number() -> None:
+    assert sizes(12, pp=4, stages="3,3,4,2") == [3, 3, 4, 2]
+    assert sizes(12, pp=2, chunks=2, stages="5,3,3,1") == [5, 3, 3, 1]
+
+
+def test_a_v_schedule_goes_there_and_back_again() -> None:
+    for schedule in SCHEDULES:
+        parallel = ParallelConfig(pp=4, chunks=2, schedule=schedule)
+        expected = [0, 1, 2, 3, 3, 2, 1, 0] if schedule in V_SHAPED else [0, 1, 2, 3, 0, 1, 2, 3]
+        assert [stage_owner(stage, parallel) for stage in range(8)] == expected
+
+
+@pytest.fixture(scope="module")
+def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> References:
+    return References(workers, tmp_path_factory.mktemp("pipeline"))
+
+
+def validated(job: Job) -> list[float]:
+    """The validation loss before, between and after steps."""
+    from trainer.loop import train_step
+    from trainer.pretrain import validation
+
+    training = prepare(job)
+    measure = validation(job)
+    found = [measure(training)]
+    for _ in range(2):
+        train_step(training)
+        found.append(measure(training))
+    return [*found, train_step(training).loss]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(pp=2, schedule="1f1b"),
+        Case(pp=2, schedule="interleaved_1f1b", micro_batch_size=1),
+        Case(pp=2, schedule="zbv", tp=2),
+        Case(pp=2, schedule="dualpipev", dp_replicate=2, micro_batch_size=1),
+        Case(pp=4, schedule="gpipe", micro_batch_size=2),
+        Case(pp=2, schedule="1f1b", zero=3, micro_batch_size=2),
+        Case(zero=3, micro_batch_size=2),
+        Case(zero=1, tp=2, micro_batch_size=2),
+        Case(tp=4, micro_batch_size=2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("samples", "document_mask"), [(0, False), (5, True)])
+def test_validation_in_a_layout_is_that_of_one_process(
+    workers: Any, references: References, case: Case, samples: int, document_mask: bool
+) -> None:
+    """Also with a narrow last batch, lengths that tp does not divide, and fewer batches in some processes."""
+    job = references.job(case, n_layer=4)
+    config = dataclasses.replace(
+        job.config, sequence_length=15, validation_samples=samples, document_mask=document_mask
+    )
+    job = dataclasses.replace(job, config=config)
+    one = workers.run(1, validated, dataclasses.replace(job, parallel=ParallelConfig(device="cpu")))[0]
+    for rank in workers.run(case.processes, validated, job):
+        assert rank == pytest.approx(one, rel=1e-6)
+    assert one[0] != pytest.approx(one[-2], rel=1e-4)
+
+
+def schedules_kept(job: Job, lengths: list[int]) -> int:
+    """How many schedules, each with buffers of its own, are alive after batches of these lengths."""
+    import gc
+
+    import torch
+    from torch.distributed.pipelining import PipelineStage
+
+    from trainer.loader.batch import Batch
+
+    training = prepare(job)
+    for length in lengths:
+        ids = torch.zeros(4, length, dtype=torch.int64)
+        training.model.forward_backward(iter([Batch(ids, torch.arange(4), ids)]), 1, 4, 1.0)
+    gc.collect()
+    return sum(type(each) is PipelineStage for each in gc.get_objects())
+
+
+def test_rows_of_many_lengths_do_not_leave_buffers_behind(workers: Any, references: References) -> None:
+    job = references.job(Case(pp=2))
+    few, many = (workers.run(2, schedules_kept, job, list(range(2, 2 + number))) for number in (1, 9))
+    assert many == few == [1, 1]

@@ -1,0 +1,97 @@
+"""Tensor parallelism: what of each matrix a process has, and lengths and vocabularies that do not divide."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainer.parallel.cases import Case, References, prepare, trained
+from trainer.config import ParallelConfig
+from trainer.pretrain import Job
+
+
+def references_of(workers: Any, factory: pytest.TempPathFactory, pad_vocab_to: int) -> References:
+    return References(workers, factory.mktemp("tensor"), pad_vocab_to)
+
+
+@pytest.fixture(scope="module")
+def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> References:
+    """With 61 rows of the embedding: 16, 16, 16 and 13 in four processes."""
+    return references_of(workers, tmp_path_factory, 1)
+
+
+def parts(job: Job) -> dict[str, tuple[int, ...]]:
+    from trainer.shards import local
+
+    return {name: tuple(local(weight).shape) for name, weight in prepare(job).model.weights.items()}
+
+
+def test_each_process_has_its_part_of_every_matrix(workers: Any, references: References) -> None:
+    ranks = workers.run(4, parts, references.job(Case(tp=4)))
+    assert [rank["transformer.wte.weight"] for rank in ranks] == [(16, 32)] * 3 + [(13, 32)]
+    for rank in ranks:
+        block = {name.removeprefix("transformer.h.0."): size for name, size in rank.items() if ".h.0." in name}
+        assert block == {
+            "ln_1.weight": (32,),
+            "ln_1.bias": (32,),
+            "attn.qkv.weight": (24, 32),
+            "attn.qkv.bias": (24,),
+            "attn.c_proj.weight": (32, 8),
+            "attn.c_proj.bias": (32,),
+            "ln_2.weight": (32,),
+            "ln_2.bias": (32,),
+            "mlp.c_fc.weight": (32, 32),
+            "mlp.c_fc.bias": (32,),
+            "mlp.c_proj.weight": (32, 32),
+            "mlp.c_proj.bias": (32,),
+        }
+        assert rank["transformer.wpe.weight"] == (32, 32)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(tp=4, dropout=True),
+        Case(tp=4, sequence_parallel=False),
+        Case(tp=2, zero=3),
+        Case(tp=2, zero=1, micro_batch_size=2),
+        Case(tp=2, pp=2, schedule="zbv"),
+        Case(zero=3, dp_replicate=2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("length", [32, 30, 7])
+def test_vocabulary_and_length_need_not_divide(workers: Any, references: References, case: Case, length: int) -> None:
+    """Also where a sample is as long as the model has positions, and padding goes beyond."""
+    job = references.job(case, n_layer=4)
+    job = dataclasses.replace(
+        job,
+        config=dataclasses.replace(job.config, sequence_length=length),
+        model=dataclasses.replace(job.model, n_positions=length),
+    )
+    alone = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
+    one, ranks = workers.run(1, trained, alone)[0], workers.run(case.processes, trained, job)
+    np.testing.assert_allclose(ranks[0]["losses"], one["losses"], rtol=1e-6, atol=0)
+    np.testing.assert_allclose(ranks[0]["norms"], one["norms"], rtol=1e-6, atol=0)
+    for rank in ranks:
+        for name, weight in rank["weights"].items():
+            np.testing.assert_allclose(weight, one["weights"][name], atol=1e-5, rtol=0, err_msg=name)
+
+
+def logits(job: Job) -> Any:
+    import torch
+
+    training = prepare(job)
+    training.model.train(mode=False)
+    (part,) = training.model.parts
+    with torch.no_grad():
+        return part(torch.arange(2 * 16).view(2, 16)).numpy()
+
+
+@pytest.mark.parametrize("case", [Case(tp=4), Case(tp=2, sequence_parallel=False), Case(tp=2, zero=3)], ids=str)
+def test_every_process_has_all_logits(workers: Any, references: References, case: Case) -> None:
+    one = workers.run(1, logits, references.job(Case()))[0]
+    assert one.shape == (2, 16, 61)
+    for rank in workers.run(case.processes, logits, references.job(case)):
+        np.testing.assert_allclose(rank, one, atol=1e-6, rtol=0)

@@ -1,0 +1,178 @@
+"""ZeRO: what each process holds, and that embedding and head stay one on two stages."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainer.parallel.cases import Case, References, prepare, whole
+from trainer.pretrain import Job
+
+Held = dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> References:
+    return References(workers, tmp_path_factory.mktemp("zero"))
+
+
+def sharded_parts(part: Any) -> Iterable[Any]:
+    """FSDP2's bookkeeping of each parameter."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in part.modules():
+        if isinstance(module, FSDPModule):
+            state = module._get_fsdp_state()
+            for group in state._fsdp_param_groups:
+                yield from ((group.modules[0] is not part, each) for each in group.fsdp_params)
+
+
+def size(tensors: Iterable[Any]) -> int:
+    """Bytes of the memory under these tensors, each piece once."""
+    from trainer.shards import local
+
+    storages = [local(tensor.detach()).untyped_storage() for tensor in tensors if tensor is not None]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}.values())
+
+
+def held(training: Any) -> Held:
+    """Bytes that this process holds: its parts, and what ZeRO has put together at the moment."""
+    model = training.model
+    weights = list(model.weights.values())
+    gathered = {True: [], False: []}
+    gradients: list[Any] = []
+    for part in model.parts:
+        for in_block, each in sharded_parts(part):
+            gathered[in_block] += each.all_gather_outputs
+            if hasattr(each, "_unsharded_param"):
+                gradients += [each._unsharded_param.grad, each.unsharded_accumulated_grad]
+    return {
+        "parameters": size(weights),
+        "gradients": size(weight.grad for weight in weights),
+        "optimizer": size(moment for moments in training.optimizer.moments.values() for moment in moments),
+        "whole_blocks": size(gathered[True]),
+        "whole_ends": size(gathered[False]),
+        "whole_gradients": size(gradients),
+    }
+
+
+def memory(job: Job) -> dict[str, Any]:
+    """What a process holds after a step, and in one: before its last pass, or a stage's reduction."""
+    from torch.distributed.pipelining import PipelineStage
+
+    from trainer.loop import train_step
+
+    during: list[Held] = []
+    with pytest.MonkeyPatch.context() as patch:
+        training = prepare(job)
+        reduce, expect = PipelineStage.perform_reduce_grad, training.model.gradients.expect
+
+        def note_and_reduce(stage: Any, *arguments: Any) -> None:
+            during.append(held(training))
+            reduce(stage, *arguments)
+
+        def note_and_expect(*, last: bool) -> None:
+            if last:
+                during.append(held(training))
+            expect(last=last)
+
+        patch.setattr(PipelineStage, "perform_reduce_grad", note_and_reduce)
+        patch.setattr(training.model.gradients, "expect", note_and_expect)
+        train_step(training)
+        del during[:]
+        train_step(training)
+    numbers = sum(weight.numel() for weight in training.model.weights.values())
+    blocks = sum(weight.numel() for name, weight in training.model.weights.items() if ".h." in name)
+    return {"all": 4 * numbers, "blocks": 4 * blocks, "rest": held(training), "during": during}
+
+
+LAYOUTS = {
+    "one_stage": {"micro_batch_size": 2},
+    "1f1b": {"pp": 2, "schedule": "1f1b", "micro_batch_size": 2},
+    "interleaved_1f1b": {"pp": 2, "schedule": "interleaved_1f1b", "micro_batch_size": 1},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_a_process_holds_its_share_and_no_more(workers: Any, references: References, zero: int, layout: str) -> None:
+    """All sizes are even, so that a share is half of everything, to the byte."""
+    case = Case(zero=zero, dp_replicate=1 if zero else 2, **LAYOUTS[layout])
+    for found in workers.run(case.processes, memory, references.job(case)):
+        everything, blocks, rest = found["all"], found["blocks"], found["rest"]
+        share = everything // 2 if zero else everything
+        assert {name: rest[name] for name in ("parameters", "gradients", "optimizer")} == {
+            "parameters": share,
+            "gradients": share,
+            "optimizer": 2 * share,
+        }
+        assert rest["whole_blocks"] == rest["whole_ends"] == rest["whole_gradients"] == 0
+        assert found["during"], "nothing was counted"
+        # A process with two stages reduces one after the other: before the first of them it holds most.
+        first = found["during"][0]
+        assert first["gradients"] == {0: everything, 1: 0, 2: share, 3: share}[zero]
+        assert first["whole_gradients"] == (everything if zero == 1 else 0)
+        assert first["whole_blocks"] == (blocks if zero in (1, 2) else 0)
+        assert first["whole_ends"] == (everything - blocks if zero in (1, 2) else 0)
+        if zero > 1:
+            assert not any(during["whole_gradients"] for during in found["during"])
+        if zero == 3:
+            assert not any(during["whole_blocks"] + during["whole_ends"] for during in found["during"])
+
+
+def tied(job: Job, steps: int) -> dict[str, Any]:
+    """This process's embeddings and heads after some steps, with their moments, and the gradients they had."""
+    from trainer.loop import train_step
+    from trainer.model import HEAD, TIED
+    from trainer.shards import like
+
+    training = prepare(job)
+    before = whole({name: training.model.weights[name] for name in (TIED, HEAD) if name in training.model.weights})
+    for _ in range(steps):
+        train_step(training)
+    found: dict[str, Any] = {"moved": {}}
+    for name, start in before.items():
+        weight = training.model.weights[name]
+        first, second = (like(weight.detach(), moment) for moment in training.optimizer.moments[name])
+        found[name] = whole({"weight": weight, "first": first, "second": second, "gradient": weight.grad})
+        found["moved"][name] = bool((found[name]["weight"] != start).any())
+    return found
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(pp=2, schedule="1f1b"),
+        Case(pp=4, schedule="gpipe", micro_batch_size=2),
+        Case(pp=2, schedule="interleaved_1f1b", dropout=True),
+        Case(pp=2, schedule="zbv"),
+        Case(pp=2, schedule="dualpipev", tp=2),
+        Case(pp=2, schedule="1f1b", tp=2),
+        Case(pp=2, schedule="1f1b", zero=3),
+        Case(pp=2, schedule="zbv", zero=1, offload="all"),
+        Case(pp=2, schedule="looped_bfs", zero=2, offload="optimizer"),
+    ],
+    ids=str,
+)
+def test_embedding_and_head_stay_equal_to_the_bit(workers: Any, references: References, case: Case) -> None:
+    from trainer.model import HEAD, TIED
+
+    ranks = workers.run(case.processes, tied, references.job(case), 4)
+    embeddings = [rank[TIED] for rank in ranks if TIED in rank]
+    heads = [rank[HEAD] for rank in ranks if HEAD in rank]
+    assert embeddings
+    assert heads
+    assert all(moved for rank in ranks for moved in rank["moved"].values())
+    for other in (*embeddings[1:], *heads):
+        for name, values in embeddings[0].items():
+            np.testing.assert_array_equal(other[name], values, err_msg=name)
+
+
+def test_with_one_stage_embedding_and_head_are_one_parameter(workers: Any, references: References) -> None:
+    from trainer.model import HEAD, TIED
+
+    for case in (Case(), Case(tp=2), Case(zero=3)):
+        for rank in workers.run(case.processes, tied, references.job(case), 1):
+            assert TIED in rank
+            assert HEAD not in rank

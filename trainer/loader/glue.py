@@ -1,0 +1,126 @@
+"""GLUE rows -> batches of a classifier, in a deterministic global order.
+
+Shapes: B samples, T positions.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from pipelines.errors import UserError
+from pipelines.tokens import TokenMeta
+from trainer.loader.batch import Batch
+from trainer.loader.order import Ids, shuffled
+
+
+class GlueRows:
+    """One split of a tokenized GLUE task: `glue_tokenize`'s Arrow file."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with pa.memory_map(str(path)) as file:
+                table = pa.ipc.open_file(file).read_all()
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file; run glue_tokenize first") from None
+        except pa.ArrowInvalid as error:
+            raise UserError(f"{path}: not a readable Arrow file ({error}); run glue_tokenize again") from None
+        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        missing = {"input_ids", "label", "index"} - set(table.column_names)
+        missing |= {"tokenizer_sha256", "vocab_size", "end_of_text", "num_labels"} - set(metadata)
+        if missing:
+            raise UserError(f"{path}: lacks {', '.join(sorted(missing))}; run glue_tokenize again")
+        self.path = path
+        self.meta = TokenMeta(metadata["tokenizer_sha256"], int(metadata["vocab_size"]), int(metadata["end_of_text"]))
+        self.num_labels = int(metadata["num_labels"])
+        self.pad = int(metadata.get("pad_token_id", self.meta.vocab_size))
+        """The padding token: one more than the vocabulary has, or end-of-text."""
+        ids = table["input_ids"].combine_chunks()
+        self.tokens: Ids = ids.values.to_numpy().astype(np.int64)
+        self.offsets: Ids = ids.offsets.to_numpy().astype(np.int64)
+        self.lengths: Ids = np.diff(self.offsets)
+        self.labels: np.ndarray[Any, Any] = table["label"].to_numpy()
+        self.indexes: Ids = table["index"].to_numpy()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def check(self, n_positions: int) -> None:
+        """Raise UserError for rows that the model cannot read, or labels that it cannot learn."""
+        if not len(self):
+            raise UserError(f"{self.path}: has no rows; run glue_tokenize on a task with data")
+        if not self.lengths.min():
+            row = int(self.lengths.argmin())
+            raise UserError(f"{self.path}: row {row} has no tokens; run glue_tokenize again")
+        if self.lengths.max() > n_positions:
+            raise UserError(
+                f"{self.path}: row {int(self.lengths.argmax())} has {self.lengths.max()} tokens but the model has "
+                f"{n_positions} positions; tokenize with a shorter limit, or use a model with more positions"
+            )
+        if self.num_labels > 1 and not (self.labels.min() >= 0 and self.labels.max() < self.num_labels):
+            raise UserError(
+                f"{self.path}: labels from {self.labels.min()} to {self.labels.max()}, expected 0 to "
+                f"{self.num_labels - 1}; a split without labels cannot be trained or scored on"
+            )
+
+    def collate(self, elements: Sequence[int], pad: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Token ids (B, T) padded on the right to the longest, place of the last real one (B,), labels (B,)."""
+        lengths = self.lengths[elements]
+        ids = np.full((len(elements), int(lengths.max())), pad, dtype=np.int64)
+        for row, element in enumerate(elements):
+            ids[row, : lengths[row]] = self.tokens[self.offsets[element] : self.offsets[element + 1]]
+        labels = torch.from_numpy(self.labels[elements])
+        return torch.from_numpy(ids), torch.from_numpy(lengths - 1), labels
+
+
+class GlueBatches:
+    """Rows of a GLUE split, shuffled anew in each epoch; an epoch's last, smaller batch is kept."""
+
+    def __init__(self, rows: GlueRows, batch_size: int, pad: int, seed: int) -> None:
+        self.glue = rows
+        self.batch_size = batch_size
+        self.pad = pad
+        self.seed = seed
+
+    @property
+    def samples(self) -> int:
+        """Rows of the split."""
+        return len(self.glue)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch, the last one included."""
+        return -(-len(self.glue) // self.batch_size)
+
+    def places(self, position: int) -> Ids:
+        """At most a batch, never across the end of an epoch."""
+        end = min(position + self.batch_size, (position // len(self.glue) + 1) * len(self.glue))
+        return np.arange(position, end, dtype=np.int64)
+
+    def collate(self, places: Ids) -> Batch:
+        """Ids (B, T), last (B,), labels (B,)."""
+        ids, last, labels = self.glue.collate(self._elements(places), self.pad)
+        return Batch(ids, torch.from_numpy(places), labels, last)
+
+    def names(self, places: Ids) -> list[str]:
+        """The rows by their index in the task's own file."""
+        return [f"row {index}" for index in self.glue.indexes[self._elements(places)].tolist()]
+
+    def describe(self, places: Ids) -> list[str]:
+        """The same: more is not known of a row."""
+        return [f"sample {place}: {name}" for place, name in zip(places.tolist(), self.names(places), strict=True)]
+
+    def terms(self, places: Ids) -> int:
+        """Each row has one label."""
+        return len(places)
+
+    def tokens(self, places: Ids) -> int:
+        """Real tokens, padding not counted."""
+        return int(self.glue.lengths[self._elements(places)].sum())
+
+    def _elements(self, places: Ids) -> list[int]:
+        return shuffled(places, len(self.glue), self.seed).tolist()

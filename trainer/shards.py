@@ -1,0 +1,44 @@
+"""A process's part of a tensor that is split over processes (a DTensor), and of any other: all of it."""
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: Tensor, part: Tensor) -> Tensor:
+    """A tensor whose part here is `part`, split as `tensor` is."""
+    if not isinstance(tensor, DTensor):
+        return part
+    # Not from_local: it would make a copy on the mesh's device of a part that lives in the host's memory.
+    return DTensor(part, tensor._spec, requires_grad=False)  # pyright: ignore
+
+
+def sharded_axes(tensor: Tensor) -> tuple[str, ...]:
+    """Along which axes of the mesh processes have different parts."""
+    if not isinstance(tensor, DTensor):
+        return ()
+    names = tensor.device_mesh.mesh_dim_names or ()
+    return tuple(name for name, kind in zip(names, tensor.placements, strict=True) if not kind.is_replicate())
+
+
+@torch.no_grad()
+def fill(tensor: Tensor, whole: Tensor) -> None:
+    """Copy this process's part of `whole`; rows that `whole` lacks, padding, become 0."""
+    if not isinstance(tensor, DTensor):
+        tensor[: len(whole)] = whole
+        tensor[len(whole) :] = 0
+        return
+    missing = len(tensor) - len(whole)
+    padded = torch.cat((whole, whole.new_zeros(missing, *whole.shape[1:]))) if missing else whole
+    part = local(tensor.detach())
+    for chunk in tensor.__create_chunk_list__():
+        here = padded
+        for dim, (start, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
+            here = here.narrow(dim, start, size)
+        if here.numel():
+            part.copy_(here)
