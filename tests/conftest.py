@@ -1,6 +1,7 @@
 """What all tests share: a pool of worker processes that talk over gloo, started once and used again."""
 
 import contextlib
+import logging
 import os
 import signal
 import tempfile
@@ -25,9 +26,10 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_signals() -> Generator[None]:
-    """A command run inside a test sets handlers for its process, as is its right; the next test has its own again."""
+def own_process() -> Generator[None]:
+    """A command run inside a test sets its process' signals and log, as is its right; the next test has both as new."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    logging.getLogger().setLevel(logging.WARNING)  # before, since a fixture of the module may have run a command
     yield
     for each, handler in before.items():
         signal.signal(each, handler)
@@ -75,8 +77,9 @@ class WorkerPool:
         group: list[tuple[Any, Any]] = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, rank, size, store), daemon=True)
+            process = context.Process(target=_work, args=(ours, theirs, rank, size, store), daemon=True)
             process.start()
+            theirs.close()
             group.append((process, ours))
         self._groups[size] = group
         return group
@@ -94,8 +97,9 @@ class WorkerPool:
         self._folder.cleanup()
 
 
-def _work(connection: Any, rank: int, size: int, store: str) -> None:
+def _work(parents_end: Any, connection: Any, rank: int, size: int, store: str) -> None:
     """A worker: join the group, then answer calls until the connection closes."""
+    parents_end.close()  # held here too, it would never close for this end
     import torch
     import torch.distributed as dist
 

@@ -238,17 +238,27 @@ def test_a_save_in_the_background_writes_what_was_there_and_the_next_one_waits_f
 def save_without_room(root: Path, *, in_background: bool) -> str:
     import resource
 
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    saver = checkpoint.Saver(root, in_background=in_background)
-    try:
-        if in_background:
-            saver.save(4, state(4), RECORD)
-        with pytest.raises(UserError) as error:
-            saver.save(6 if in_background else 4, state(4), RECORD)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        saver.close()
+    write = checkpoint._Writer.write_data
+
+    def write_without_room(self: Any, *arguments: Any) -> Any:
+        # Only now: the limit counts for every file of the process, the store through which the processes met included.
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        try:
+            return write(self, *arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint._Writer, "write_data", write_without_room)
+        saver = checkpoint.Saver(root, in_background=in_background)
+        try:
+            if in_background:
+                saver.save(4, state(4), RECORD)
+            with pytest.raises(UserError) as error:
+                saver.save(6 if in_background else 4, state(4), RECORD)
+        finally:
+            saver.close()
     return str(error.value)
 
 
