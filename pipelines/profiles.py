@@ -79,7 +79,17 @@ class LabelsConfig:
     """The chosen layout."""
 
 
-GROUPS: dict[str, type] = {"corpus": CorpusConfig, "glue": GlueConfig, "labels": LabelsConfig}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseConfig:
+    """Group `base`: what fine-tuning starts from."""
+
+    model: str = ""
+    """The run's own export, or a folder with another GPT-2 or with checkpoints."""
+    contamination: str = ""
+    """Which rows of the tasks its corpus held (an empty file when that is not known)."""
+
+
+GROUPS: dict[str, type] = {"corpus": CorpusConfig, "glue": GlueConfig, "base": BaseConfig, "labels": LabelsConfig}
 PLAIN = {"profile", "overrides", "run", "seed"}
 CONFIGS = Path("configs")
 REQUIRED = "REQUIRED"

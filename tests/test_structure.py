@@ -223,6 +223,7 @@ def test_every_choice_of_every_group_composes(choice: str) -> None:
     group, _, name = choice.partition("=")
     corpus = TEST_PATHS.get(name, []) if group == "corpus" else []
     others = [path for path in TEST_PATHS["local"] if not path.startswith("corpus.")]
+    others += ["base.model=inputs/model"] if choice == "base=huggingface" else []
     compose("sample", [choice, *corpus, *others])
 
 

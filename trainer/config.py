@@ -265,6 +265,8 @@ class FinetuneConfig(WatchConfig):
 
     seed: NonNegative = 42
     """Seed of the new head's weights, row order and dropout."""
+    seeds: Count = 1
+    """Fine-tunings, one after the other, with this seed and those after it: mean, spread, and the best one's model."""
     epochs: NonNegative = 3
     """Passes over the training rows; each epoch's last, smaller batch is kept. 0: as steps says."""
     steps: NonNegative = 0
@@ -310,7 +312,7 @@ class FinetuneConfig(WatchConfig):
     def identity(self) -> dict[str, Any]:
         """All that shapes the weights or the curve; what is younger than the first runs only where it is given."""
         younger = [name for name in ("steps", "warmup_steps") if not getattr(self, name)]
-        return _without(self, "micro_batch_size", "checkpoint_every", "async_save", *WATCHING, *younger)
+        return _without(self, "seeds", "micro_batch_size", "checkpoint_every", "async_save", *WATCHING, *younger)
 
     def in_steps(self, steps_per_epoch: int) -> "FinetuneConfig":
         """The same run with length and warm-up in steps."""

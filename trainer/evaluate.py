@@ -36,7 +36,7 @@ def evaluate(
     from trainer.validation import language_score
 
     stream = TokenStream(val.path)
-    require_same_tokenizer(export.path, stream.meta.tokenizer_sha256, val.path)
+    require_same_tokenizer(export.path, stream.meta, val.path)
     set_arithmetic(exact=True, threads=1)
     model, tokenizer = open_model(export.path, parallel.device)
     length = config.sequence_length or model.shape.n_positions

@@ -14,6 +14,7 @@ from pipelines.command import Output, Source
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.tokens import TokenMeta
 from trainer.records import newest_checkpoint, read_record
 
 if TYPE_CHECKING:
@@ -27,18 +28,23 @@ SHAPED_BY = ("safetensors", "tokenizers")
 
 def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -> dict[str, Any]:
     """Convert the newest checkpoint; the tokenizer has to be the one that made the training tokens."""
+    facts = write_folder(newest_checkpoint(pretrain.path), tokenizer.path, output.folder)
+    run.adopt(output, Counts(1, 1))
+    return facts
+
+
+def write_folder(checkpoint: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
+    """A checkpoint of any layout and its tokenizer as a Hugging Face folder; returns its step and size."""
     from trainer import huggingface
 
-    folder = newest_checkpoint(pretrain.path)
-    record = read_record(folder)
-    huggingface.require_same_tokenizer(tokenizer.path, record["tokenizer"]["tokenizer_sha256"], pretrain.path)
-    shape, weights = read_checkpoint(folder, record)
-    end = record["tokenizer"]["end_of_text"]
-    ends = {"bos_token_id": end, "eos_token_id": end}
-    huggingface.save_folder(output.folder, shape, weights, ends)
-    store.write_json(output.folder / "generation_config.json", ends)
-    huggingface.save_tokenizer(tokenizer.path, output.folder, shape.n_positions)
-    run.adopt(output, Counts(1, 1))
+    record = read_record(checkpoint)
+    meta = TokenMeta(**record["tokenizer"])
+    huggingface.require_same_tokenizer(tokenizer, meta, checkpoint)
+    shape, weights = read_checkpoint(checkpoint, record)
+    ends = {"bos_token_id": meta.end_of_text, "eos_token_id": meta.end_of_text}
+    huggingface.save_folder(folder, shape, weights, ends)
+    store.write_json(folder / "generation_config.json", ends)
+    huggingface.save_tokenizer(tokenizer, folder, shape.n_positions)
     return {"step": record["step"], "parameters": sum(weight.numel() for weight in weights.values())}
 
 

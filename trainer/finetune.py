@@ -1,9 +1,13 @@
-"""Stage `finetune`: the exported model as a classifier, fine-tuned on one GLUE task.
+"""Stage `finetune`: a GPT-2 as a classifier, fine-tuned on one GLUE task, once or with several seeds.
 
-Hugging Face folder + tokenized task -> model/ (a Hugging Face folder), scores.json, predictions.jsonl,
+Hugging Face folder, or checkpoint, + tokenized task -> model/ (a Hugging Face folder), scores.json, predictions.jsonl,
 curve.csv, epochs.csv
 
     python -m trainer.finetune mrpc export/ glue_tokenize/mrpc finetune/mrpc --contamination contamination/
+    python -m trainer.finetune mrpc pretrain/ glue_tokenize/mrpc finetune/mrpc --tokenizer tokenizer/ --seeds 5
+
+With several seeds each has a folder of its own (seed-1234/), scores.json holds means and standard deviations, seeds.csv
+every score, and model/ is that of the best seed.
 
 A padding token is added (id = old vocabulary size), unless glue_tokenize chose end-of-text for it; the last real token
 of a row is classified, and the validation rows are scored, each once. With a contamination folder two subsets are
@@ -12,6 +16,7 @@ those that none of the documents holds that it kept, from which the training cor
 """
 
 import dataclasses
+import gc
 import json
 import logging
 from dataclasses import dataclass
@@ -25,6 +30,7 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer import launch
+from trainer.base_model import BaseModel, open_base_model
 from trainer.config import (
     FinetuneConfig,
     ParallelConfig,
@@ -37,7 +43,8 @@ from trainer.config import (
 )
 from trainer.glue_scores import predict, score
 from trainer.process import Process
-from trainer.records import newest_checkpoint, summary
+from trainer.records import newest_checkpoint, read_record, summary
+from trainer.seed_runs import best_seed, seed_name, write_spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     from trainer.loader.batch import Batch
     from trainer.loader.glue import GlueRows
     from trainer.loop import Training
+    from trainer.parallel.mesh import Mesh
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +70,9 @@ class Job:
     config: FinetuneConfig
     parallel: ParallelConfig
     task: str
-    export: Path
+    base: BaseModel
     glue: Path
     scratch: Path
-    output: Path
     watch: Path | None = None
     """Folder for what is only looked at; None: nothing is."""
 
@@ -79,41 +86,72 @@ class Job:
         """The validation splits: one, or mnli's matched and mismatched."""
         return sorted(self.glue.glob("validation*.arrow"))
 
+    @property
+    def runs(self) -> "dict[int, Job]":
+        """Seed -> the job with this seed alone; more than one seed have a folder each in scratch."""
+        config = self.config
+        if config.seeds == 1:
+            return {config.seed: self}
+        return {
+            seed: dataclasses.replace(
+                self,
+                config=dataclasses.replace(config, seed=seed, seeds=1),
+                scratch=self.scratch / seed_name(seed),
+                watch=self.watch and self.watch / seed_name(seed),
+            )
+            for seed in range(config.seed, config.seed + config.seeds)
+        }
+
 
 def finetune(
     config: FinetuneConfig,
     parallel: ParallelConfig,
     run: StageRun,
     task: str,
-    export: Source,
+    base: Source,
     glue: Source,
     contamination: Source | None,
+    tokenizer: Source | None,
     output: Output,
 ) -> dict[str, Any]:
     """Train in processes, then score what they predicted."""
-    check_layout(config, parallel, export.path)
+    from trainer.loader.glue import GlueRows
+
+    rows = GlueRows(glue.path / "train.arrow")
+    # With receipts scratch stays after an error too, as the checkpoints in it must.
+    (run.scratch / "receipts").mkdir(exist_ok=True)
     job = Job(
         config=config,
         parallel=parallel,
         task=task,
-        export=export.path,
+        base=open_base_model(base.path, tokenizer and tokenizer.path, rows.meta, glue.path, run.scratch),
         glue=glue.path,
         scratch=run.scratch,
-        output=output.folder,
         watch=output.final.with_name(f"{output.final.name}.watch"),
     )
+    check_layout(config, parallel, job.base.folder)
     if not job.splits:
         raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
-    store.remove(output.folder)
-    # With receipts scratch stays after an error too, as the checkpoints in it must.
-    (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
-    run.provenance["segments"] = store.read_json(run.scratch / "segments.json")
-    scores = score_splits(task, trained.pop("predictions"), contamination, output.folder)
-    for name in ("curve.csv", "epochs.csv"):
-        store.link_or_copy(run.scratch / name, output.folder / name)
-    run.adopt(output, Counts(trained["rows"], trained["rows"], totals={"tokens": trained["tokens"]}))
-    return {**trained, **scores, **summary(run.scratch / "curve.csv")}
+    store.remove(output.folder)
+    found: dict[int, dict[str, Any]] = {}
+    for seed, own in job.runs.items():
+        folder = output.folder if config.seeds == 1 else output.folder / seed_name(seed)
+        predictions = trained[seed].pop("predictions")
+        found[seed] = {**trained[seed], "scores": score_splits(task, predictions, contamination, folder)}
+        found[seed] |= summary(own.scratch / "curve.csv")
+        for name in ("curve.csv", "epochs.csv"):
+            store.link_or_copy(own.scratch / name, folder / name)
+    best = best_seed(task, {seed: each["scores"] for seed, each in found.items()})
+    save_model(job.runs[best], rows, output.folder / "model")
+    segments = {seed: store.read_json(own.scratch / "segments.json") for seed, own in job.runs.items()}
+    run.provenance["segments"] = segments[best] if config.seeds == 1 else segments
+    if config.seeds == 1:
+        stats = {**found[best], **found[best].pop("scores")}
+    else:
+        stats = write_spread(found, best, output.folder)
+    run.adopt(output, Counts(len(rows), len(rows), totals={"tokens": sum(each["tokens"] for each in found.values())}))
+    return stats
 
 
 def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
@@ -134,8 +172,19 @@ def rows_per_pass(config: FinetuneConfig, parallel: ParallelConfig, processes: i
     return micro_batch(parallel, "finetune", share, config.micro_batch_size)
 
 
-def train_in_process(process: Process, job: Job) -> dict[str, Any]:
-    """One process's part: train, predict the validation rows, and save the model once."""
+def train_in_process(process: Process, job: Job) -> dict[int, dict[str, Any]]:
+    """One process's part, for each seed in turn: train, and predict the validation rows."""
+    from trainer.parallel.mesh import Mesh
+
+    mesh, found = Mesh(job.parallel, process.device), dict[int, dict[str, Any]]()
+    for seed, own in job.runs.items():
+        found[seed] = train_once(process, mesh, own)
+        gc.collect()  # a run's parts know each other: its memory is wanted for the next one
+    return found
+
+
+def train_once(process: Process, mesh: "Mesh", job: Job) -> dict[str, Any]:
+    """Train with one seed, or what is left of it, and predict the validation rows."""
     from trainer import hooks
     from trainer.loader.glue import GlueRows
     from trainer.loop import train
@@ -143,7 +192,7 @@ def train_in_process(process: Process, job: Job) -> dict[str, Any]:
 
     config = job.config
     rows = GlueRows(job.glue / "train.arrow")
-    training = prepare(process, job, rows)
+    training = prepare(process, mesh, job, rows)
     training.watch = job.watch
     around = [
         hooks.Curve(job.scratch / "curve.csv"),
@@ -154,20 +203,17 @@ def train_in_process(process: Process, job: Job) -> dict[str, Any]:
         *watching("finetune", config, job.parallel, job.watch),
     ]
     train(training, around)
-    predictions = {path.stem: predict_split(training, path, rows) for path in job.splits}
-    if training.mesh.is_first:
-        save_model(training, job, rows)
     return {
         "rows": len(rows),
         "steps": training.step,
         "tokens": training.tokens,
         "num_labels": rows.num_labels,
-        "predictions": predictions,
+        "predictions": {path.stem: predict_split(training, path, rows) for path in job.splits},
     }
 
 
-def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
-    """The classifier as it stands: the run's own newest checkpoint, else the exported weights and a new head."""
+def prepare(process: Process, mesh: "Mesh", job: Job, rows: "GlueRows") -> "Training":
+    """The classifier as it stands: the run's own newest checkpoint, else the base model's weights and a new head."""
     from trainer import huggingface
     from trainer.loader.glue import GlueBatches
     from trainer.loop import assemble
@@ -175,8 +221,7 @@ def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
     from trainer.optimizer import Recipe
 
     config = job.config
-    shape = huggingface.read_architecture(job.export)
-    huggingface.require_same_tokenizer(job.export, rows.meta.tokenizer_sha256, job.glue)
+    shape = job.base.shape
     rows.check(shape.n_positions)
     classifier = dataclasses.replace(
         shape,
@@ -191,6 +236,7 @@ def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
     check_watched_steps("finetune", config, run.steps)
     training = assemble(
         process,
+        mesh,
         lambda stage: Classifier(classifier, stage),
         classifier,
         Recipe.of(config, run.steps, run.warmup_steps),
@@ -201,11 +247,15 @@ def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
         micro_batch_size=rows_per_pass(config, job.parallel, process.place.size),
     )
     if training.mesh.is_first:
-        logger.info("finetune %s: %d steps, %d of them warm-up", job.task, run.steps, run.warmup_steps)
+        logger.info(
+            "finetune %s: %d steps, %d of them warm-up, seed %d", job.task, run.steps, run.warmup_steps, config.seed
+        )
     if not training.resume(job.checkpoints):
-        weights = huggingface.read_weights(job.export)
+        weights = huggingface.read_weights(job.base.folder)
         body = {name: weight for name, weight in training.model.weights.items() if name != "score.weight"}
-        huggingface.fill(body, weights, job.export)  # the padding token's row becomes 0, the head stays as it was made
+        huggingface.fill(
+            body, weights, job.base.folder
+        )  # the padding token's row becomes 0, the head stays as it was made
     return training
 
 
@@ -257,15 +307,16 @@ def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str
     return found
 
 
-def save_model(training: "Training", job: Job, rows: "GlueRows") -> None:
+def save_model(job: Job, rows: "GlueRows", folder: Path) -> None:
     """The fine-tuned model, whole from its last checkpoint, and its tokenizer as a Hugging Face folder."""
     from trainer import huggingface
     from trainer.checkpoint import load, model_tensors
-    from trainer.model import Classifier
+    from trainer.model import Architecture, Classifier
 
-    shape = training.model.shape
+    checkpoint = newest_checkpoint(job.checkpoints)
+    shape = Architecture(**read_record(checkpoint)["model"])
     weights = {name: weight.detach() for name, weight in Classifier(shape).named_parameters()}
-    load(newest_checkpoint(job.checkpoints), model_tensors(weights, shape.vocab_size), alone=True)
+    load(checkpoint, model_tensors(weights, shape.vocab_size), alone=True)
     end = rows.meta.end_of_text
     labels = {str(i): f"LABEL_{i}" for i in range(shape.num_labels)}
     settings = {
@@ -276,10 +327,9 @@ def save_model(training: "Training", job: Job, rows: "GlueRows") -> None:
         "label2id": {label: int(i) for i, label in labels.items()},
         "problem_type": "regression" if shape.num_labels == 1 else "single_label_classification",
     }
-    folder = job.output / "model"
     huggingface.save_folder(folder, shape, weights, settings)
     padding = "added" if rows.pad >= rows.meta.vocab_size else "end_of_text"
-    huggingface.save_tokenizer(job.export, folder, shape.n_positions, padding=padding)
+    huggingface.save_tokenizer(job.base.tokenizer, folder, shape.n_positions, padding=padding)
 
 
 def score_splits(

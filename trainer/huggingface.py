@@ -5,6 +5,7 @@ transformers keeps matrices as (in, out) where ours are (out, in), and query, ke
 folders are written and read without importing transformers, from safetensors only (never a pickle).
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from pipelines import store
 from pipelines.errors import UserError
+from pipelines.tokens import TokenMeta
 from trainer import shards
 from trainer.model import TIED, Architecture, canonical
 
@@ -180,15 +182,32 @@ def save_tokenizer(
     store.write_json(folder / TOKENIZER_CONFIG, config | pad)
 
 
-def require_same_tokenizer(folder: Path, sha256: str, other: Path) -> None:
-    """Raise UserError unless the tokenizer in `folder` is the one that made `other`."""
+def require_same_tokenizer(folder: Path, meta: TokenMeta, other: Path) -> None:
+    """Raise UserError unless the tokenizer in `folder` is the one that made `other`, which `meta` names."""
     path = folder / TOKENIZER
     if not path.exists():
-        raise UserError(f"{folder}: has no {TOKENIZER}; export the model with its tokenizer")
-    if store.sha256(path) != sha256:
+        raise UserError(f"{folder}: has no {TOKENIZER}; add the one that made {other}, or name its folder")
+    if meta.tokenizer_sha256 not in (store.sha256(path), _rewritten_sha256(path, meta.end_of_text)):
         raise UserError(
             f"{path}: not the tokenizer that made {other}; use one tokenizer for both, and tokenize or export again"
         )
+
+
+def _rewritten_sha256(path: Path, end_of_text: int) -> str | None:
+    """Of the same tokenizer as the stage `tokenizer` writes it: the files of the Hub have another layout."""
+    from tokenizers import AddedToken, Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 (tokenizers raises nothing narrower)
+        raise UserError(f"{path}: not a readable tokenizer ({error}); get or export it again") from None
+    token = tokenizer.id_to_token(end_of_text)
+    if token is None:
+        return None
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest()
 
 
 def end_of_text_id(folder: Path) -> int:

@@ -138,6 +138,7 @@ class Training:
 
 def assemble(
     process: Process,
+    mesh: Mesh,
     build: Callable[[Stage | None], GPT2],
     shape: Architecture,
     recipe: Recipe,
@@ -150,7 +151,7 @@ def assemble(
     compile_blocks: bool = False,
 ) -> Training:
     """Build, parallelize and initialise a model, and put everything about its training together."""
-    mesh, size = Mesh(parallel, process.device), micro_batch_size
+    size = micro_batch_size
     dtype = compute_dtype(config.precision, process.device)
     model = parallelize(build, shape, mesh, parallel, compute_dtype=dtype, compile_blocks=compile_blocks)
     model.initialise(config.seed)

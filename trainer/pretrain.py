@@ -230,6 +230,7 @@ def prepare(process: Process, job: Job) -> "Training":
     from trainer.loop import assemble
     from trainer.model import Architecture, LanguageModel
     from trainer.optimizer import Recipe
+    from trainer.parallel.mesh import Mesh
 
     config = job.config
     batches = job.batches()
@@ -237,6 +238,7 @@ def prepare(process: Process, job: Job) -> "Training":
     share = check_batch("pretrain", config.global_batch_size, data_ranks(job.parallel, process.place.size))
     training = assemble(
         process,
+        Mesh(job.parallel, process.device),
         lambda stage: LanguageModel(shape, stage),
         shape,
         Recipe.of(config, config.steps, config.warmup_steps),

@@ -15,6 +15,7 @@ from pipelines.stage import run_command
 from tests.trainer import small
 from tests.trainer.small import Road
 from tests.trainer.test_loop import process
+from trainer.base_model import BaseModel
 from trainer.config import FinetuneConfig
 from trainer.finetune import Job, score_splits
 from trainer.records import checkpoints, read_curve
@@ -35,10 +36,9 @@ def job(road: Road, glue: Path, folder: Path, **changes: Any) -> Job:
         config=config,
         parallel=small.ONE,
         task="toy",
-        export=road.export,
+        base=BaseModel(folder=road.export, tokenizer=road.export),
         glue=glue,
         scratch=folder / "scratch",
-        output=folder / "output",
     )
 
 
@@ -47,9 +47,10 @@ def ours(job: Job, steps: int) -> dict[str, Any]:
     from trainer.finetune import prepare
     from trainer.loader.glue import GlueRows
     from trainer.loop import train_step
+    from trainer.parallel.mesh import Mesh
 
     job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
-    training = prepare(process(), job, GlueRows(job.glue / "train.arrow"))
+    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), job, GlueRows(job.glue / "train.arrow"))
     head = training.model.weights["score.weight"].detach().numpy().copy()
     reports = [train_step(training) for _ in range(steps)]
     weights = {name: weight.detach().numpy().copy() for name, weight in training.model.weights.items()}
@@ -63,7 +64,7 @@ def plain_transformers(job: Job, head: Any, steps: int) -> list[float]:
 
     from trainer.loader.glue import GlueBatches, GlueRows
 
-    model = GPT2ForSequenceClassification.from_pretrained(job.export, num_labels=2)
+    model = GPT2ForSequenceClassification.from_pretrained(job.base.folder, num_labels=2)
     model.resize_token_embeddings(model.config.vocab_size + 1, mean_resizing=False)
     model.config.pad_token_id = model.config.vocab_size - 1
     with torch.no_grad():
@@ -135,6 +136,7 @@ def trained(job: Job, stop_after: int | None) -> dict[str, Any]:
     from trainer.finetune import prepare
     from trainer.loader.glue import GlueRows
     from trainer.loop import train
+    from trainer.parallel.mesh import Mesh
     from trainer.process import Stopped
 
     class Stop(hooks.Hook):
@@ -142,7 +144,7 @@ def trained(job: Job, stop_after: int | None) -> dict[str, Any]:
             training.stop.requested = training.stop.requested or report.step == stop_after
 
     job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
-    training = prepare(process(), job, GlueRows(job.glue / "train.arrow"))
+    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), job, GlueRows(job.glue / "train.arrow"))
     around = [hooks.Curve(job.scratch / "curve.csv"), hooks.Checkpoints(job.scratch / "checkpoints", 1), Stop()]
     with contextlib.suppress(Stopped):
         train(training, around)

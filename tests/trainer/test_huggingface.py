@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines import store
 from pipelines.errors import UserError
-from tests.trainer.small import MODEL, initialise, write_tokenizer
+from tests.trainer.small import MODEL, initialise, token_meta, write_tokenizer
 from trainer.huggingface import (
     fill,
     from_huggingface,
@@ -187,12 +186,28 @@ def test_the_tokenizer_is_copied_to_the_byte_or_gets_a_padding_token(tmp_path: P
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    source = write_tokenizer(tmp_path / "tokenizer")
-    require_same_tokenizer(source, store.sha256(source / "tokenizer.json"), Path("shards"))
-    with pytest.raises(UserError, match="not the tokenizer that made shards"):
-        require_same_tokenizer(source, "0" * 64, Path("shards"))
+    source, other = write_tokenizer(tmp_path / "tokenizer"), write_tokenizer(tmp_path / "other", 290)
+    meta = token_meta(source)
+    require_same_tokenizer(source, meta, Path("shards"))
+    for wrong in (token_meta(other), dataclasses.replace(meta, tokenizer_sha256="0" * 64)):
+        with pytest.raises(UserError, match="not the tokenizer that made shards"):
+            require_same_tokenizer(source, wrong, Path("shards"))
     with pytest.raises(UserError, match=r"has no tokenizer.json"):
-        require_same_tokenizer(tmp_path, "0" * 64, Path("shards"))
+        require_same_tokenizer(tmp_path, meta, Path("shards"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(UserError, match=r"tokenizer.json: not a readable tokenizer"):
+        require_same_tokenizer(tmp_path / "broken", meta, Path("shards"))
+
+
+def test_the_same_tokenizer_in_the_layout_of_the_hub_is_known(tmp_path: Path) -> None:
+    """Compact JSON, a limit on the length, end-of-text under another flag: the stage `tokenizer` writes none of it."""
+    source, theirs = write_tokenizer(tmp_path / "tokenizer"), tmp_path / "theirs"
+    theirs.mkdir()
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["truncation"] = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
+    require_same_tokenizer(theirs, token_meta(source), Path("shards"))
 
 
 def test_an_exported_tokenizer_keeps_the_name_of_its_end_of_text(tmp_path: Path) -> None:

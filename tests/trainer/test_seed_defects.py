@@ -30,6 +30,7 @@ from tests.trainer.test_finetune import finetune
 from tests.trainer.test_loop import process
 from tests.trainer.test_process import SRUN
 from trainer import metrics
+from trainer.base_model import BaseModel
 from trainer.config import FinetuneConfig, ModelConfig, ParallelConfig, PretrainConfig, check_pretrain
 from trainer.finetune import Job
 from trainer.model import Architecture, Classifier, LanguageModel
@@ -60,10 +61,9 @@ def fine_tuning(road: Road, glue: Path, folder: Path, parallel: ParallelConfig) 
         config=config,
         parallel=parallel,
         task="toy",
-        export=road.export,
+        base=BaseModel(folder=road.export, tokenizer=road.export),
         glue=glue,
         scratch=folder / "scratch",
-        output=folder / "output",
     )
 
 
@@ -73,9 +73,10 @@ def tuned(job: Job, steps: int) -> dict[str, Any]:
     from trainer.finetune import prepare as prepare_tuning
     from trainer.loader.glue import GlueRows
     from trainer.loop import train_step
+    from trainer.parallel.mesh import Mesh
 
     rows = GlueRows(job.glue / "train.arrow")
-    training = prepare_tuning(process(), job, rows)
+    training = prepare_tuning(process(), Mesh(job.parallel, torch.device("cpu")), job, rows)
     reports = [train_step(training) for _ in range(steps)]
     predicted = predict_split(training, job.glue / "validation.arrow", rows)
     return {"rates": [r.lr for r in reports], "losses": [r.loss for r in reports], "predicted": predicted}

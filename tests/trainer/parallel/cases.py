@@ -227,6 +227,7 @@ def prepare(job: Job) -> Any:
     from trainer.loop import assemble
     from trainer.model import Architecture, LanguageModel
     from trainer.optimizer import Recipe
+    from trainer.parallel.mesh import Mesh
 
     here, config, batches = process(), job.config, job.batches()
     shape = Architecture.of(job.model, batches.meta.vocab_size)
@@ -236,6 +237,7 @@ def prepare(job: Job) -> Any:
     with boxes, mock.patch("trainer.parallel.zero.dist.new_group", lambda ranks: _group(tuple(ranks))):
         return assemble(
             here,
+            Mesh(job.parallel, here.device),
             lambda stage: LanguageModel(shape, stage),
             shape,
             Recipe.of(config, config.steps, config.warmup_steps),

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.trainer import small
 from tests.trainer.parallel.cases import Case, merged, whole_weights
 from tests.trainer.test_loop import process
+from trainer.base_model import BaseModel
 from trainer.config import FinetuneConfig, ParallelConfig
 from trainer.finetune import Job
 
@@ -45,9 +47,10 @@ def fine_tuned(job: Job) -> dict[str, Any]:
     from trainer.finetune import predict_split, prepare
     from trainer.loader.glue import GlueRows
     from trainer.loop import train_step
+    from trainer.parallel.mesh import Mesh
 
     rows = GlueRows(job.glue / "train.arrow")
-    training = prepare(process(), job, rows)
+    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), job, rows)
     reports = []
     while not training.finished:
         reports.append(train_step(training))
@@ -136,8 +139,7 @@ def fine_tuning(tokenizer: Path, exported: Path, scratch: Path, rows: int, case:
         config=dataclasses.replace(RECIPE, micro_batch_size=case.micro_batch_size),
         parallel=case.parallel,
         task="toy",
-        export=exported,
+        base=BaseModel(folder=exported, tokenizer=exported),
         glue=glue,
         scratch=scratch / "scratch",
-        output=scratch / "output",
     )

@@ -1,0 +1,71 @@
+"""What fine-tuning starts from: folders of any GPT-2, checkpoints of any layout, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.errors import UserError
+from tests.trainer import small
+from tests.trainer.small import Road
+from trainer.base_model import open_base_model
+from trainer.huggingface import read_weights
+from trainer.records import newest_checkpoint
+
+
+@pytest.mark.parametrize("which", ["export", "newest", "one"])
+def test_an_export_and_a_checkpoint_are_the_same_start(road: Road, tmp_path: Path, which: str) -> None:
+    """The checkpoint was written by two processes; the folder of all of them means its newest one."""
+    meta = small.token_meta(road.tokenizer)
+    base = {"export": road.export, "newest": road.pretrain, "one": newest_checkpoint(road.pretrain)}[which]
+    tokenizer = None if which == "export" else road.tokenizer
+    found = open_base_model(base, tokenizer, meta, Path("rows"), tmp_path)
+    assert found.shape == open_base_model(road.export, None, meta, Path("rows"), tmp_path).shape
+    expected = read_weights(road.export)
+    for name, weight in read_weights(found.folder).items():
+        assert torch.equal(weight, expected[name]), name
+    assert (found.tokenizer / "tokenizer.json").read_bytes() == (road.tokenizer / "tokenizer.json").read_bytes()
+
+
+def test_a_checkpoint_is_converted_once_and_never_half(
+    road: Road, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta, arguments = small.token_meta(road.tokenizer), (Path("rows"), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.huggingface.save_tokenizer", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            open_base_model(road.pretrain, road.tokenizer, meta, *arguments)
+    assert not (tmp_path / "base").exists()
+    folder = open_base_model(road.pretrain, road.tokenizer, meta, *arguments).folder
+    monkeypatch.setattr("trainer.export.write_folder", lambda *_: pytest.fail("it was converted again"))
+    assert open_base_model(road.pretrain, road.tokenizer, meta, *arguments).folder == folder
+
+
+def test_a_model_of_the_hub_may_have_no_tokenizer_or_only_a_vocabulary(road: Road, tmp_path: Path) -> None:
+    meta, base = small.token_meta(road.tokenizer), shutil.copytree(road.export, tmp_path / "gpt2")
+    (base / "tokenizer.json").unlink()
+    assert open_base_model(base, road.tokenizer, meta, Path("rows"), tmp_path).tokenizer == road.tokenizer
+    vocabulary = json.loads((road.tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
+    vocabulary["<|endoftext|>"] = meta.end_of_text
+    (base / "vocab.json").write_text(json.dumps(vocabulary))
+    assert open_base_model(base, road.tokenizer, meta, Path("rows"), tmp_path).folder == base
+    vocabulary["<|endoftext|>"], vocabulary["a"] = vocabulary["a"], vocabulary["<|endoftext|>"]
+    (base / "vocab.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(UserError, match=r"gpt2: its vocabulary is not that of .*tokenizer, which made rows"):
+        open_base_model(base, road.tokenizer, meta, Path("rows"), tmp_path)
+
+
+def test_what_is_no_model_or_lacks_its_tokenizer_is_said(road: Road, tmp_path: Path) -> None:
+    meta = small.token_meta(road.tokenizer)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty: neither a Hugging Face folder \(config.json\) nor one with checkp"):
+        open_base_model(tmp_path / "empty", None, meta, Path("rows"), tmp_path)
+    with pytest.raises(UserError, match=r"a checkpoint has no tokenizer; name its folder with --tokenizer"):
+        open_base_model(road.pretrain, None, meta, Path("rows"), tmp_path)
+    other = small.write_tokenizer(tmp_path / "other", 290)
+    with pytest.raises(UserError, match=r"other/tokenizer.json: not the tokenizer that made"):
+        open_base_model(road.pretrain, other, meta, Path("rows"), tmp_path)
+    with pytest.raises(UserError, match=r"export/tokenizer.json: not the tokenizer that made rows"):
+        open_base_model(road.export, None, small.token_meta(other), Path("rows"), tmp_path)

@@ -1,0 +1,81 @@
+"""What fine-tuning starts from: a Hugging Face folder of a GPT-2, or a checkpoint of any layout, and its tokenizer.
+
+A checkpoint is written into scratch as the folder that `export` would make of it, so that there is one way to begin.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines import store
+from pipelines.errors import UserError
+from pipelines.tokens import TokenMeta
+from trainer.records import checkpoints
+
+if TYPE_CHECKING:
+    from trainer.model import Architecture
+
+CONFIG = "config.json"
+VOCABULARY = "vocab.json"
+"""GPT-2's tokens in a Hugging Face folder without a tokenizer.json."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseModel:
+    """A folder with a model and one with its tokenizer, often the same."""
+
+    folder: Path
+    tokenizer: Path
+
+    @property
+    def shape(self) -> "Architecture":
+        """The model's sizes; UserError when it is none that the trainer can compute."""
+        from trainer import huggingface
+
+        return huggingface.read_architecture(self.folder)
+
+
+def open_base_model(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: Path, scratch: Path) -> BaseModel:
+    """The model at `base`, which has to read the tokens of `rows`, made with the tokenizer that `meta` names.
+
+    Raises UserError when there is no model, its tokenizer is missing, or it is another one.
+    """
+    from trainer import huggingface
+
+    if not (base / CONFIG).exists():
+        return _from_checkpoint(base, tokenizer, meta, rows, scratch)
+    huggingface.require_same_tokenizer(tokenizer or base, meta, rows)
+    if tokenizer and (theirs := _vocabulary(base)) is not None and theirs != _vocabulary(tokenizer):
+        raise UserError(f"{base}: its vocabulary is not that of {tokenizer}, which made {rows}; use one for both")
+    return BaseModel(folder=base, tokenizer=tokenizer or base)
+
+
+def _from_checkpoint(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: Path, scratch: Path) -> BaseModel:
+    from trainer.export import newest_checkpoint, write_folder
+
+    if not (base.name.startswith("step-") or checkpoints(base)):
+        raise UserError(f"{base}: neither a Hugging Face folder ({CONFIG}) nor one with checkpoints (step-*)")
+    checkpoint = newest_checkpoint(base)
+    if tokenizer is None:
+        raise UserError(f"{checkpoint}: a checkpoint has no tokenizer; name its folder with --tokenizer")
+    folder = scratch / "base"
+    if not (folder / CONFIG).exists():
+        unfinished = scratch / "base.unfinished"
+        store.remove(unfinished)
+        write_folder(checkpoint, tokenizer, unfinished)
+        store.rename(unfinished, folder)
+    from trainer import huggingface
+
+    huggingface.require_same_tokenizer(folder, meta, rows)
+    return BaseModel(folder=folder, tokenizer=folder)
+
+
+def _vocabulary(folder: Path) -> dict[str, Any] | None:
+    """Token -> id; None where the folder has no tokenizer of its own."""
+    from tokenizers import Tokenizer
+
+    from trainer.huggingface import TOKENIZER
+
+    if (folder / TOKENIZER).exists():
+        return Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab()
+    return store.read_json(folder / VOCABULARY) if (folder / VOCABULARY).exists() else None
