@@ -1,0 +1,61 @@
+"""The picture of several runs: which panels, which names, whose lines, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from trainer.curves import draw_curves, main, panels, read_run, short_names
+
+PRETRAINED = "step,loss,lr,grad_norm,tokens,val_loss\n0,,,,0,5.5\n1,5.4,0.1,1,8,\n2,5.2,0.1,1,16,5.3\n"
+TUNED = "step,loss,lr,grad_norm,tokens,val_loss\n1,0.7,0.1,1,8,\n2,0.6,0.1,1,16,\n"
+EPOCHS = "epoch,step,loss,lr,train_accuracy,validation_loss,validation_accuracy\n1,2,0.65,0.1,0.8,0.69,0.6\n"
+
+
+def run(folder: Path, curve: str = TUNED, epochs: str = EPOCHS) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "curve.csv").write_text(curve)
+    if epochs:
+        (folder / "epochs.csv").write_text(epochs)
+    return folder
+
+
+def test_losses_stand_by_step_and_scores_by_epoch(tmp_path: Path) -> None:
+    tuned, pretrained = read_run(run(tmp_path / "tuned")), read_run(run(tmp_path / "pre", PRETRAINED, ""))
+    assert panels([tuned]) == [("curve", "loss"), ("epochs", "validation_loss"), ("epochs", "validation_accuracy")]
+    assert panels([pretrained]) == [("curve", "loss"), ("curve", "val_loss")]
+    picture = draw_curves([tuned, pretrained])
+    for text in ("Training loss", "Validation loss", "Validation accuracy", ">tuned<", ">pre<"):
+        assert text in picture
+    assert picture == draw_curves([tuned, pretrained])
+
+
+def test_seeds_of_one_run_share_its_colour(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        run(tmp_path / f"many/seed-{seed}")
+    many = read_run(tmp_path / "many")
+    assert len(many.curves) == len(many.epochs) == 3
+    alone, both = draw_curves([many]), draw_curves([many, read_run(run(tmp_path / "one"))])
+    assert "#b5482f" not in alone
+    assert alone.count("#1f7a96") == both.count("#1f7a96") > both.count("#b5482f") > 0
+
+
+def test_runs_are_called_by_what_tells_them_apart() -> None:
+    assert short_names(["runs/a/finetune/mrpc", "runs/b/finetune/mrpc"]) == ["a", "b"]
+    assert short_names(["runs/a/finetune/rte", "runs/a/finetune/mrpc"]) == ["rte", "mrpc"]
+    assert short_names(["runs/a/finetune/mrpc"]) == ["mrpc"]
+    assert short_names(["x", "x/y"]) == ["x", "y"]
+
+
+def test_the_command_writes_the_picture_or_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, picture = run(tmp_path / "one"), tmp_path / "curves.svg"
+    assert main([str(picture), str(folder)]) == 0
+    assert picture.read_text().startswith("<svg")
+    assert main([str(picture), str(tmp_path / "two")]) == 1
+    assert "two: has no curve.csv; name a folder that pretrain or finetune published" in capsys.readouterr().err
+    assert main([str(tmp_path / "curves.png"), str(folder)]) == 1
+    assert "only SVG is drawn" in capsys.readouterr().err
+    (folder / "epochs.csv").write_text("epoch,step,loss\n1,2,much\n")
+    assert main([str(picture), str(folder)]) == 1
+    assert "epochs.csv:2: loss is 'much', expected a number" in capsys.readouterr().err
