@@ -1,18 +1,17 @@
 """Stage `finetune`: the exported model as a classifier, fine-tuned on one GLUE task.
 
-Hugging Face folder + tokenized task -> model/ (a Hugging Face folder), scores.json, predictions.jsonl,
-curve.csv, epochs.csv
+Hugging Face folder + tokenized task -> model/ (a Hugging Face folder), scores.json (with 95 % intervals and the
+confusion matrix), predictions.jsonl, worst.jsonl, curve.csv, epochs.csv, pictures, submission/ (GLUE's format)
 
     python -m trainer.finetune mrpc export/ glue_tokenize/mrpc finetune/mrpc --contamination contamination/
 
 A padding token is added (id = old vocabulary size), unless glue_tokenize chose end-of-text for it; the last real token
-of a row is classified, and the validation rows are scored, each once. With a contamination folder two subsets are
+of a row is classified, and the validation rows are scored, each once; a test is only predicted. With a contamination folder two subsets are
 scored too: `validation_clean`, the rows that no document held before decontamination, and `validation_kept_clean`,
 those that none of the documents holds that it kept, from which the training corpus is made.
 """
 
 import dataclasses
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,9 @@ from trainer.config import (
     layout,
     micro_batch,
 )
+from trainer.glue_results import metrics_of, score_splits, submit
 from trainer.glue_scores import predict, score
+from trainer.glue_table import named_classes
 from trainer.process import Process
 from trainer.records import newest_checkpoint, summary
 
@@ -48,11 +49,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
-SHAPED_BY = ("torch", "numpy", "safetensors", "tokenizers", "scikit-learn")
-
-SUBSETS = ("clean", "kept_clean")
-"""Folders of contamination/: rows that no document held before decontamination, and that none holds after it."""
+VERSION = 5
+SHAPED_BY = ("torch", "numpy", "safetensors", "tokenizers", "matplotlib")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +76,11 @@ class Job:
     def splits(self) -> list[Path]:
         """The validation splits: one, or mnli's matched and mismatched."""
         return sorted(self.glue.glob("validation*.arrow"))
+
+    @property
+    def tests(self) -> list[Path]:
+        """The splits that are only predicted."""
+        return sorted(self.glue.glob("test*.arrow"))
 
 
 def finetune(
@@ -109,11 +112,14 @@ def finetune(
     (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
     run.provenance["segments"] = store.read_json(run.scratch / "segments.json")
-    scores = score_splits(task, trained.pop("predictions"), contamination, output.folder)
     for name in ("curve.csv", "epochs.csv"):
         store.link_or_copy(run.scratch / name, output.folder / name)
+    predictions = trained.pop("predictions")
+    scores = score_splits(task, predictions, contamination, output.folder, glue.path)
+    submission = submit(task, predictions, output.folder, glue.path)
+    draw_epochs(output.folder)
     run.adopt(output, Counts(trained["rows"], trained["rows"], totals={"tokens": trained["tokens"]}))
-    return {**trained, **scores, **summary(run.scratch / "curve.csv")}
+    return {**trained, **metrics_of(scores), **submission, **summary(run.scratch / "curve.csv")}
 
 
 def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
@@ -154,7 +160,7 @@ def train_in_process(process: Process, job: Job) -> dict[str, Any]:
         *watching("finetune", config, job.parallel, job.watch),
     ]
     train(training, around)
-    predictions = {path.stem: predict_split(training, path, rows) for path in job.splits}
+    predictions = {path.stem: predict_split(training, path, rows) for path in (*job.splits, *job.tests)}
     if training.mesh.is_first:
         save_model(training, job, rows)
     return {
@@ -210,14 +216,19 @@ def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
 
 
 def predict_split(training: "Training", path: Path, train_rows: "GlueRows") -> dict[str, Any]:
-    """Index, label and outputs of each row of a validation split, in order."""
+    """Index, label and outputs of each row of a validation or test split, in order."""
     from trainer.loader.glue import GlueRows
     from trainer.validation import classify
 
     rows = GlueRows(path)
     if rows.meta != train_rows.meta:
         raise UserError(f"{path}: made by another tokenizer than {train_rows.path}; run glue_tokenize again")
-    rows.check(training.model.shape.n_positions)
+    if (rows.num_labels, rows.label_names) != (train_rows.num_labels, train_rows.label_names):
+        raise UserError(
+            f"{path}: its labels are {_listed(rows)}, those of {train_rows.path} {_listed(train_rows)}; run "
+            "glue_tokenize again on one task"
+        )
+    rows.check(training.model.shape.n_positions, labelled=not path.stem.startswith("test"))
     model, mesh = training.model, training.mesh
     model.train(mode=False)
 
@@ -237,6 +248,10 @@ def predict_split(training: "Training", path: Path, train_rows: "GlueRows") -> d
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
 
 
+def _listed(rows: "GlueRows") -> str:
+    return ", ".join(rows.label_names) or f"{rows.num_labels} without names"
+
+
 def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str, float]:
     """Loss and scores on the validation rows, by split and name of the score; in the first process."""
     import torch
@@ -252,7 +267,9 @@ def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str
             found[f"{path.stem}_loss"] = float(loss)
             scores = score(task, rows["label"], predict(rows["logits"], num_labels), num_labels)
             found |= {
-                f"{path.stem}_{name}": value for name, value in scores.items() if name not in ("rows", "majority")
+                f"{path.stem}_{name}": value
+                for name, value in scores.items()
+                if name not in ("headline", "majority", "rows")
             }
     return found
 
@@ -267,13 +284,14 @@ def save_model(training: "Training", job: Job, rows: "GlueRows") -> None:
     weights = {name: weight.detach() for name, weight in Classifier(shape).named_parameters()}
     load(newest_checkpoint(job.checkpoints), model_tensors(weights, shape.vocab_size), alone=True)
     end = rows.meta.end_of_text
-    labels = {str(i): f"LABEL_{i}" for i in range(shape.num_labels)}
+    names = named_classes(rows.label_names, shape.num_labels) or ["LABEL_0"]
     settings = {
         "bos_token_id": end,
         "eos_token_id": end,
         "pad_token_id": rows.pad,
-        "id2label": labels,
-        "label2id": {label: int(i) for i, label in labels.items()},
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+        "tokenizer_sha256": rows.meta.tokenizer_sha256,  # of the tokenizer without the padding token
         "problem_type": "regression" if shape.num_labels == 1 else "single_label_classification",
     }
     folder = job.output / "model"
@@ -282,43 +300,13 @@ def save_model(training: "Training", job: Job, rows: "GlueRows") -> None:
     huggingface.save_tokenizer(job.export, folder, shape.n_positions, padding=padding)
 
 
-def score_splits(
-    task: str, predictions: dict[str, Any], contamination: Source | None, folder: Path
-) -> dict[str, dict[str, float]]:
-    """Scores per split, and on its rows that are clean before and after decontamination; written beside predictions."""
-    scores: dict[str, dict[str, float]] = {}
-    lines: list[str] = []
-    for split, rows in predictions.items():
-        num_labels = len(rows["logits"][0])
-        answers = predict(rows["logits"], num_labels)
-        scores[split] = score(task, rows["label"], answers, num_labels)
-        for subset in SUBSETS:
-            clean = clean_rows(task, split, subset, contamination)
-            if clean is None:
-                continue
-            kept = [i for i, index in enumerate(rows["index"]) if index in clean]
-            labels = [rows["label"][i] for i in kept]
-            found: dict[str, float] = (
-                score(task, labels, [answers[i] for i in kept], num_labels) if kept else {"rows": 0}
-            )
-            scores[f"{split}_{subset}"] = found
-        lines += [
-            json.dumps({"split": split, "index": index, "label": label, "prediction": answer, "logits": logits})
-            for index, label, answer, logits in zip(rows["index"], rows["label"], answers, rows["logits"], strict=True)
-        ]
-    store.write_json(folder / "scores.json", scores)
-    with store.create(folder / "predictions.jsonl") as file:
-        file.write("".join(f"{line}\n" for line in lines).encode())
-    return scores
+def draw_epochs(folder: Path) -> None:
+    """Loss and scores by epoch as epochs.svg, beside the numbers."""
+    from trainer.glue_pictures import epochs
+    from trainer.results import read_curve
 
-
-def clean_rows(task: str, split: str, subset: str, contamination: Source | None) -> set[int] | None:
-    """Indexes of the split's rows in one of SUBSETS; None where they are not known."""
-    file = contamination.path / subset / f"{task}.json" if contamination else None
-    if file is None or not file.exists():
-        return None
-    rows = store.read_json(file)
-    return set(rows[split]) if split in rows else None
+    with store.create(folder / "epochs.svg") as file:
+        file.write(epochs(read_curve(folder / "epochs.csv")).encode())
 
 
 if __name__ == "__main__":
