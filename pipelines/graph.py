@@ -39,8 +39,9 @@ def load_stages(params: Mapping[str, Any], file: Path = DVC_YAML) -> list[GraphS
         if "foreach" not in body:
             stages.append(_stage(name, body, params))
             continue
-        items: list[Any] = _fill(body["foreach"], params)
-        stages += [_stage(f"{name}@{item}", body["do"], {**params, "item": item}) for item in items]
+        items: list[Any] | dict[str, Any] = _fill(body["foreach"], params)
+        pairs = items.items() if isinstance(items, dict) else zip(items, items, strict=True)
+        stages += [_stage(f"{name}@{key}", body["do"], {**params, "key": key, "item": item}) for key, item in pairs]
     return stages
 
 

@@ -67,6 +67,8 @@ class GlueConfig:
     """The original distribution as a folder (an empty file when it comes from the Hub)."""
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on."""
+    scored: dict[str, str] = field(default_factory=dict[str, str])
+    """Task that is only scored -> the one among them whose model scores it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -304,6 +304,8 @@ class FinetuneConfig(WatchConfig):
     """What matrices are multiplied in; weights, optimizer and sums stay fp32."""
     loss_scale: LossScaleConfig = LossScaleConfig()
     """With precision fp16."""
+    scored_train_rows: NonNegative = 1000
+    """Training rows, evenly spread, that are scored after each epoch beside the validation rows; 0: none."""
     checkpoint_every: Count = 500
     """Steps between checkpoints, for going on after a kill; none of them is published."""
     async_save: bool = True
@@ -312,7 +314,16 @@ class FinetuneConfig(WatchConfig):
     def identity(self) -> dict[str, Any]:
         """All that shapes the weights or the curve; what is younger than the first runs only where it is given."""
         younger = [name for name in ("steps", "warmup_steps") if not getattr(self, name)]
-        return _without(self, "seeds", "micro_batch_size", "checkpoint_every", "async_save", *WATCHING, *younger)
+        return _without(
+            self,
+            "seeds",
+            "scored_train_rows",
+            "micro_batch_size",
+            "checkpoint_every",
+            "async_save",
+            *WATCHING,
+            *younger,
+        )
 
     def in_steps(self, steps_per_epoch: int) -> "FinetuneConfig":
         """The same run with length and warm-up in steps."""

@@ -7,8 +7,8 @@ panels by epoch a broken line is that of training rows.
 """
 
 import argparse
+import itertools
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,13 +44,18 @@ def read_run(folder: Path) -> Run:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The names without the path that all begin with and the one that all end with."""
-    if len(names) == 1:
-        return [Path(names[0]).name]
+    """The names without the folders that all begin with, nor those that all end with."""
     parts = [Path(name).parts for name in names]
-    start = len(os.path.commonprefix(parts))
-    end = len(os.path.commonprefix([each[start:][::-1] for each in parts]))
+    if len(parts) == 1:
+        return [parts[0][-1]]
+    start = _alike(parts)
+    end = _alike([each[start:][::-1] for each in parts])
     return ["/".join(each[start : len(each) - end]) or each[-1] for each in parts]
+
+
+def _alike(parts: Sequence[Sequence[str]]) -> int:
+    """How many of the first parts are the same in all."""
+    return len(list(itertools.takewhile(lambda each: len(set(each)) == 1, zip(*parts, strict=False))))
 
 
 def panels(runs: Sequence[Run]) -> list[tuple[str, str]]:

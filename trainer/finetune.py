@@ -1,7 +1,7 @@
 """Stage `finetune`: a GPT-2 as a classifier, fine-tuned on one GLUE task, once or with several seeds.
 
-Hugging Face folder, or checkpoint, + tokenized task -> model/ (a Hugging Face folder), scores.json, predictions.jsonl,
-curve.csv, epochs.csv
+Hugging Face folder, or checkpoint, + tokenized task -> model/ (a Hugging Face folder), scores.json (with 95 % intervals
+and the confusion matrix), predictions.jsonl, worst.jsonl, curve.csv, epochs.csv, pictures, submission/ (GLUE's format)
 
     python -m trainer.finetune mrpc export/ glue_tokenize/mrpc finetune/mrpc --contamination contamination/
     python -m trainer.finetune mrpc pretrain/ glue_tokenize/mrpc finetune/mrpc --tokenizer tokenizer/ --seeds 5
@@ -10,14 +10,13 @@ With several seeds each has a folder of its own (seed-1234/), scores.json holds 
 every score, and model/ is that of the best seed.
 
 A padding token is added (id = old vocabulary size), unless glue_tokenize chose end-of-text for it; the last real token
-of a row is classified, and the validation rows are scored, each once. With a contamination folder two subsets are
-scored too: `validation_clean`, the rows that no document held before decontamination, and `validation_kept_clean`,
-those that none of the documents holds that it kept, from which the training corpus is made.
+of a row is classified, and the validation rows are scored, each once; a test is only predicted. With a contamination
+folder two subsets are scored too: `validation_clean`, the rows that no document held before decontamination, and
+`validation_kept_clean`, those that none of the documents holds that it kept, from which the training corpus is made.
 """
 
 import dataclasses
 import gc
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,9 @@ from trainer.config import (
     layout,
     micro_batch,
 )
+from trainer.glue_results import metrics_of, score_splits, submit
 from trainer.glue_scores import predict, score
+from trainer.glue_table import named_classes
 from trainer.process import Process
 from trainer.records import newest_checkpoint, read_record, summary
 from trainer.seed_runs import best_seed, seed_name, write_spread
@@ -56,11 +57,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
-SHAPED_BY = ("torch", "numpy", "safetensors", "tokenizers", "scikit-learn")
-
-SUBSETS = ("clean", "kept_clean")
-"""Folders of contamination/: rows that no document held before decontamination, and that none holds after it."""
+VERSION = 5
+SHAPED_BY = ("torch", "numpy", "safetensors", "tokenizers", "matplotlib")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +100,11 @@ class Job:
             for seed in range(config.seed, config.seed + config.seeds)
         }
 
+    @property
+    def tests(self) -> list[Path]:
+        """The splits that are only predicted."""
+        return sorted(self.glue.glob("test*.arrow"))
+
 
 def finetune(
     config: FinetuneConfig,
@@ -137,21 +140,23 @@ def finetune(
     found: dict[int, dict[str, Any]] = {}
     for seed, own in job.runs.items():
         folder = output.folder if config.seeds == 1 else output.folder / seed_name(seed)
-        predictions = trained[seed].pop("predictions")
-        found[seed] = {**trained[seed], "scores": score_splits(task, predictions, contamination, folder)}
-        found[seed] |= summary(own.scratch / "curve.csv")
-        for name in ("curve.csv", "epochs.csv"):
-            store.link_or_copy(own.scratch / name, folder / name)
-    best = best_seed(task, {seed: each["scores"] for seed, each in found.items()})
+        scores = score_splits(task, trained[seed]["predictions"], contamination, folder, glue.path)
+        write_curves(own, folder)
+        found[seed] = {**trained[seed], "scores": metrics_of(scores), **summary(own.scratch / "curve.csv")}
+    best = best_seed({seed: each["scores"] for seed, each in found.items()})
     save_model(job.runs[best], rows, output.folder / "model")
+    submission = submit(task, trained[best]["predictions"], output.folder, glue.path)
     segments = {seed: store.read_json(own.scratch / "segments.json") for seed, own in job.runs.items()}
     run.provenance["segments"] = segments[best] if config.seeds == 1 else segments
-    if config.seeds == 1:
-        stats = {**found[best], **found[best].pop("scores")}
-    else:
+    for each in found.values():
+        del each["predictions"]
+    if config.seeds > 1:
         stats = write_spread(found, best, output.folder)
+    else:
+        scores = found[best].pop("scores")
+        stats = found[best] | scores
     run.adopt(output, Counts(len(rows), len(rows), totals={"tokens": sum(each["tokens"] for each in found.values())}))
-    return stats
+    return {**stats, **submission}
 
 
 def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
@@ -208,7 +213,7 @@ def train_once(process: Process, mesh: "Mesh", job: Job) -> dict[str, Any]:
         "steps": training.step,
         "tokens": training.tokens,
         "num_labels": rows.num_labels,
-        "predictions": {path.stem: predict_split(training, path, rows) for path in job.splits},
+        "predictions": {path.stem: predict_split(training, path, rows) for path in (*job.splits, *job.tests)},
     }
 
 
@@ -259,15 +264,22 @@ def prepare(process: Process, mesh: "Mesh", job: Job, rows: "GlueRows") -> "Trai
     return training
 
 
-def predict_split(training: "Training", path: Path, train_rows: "GlueRows") -> dict[str, Any]:
-    """Index, label and outputs of each row of a validation split, in order."""
+def predict_split(
+    training: "Training", path: Path, train_rows: "GlueRows", at_most: int | None = None
+) -> dict[str, Any]:
+    """Index, label and outputs of each row of a split, in order; of so many rows, evenly spread, with `at_most`."""
     from trainer.loader.glue import GlueRows
     from trainer.validation import classify
 
-    rows = GlueRows(path)
+    rows = GlueRows(path, at_most)
     if rows.meta != train_rows.meta:
         raise UserError(f"{path}: made by another tokenizer than {train_rows.path}; run glue_tokenize again")
-    rows.check(training.model.shape.n_positions)
+    if (rows.num_labels, rows.label_names) != (train_rows.num_labels, train_rows.label_names):
+        raise UserError(
+            f"{path}: its labels are {_listed(rows)}, those of {train_rows.path} {_listed(train_rows)}; run "
+            "glue_tokenize again on one task"
+        )
+    rows.check(training.model.shape.n_positions, labelled=not path.stem.startswith("test"))
     model, mesh = training.model, training.mesh
     model.train(mode=False)
 
@@ -287,22 +299,28 @@ def predict_split(training: "Training", path: Path, train_rows: "GlueRows") -> d
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
 
 
+def _listed(rows: "GlueRows") -> str:
+    return ", ".join(rows.label_names) or f"{rows.num_labels} without names"
+
+
 def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str, float]:
-    """Loss and scores on the validation rows, by split and name of the score; in the first process."""
+    """Loss and scores on training and validation rows, by split and name of the score; in the first process."""
     import torch
 
     from trainer.loss import class_loss
 
     found: dict[str, float] = {}
-    for path in job.splits:
-        rows, task = predict_split(training, path, train_rows), job.task
+    measured = {train_rows.path: job.config.scored_train_rows} if job.config.scored_train_rows else {}
+    for path, at_most in {**measured, **dict.fromkeys(job.splits)}.items():
+        rows, num_labels = predict_split(training, path, train_rows, at_most), train_rows.num_labels
         if training.mesh.is_first:
-            num_labels = train_rows.num_labels
             loss = class_loss(torch.tensor(rows["logits"]), torch.tensor(rows["label"])) / len(rows["label"])
+            scores = score(job.task, rows["label"], predict(rows["logits"], num_labels), num_labels)
             found[f"{path.stem}_loss"] = float(loss)
-            scores = score(task, rows["label"], predict(rows["logits"], num_labels), num_labels)
             found |= {
-                f"{path.stem}_{name}": value for name, value in scores.items() if name not in ("rows", "majority")
+                f"{path.stem}_{name}": value
+                for name, value in scores.items()
+                if name not in ("headline", "majority", "rows")
             }
     return found
 
@@ -318,13 +336,14 @@ def save_model(job: Job, rows: "GlueRows", folder: Path) -> None:
     weights = {name: weight.detach() for name, weight in Classifier(shape).named_parameters()}
     load(checkpoint, model_tensors(weights, shape.vocab_size), alone=True)
     end = rows.meta.end_of_text
-    labels = {str(i): f"LABEL_{i}" for i in range(shape.num_labels)}
+    names = named_classes(rows.label_names, shape.num_labels) or ["LABEL_0"]
     settings = {
         "bos_token_id": end,
         "eos_token_id": end,
         "pad_token_id": rows.pad,
-        "id2label": labels,
-        "label2id": {label: int(i) for i, label in labels.items()},
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+        "tokenizer_sha256": rows.meta.tokenizer_sha256,  # of the tokenizer without the padding token
         "problem_type": "regression" if shape.num_labels == 1 else "single_label_classification",
     }
     huggingface.save_folder(folder, shape, weights, settings)
@@ -332,43 +351,15 @@ def save_model(job: Job, rows: "GlueRows", folder: Path) -> None:
     huggingface.save_tokenizer(job.base.tokenizer, folder, shape.n_positions, padding=padding)
 
 
-def score_splits(
-    task: str, predictions: dict[str, Any], contamination: Source | None, folder: Path
-) -> dict[str, dict[str, float]]:
-    """Scores per split, and on its rows that are clean before and after decontamination; written beside predictions."""
-    scores: dict[str, dict[str, float]] = {}
-    lines: list[str] = []
-    for split, rows in predictions.items():
-        num_labels = len(rows["logits"][0])
-        answers = predict(rows["logits"], num_labels)
-        scores[split] = score(task, rows["label"], answers, num_labels)
-        for subset in SUBSETS:
-            clean = clean_rows(task, split, subset, contamination)
-            if clean is None:
-                continue
-            kept = [i for i, index in enumerate(rows["index"]) if index in clean]
-            labels = [rows["label"][i] for i in kept]
-            found: dict[str, float] = (
-                score(task, labels, [answers[i] for i in kept], num_labels) if kept else {"rows": 0}
-            )
-            scores[f"{split}_{subset}"] = found
-        lines += [
-            json.dumps({"split": split, "index": index, "label": label, "prediction": answer, "logits": logits})
-            for index, label, answer, logits in zip(rows["index"], rows["label"], answers, rows["logits"], strict=True)
-        ]
-    store.write_json(folder / "scores.json", scores)
-    with store.create(folder / "predictions.jsonl") as file:
-        file.write("".join(f"{line}\n" for line in lines).encode())
-    return scores
+def write_curves(job: Job, folder: Path) -> None:
+    """The run's curve.csv, and loss and scores by epoch, as numbers and as epochs.svg."""
+    from trainer.glue_pictures import epochs
+    from trainer.results import read_curve
 
-
-def clean_rows(task: str, split: str, subset: str, contamination: Source | None) -> set[int] | None:
-    """Indexes of the split's rows in one of SUBSETS; None where they are not known."""
-    file = contamination.path / subset / f"{task}.json" if contamination else None
-    if file is None or not file.exists():
-        return None
-    rows = store.read_json(file)
-    return set(rows[split]) if split in rows else None
+    for name in ("curve.csv", "epochs.csv"):
+        store.link_or_copy(job.scratch / name, folder / name)
+    with store.create(folder / "epochs.svg") as file:
+        file.write(epochs(read_curve(folder / "epochs.csv")).encode())
 
 
 if __name__ == "__main__":

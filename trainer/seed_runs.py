@@ -9,6 +9,8 @@ from typing import Any
 
 from pipelines import store
 
+_NO_SCORES = ("rows", "majority", "headline_low", "headline_high")
+
 Scores = Mapping[str, Mapping[str, Any]]
 """Split -> score -> value."""
 
@@ -18,13 +20,9 @@ def seed_name(seed: int) -> str:
     return f"seed-{seed}"
 
 
-def headline(task: str, scores: Mapping[str, Any]) -> float:
-    return scores.get("matthews", scores.get("accuracy", scores.get("pearson")))
-
-
-def best_seed(task: str, scores: Mapping[int, Scores]) -> int:
+def best_seed(scores: Mapping[int, Scores]) -> int:
     """The seed with the highest headline score on the first validation split, the first of equal ones."""
-    return max(scores, key=lambda seed: headline(task, next(iter(scores[seed].values()))))
+    return max(scores, key=lambda seed: next(iter(scores[seed].values()))["headline"])
 
 
 def write_spread(found: Mapping[int, dict[str, Any]], best: int, folder: Path) -> dict[str, Any]:
@@ -60,4 +58,4 @@ def _over_seeds(runs: Mapping[int, Scores], over: Any, suffix: str) -> dict[str,
 
 
 def _is_score(name: str, value: Any) -> bool:
-    return name not in ("rows", "majority") and isinstance(value, (int, float))
+    return name not in _NO_SCORES and isinstance(value, (int, float))

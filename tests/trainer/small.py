@@ -1,7 +1,8 @@
 """Small models, tokens, tokenizers and GLUE rows for the trainer's tests: all made by seed."""
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,17 @@ def write_corpus(folder: Path, tokenizer: Path, number: int, seed: int) -> Path:
 
 
 def write_glue(
-    folder: Path, tokenizer: Path, sizes: Mapping[str, int], num_labels: int = 2, padding: str = "added"
+    folder: Path,
+    tokenizer: Path,
+    sizes: Mapping[str, int],
+    num_labels: int = 2,
+    padding: str = "added",
+    names: Sequence[str] = (),
 ) -> Path:
-    """Splits of a task whose label follows from the first word, like the stage `glue_tokenize` makes."""
+    """Splits of a task whose label follows from the first word, like the stage `glue_tokenize` makes.
+
+    Labels of a test are hidden; `names`: of the classes.
+    """
     meta, encoder = token_meta(tokenizer), open_tokenizer(tokenizer)
     pad = meta.vocab_size if padding == "added" else meta.end_of_text
     folder.mkdir(parents=True)
@@ -151,6 +160,8 @@ def write_glue(
         ids = [encoder.encode(text).ids[:30] for text in texts]
         first = [WORDS.index(text.split()[0]) for text in texts]
         labels = [word / len(WORDS) if num_labels == 1 else word % num_labels for word in first]
+        if split.startswith("test"):
+            labels = [-1] * size
         columns = {
             "input_ids": pa.array(ids, pa.list_(pa.int32())),
             "label": pa.array(labels, pa.float64() if num_labels == 1 else pa.int64()),
@@ -158,7 +169,13 @@ def write_glue(
             "sentence": pa.array(texts),
         }
         table = pa.table(columns).replace_schema_metadata(
-            {**meta.to_schema(), "task": "toy", "num_labels": str(num_labels), "pad_token_id": str(pad)}
+            {
+                **meta.to_schema(),
+                "task": "toy",
+                "num_labels": str(num_labels),
+                "labels": json.dumps(names),
+                "pad_token_id": str(pad),
+            }
         )
         with pa.ipc.new_file(str(folder / f"{split}.arrow"), table.schema) as writer:
             writer.write_table(table, max_chunksize=50)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.command import Source, StageSpec
+from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
 from tests.trainer.small import Road
 from tests.trainer.test_loop import process
 from trainer.base_model import BaseModel
 from trainer.config import FinetuneConfig
-from trainer.finetune import Job, score_splits
+from trainer.finetune import Job
 from trainer.records import checkpoints, read_curve
 
 STEPS = 100
@@ -27,7 +27,8 @@ RECIPE = FinetuneConfig(dropout=0.0, attention_dropout=0.0, epochs=30, lr=1e-3, 
 @pytest.fixture(scope="module")
 def glue(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("glue") / "toy"
-    return small.write_glue(folder, road.tokenizer, {"train": 101, "validation": 43})
+    sizes = {"train": 101, "validation": 43, "test": 11}
+    return small.write_glue(folder, road.tokenizer, sizes, names=("even", "odd"))
 
 
 def job(road: Road, glue: Path, folder: Path, **changes: Any) -> Job:
@@ -183,8 +184,9 @@ def tuned(road: Road, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder / "finetune"
 
 
-def predictions(tuned: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (tuned / "predictions.jsonl").read_text().splitlines()]
+def predictions(tuned: Path, split: str = "validation") -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (tuned / "predictions.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["split"] == split]
 
 
 def test_every_validation_row_is_scored_once(road: Road, glue: Path, tuned: Path) -> None:
@@ -195,48 +197,12 @@ def test_every_validation_row_is_scored_once(road: Road, glue: Path, tuned: Path
     labels, answers = [row["label"] for row in rows], [row["prediction"] for row in rows]
     scores = json.loads((tuned / "scores.json").read_text())
     assert scores["validation"]["accuracy"] == pytest.approx(accuracy_score(labels, answers), abs=1e-6)
-    assert scores["validation"]["f1"] == pytest.approx(f1_score(labels, answers), abs=1e-6)
+    assert scores["validation"]["macro_f1"] == pytest.approx(f1_score(labels, answers, average="macro"), abs=1e-6)
     assert scores["validation"]["rows"] == 43
     assert scores["validation"]["accuracy"] > scores["validation"]["majority"] + 0.1
     clean = accuracy_score(labels[::2], answers[::2])
     assert scores["validation_clean"]["accuracy"] == pytest.approx(clean, abs=1e-6)
     assert scores["validation_clean"]["rows"] == 22
-
-
-@pytest.mark.parametrize(
-    ("lists", "splits"),
-    [
-        (None, {"validation"}),  # the task was not looked for
-        ({"test": [0]}, {"validation"}),
-        ({"validation": []}, {"validation", "validation_clean"}),
-        ({"validation": [1]}, {"validation", "validation_clean"}),
-    ],
-)
-def test_a_clean_subset_is_scored_where_it_is_known_also_when_nothing_is_clean(
-    tmp_path: Path, lists: dict[str, list[int]] | None, splits: set[str]
-) -> None:
-    rows = {"index": [0, 1, 2], "label": [0, 1, 1], "logits": [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]}
-    (tmp_path / "clean").mkdir()
-    if lists is not None:
-        (tmp_path / "clean" / "rte.json").write_text(json.dumps(lists))
-    found = score_splits("rte", {"validation": rows}, Source(tmp_path, None), tmp_path)
-    assert set(found) == splits
-    assert found["validation"] == score_splits("rte", {"validation": rows}, None, tmp_path)["validation"]
-    if "validation_clean" in splits:
-        assert lists is not None
-        assert found["validation_clean"]["rows"] == len(lists["validation"])
-        assert found["validation_clean"].get("accuracy", 1.0) == 1.0
-
-
-def test_rows_clean_before_and_after_decontamination_are_two_subsets(tmp_path: Path) -> None:
-    rows = {"index": [0, 1, 2], "label": [0, 1, 1], "logits": [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]}
-    for subset, clean in (("clean", [1]), ("kept_clean", [1, 2])):
-        (tmp_path / subset).mkdir()
-        (tmp_path / subset / "rte.json").write_text(json.dumps({"validation": clean}))
-    found = score_splits("rte", {"validation": rows}, Source(tmp_path, None), tmp_path)
-    assert found.keys() == {"validation", "validation_clean", "validation_kept_clean"}
-    assert [found[f"validation_{subset}"]["rows"] for subset in ("clean", "kept_clean")] == [1, 2]
-    assert [found[f"validation_{subset}"]["accuracy"] for subset in ("clean", "kept_clean")] == [1.0, 0.5]
 
 
 def test_each_epoch_has_a_row_and_the_last_one_the_published_scores(tuned: Path) -> None:
@@ -257,9 +223,69 @@ def test_the_loss_falls_and_the_stats_have_the_scores(tuned: Path) -> None:
     assert np.mean(losses[-7:]) < 0.7 * np.mean(losses[:7])
     stats = json.loads((tuned.parent / "stats.json").read_text())
     scores = json.loads((tuned / "scores.json").read_text())
-    assert stats["validation"] == scores["validation"]
-    assert stats["validation_clean"] == scores["validation_clean"]
+    for split in ("validation", "validation_clean"):
+        low, high = scores[split]["interval"]["headline"]
+        numbers = {name: scores[split][name] for name in ("accuracy", "macro_f1", "headline", "majority", "rows")}
+        assert stats[split] == {**numbers, "headline_low": low, "headline_high": high}
+        assert low <= scores[split]["headline"] <= high
     assert stats["steps"] == 70
+
+
+def test_a_test_split_is_predicted_for_submission_and_never_scored(glue: Path, tuned: Path) -> None:
+    rows = predictions(tuned, "test")
+    assert [(row["index"], row["label"]) for row in rows] == [(7 * i, None) for i in range(11)]
+    assert "test" not in json.loads((tuned / "scores.json").read_text())
+    lines = (tuned / "submission/test.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert len(lines) == 1 + 71  # up to the last row's index
+    named = [("even", "odd")[row["prediction"]] for row in rows]
+    assert [lines[1 + 7 * i] for i in range(11)] == [f"{7 * i}\t{name}" for i, name in enumerate(named)]
+    stats = json.loads((tuned.parent / "stats.json").read_text())
+    assert stats["submission"] == {"test": {"rows": 71, "filled": 60}}
+
+
+def test_classes_have_their_names_in_the_model_the_matrix_and_the_worst_rows(glue: Path, tuned: Path) -> None:
+    from trainer.glue_table import GlueTable
+
+    config = json.loads((tuned / "model/config.json").read_text())
+    assert config["id2label"] == {"0": "even", "1": "odd"}
+    assert config["label2id"] == {"even": 0, "odd": 1}
+    scores = json.loads((tuned / "scores.json").read_text())["validation"]
+    assert scores["confusion"]["labels"] == ["even", "odd"]
+    rows = predictions(tuned)
+    cells = [(row["label"], row["prediction"]) for row in rows]
+    assert scores["confusion"]["counts"] == [[cells.count((a, b)) for b in (0, 1)] for a in (0, 1)]
+    worst = [json.loads(line) for line in (tuned / "worst.jsonl").read_text().splitlines()]
+    assert len(worst) == 20
+    assert [row["loss"] for row in worst] == sorted((row["loss"] for row in worst), reverse=True)
+    texts = GlueTable(glue / "validation.arrow").texts(range(43))
+    for row in worst:
+        place = row["index"] // 7
+        shares = torch.tensor(rows[place]["logits"], dtype=torch.float64).softmax(0)
+        assert row["texts"] == texts[place]
+        assert row["label"] == ("even", "odd")[rows[place]["label"]]
+        assert row["prediction"] == ("even", "odd")[rows[place]["prediction"]]
+        assert row["probability"] == pytest.approx(float(shares.max()), abs=1e-6)
+        assert row["loss"] == pytest.approx(-float(shares[rows[place]["label"]].log()), abs=1e-5)
+
+
+def test_the_pictures_of_a_task_are_drawn_beside_its_numbers(tuned: Path) -> None:
+    epochs, confusion = ((tuned / f"{name}.svg").read_text() for name in ("epochs", "confusion"))
+    assert all(text in epochs for text in ("training", "validation", "accuracy", "macro f1", "Loss by epoch"))
+    assert all(text in confusion for text in ("even", "odd", "predicted"))
+
+
+def test_a_split_with_other_labels_than_train_is_refused(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = small.write_glue(tmp_path / "glue", road.tokenizer, {"train": 20}, names=("even", "odd"))
+    other = small.write_glue(tmp_path / "other", road.tokenizer, {"validation": 8}, names=("odd", "even"))
+    (other / "validation.arrow").rename(task / "validation.arrow")
+    small.publish(task)
+    assert finetune(road, task, tmp_path / "finetune", "--parallel.dp-replicate", "1") == 1
+    error = capsys.readouterr().err
+    assert "validation.arrow: its labels are odd, even, those of" in error
+    assert "train.arrow even, odd; run glue_tokenize again on one task" in error
 
 
 def test_transformers_opens_the_tuned_model_with_equal_logits(glue: Path, tuned: Path) -> None:

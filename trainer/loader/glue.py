@@ -8,37 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from pipelines.errors import UserError
-from pipelines.tokens import TokenMeta
+from trainer.glue_table import HIDDEN_LABEL, GlueTable
 from trainer.loader.batch import Batch
 from trainer.loader.order import Ids, shuffled
 
 
 class GlueRows:
-    """One split of a tokenized GLUE task: `glue_tokenize`'s Arrow file."""
+    """One split of a tokenized GLUE task: `glue_tokenize`'s Arrow file, or `at_most` rows evenly spread over it."""
 
-    def __init__(self, path: Path) -> None:
-        try:
-            with pa.memory_map(str(path)) as file:
-                table = pa.ipc.open_file(file).read_all()
-        except FileNotFoundError:
-            raise UserError(f"{path}: no such file; run glue_tokenize first") from None
-        except pa.ArrowInvalid as error:
-            raise UserError(f"{path}: not a readable Arrow file ({error}); run glue_tokenize again") from None
-        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        missing = {"input_ids", "label", "index"} - set(table.column_names)
-        missing |= {"tokenizer_sha256", "vocab_size", "end_of_text", "num_labels"} - set(metadata)
-        if missing:
-            raise UserError(f"{path}: lacks {', '.join(sorted(missing))}; run glue_tokenize again")
+    def __init__(self, path: Path, at_most: int | None = None) -> None:
+        split = GlueTable(path)
+        table = split.table
+        if at_most and at_most < len(table):
+            table = table.take(np.arange(at_most) * len(table) // at_most)
         self.path = path
-        self.meta = TokenMeta(metadata["tokenizer_sha256"], int(metadata["vocab_size"]), int(metadata["end_of_text"]))
-        self.num_labels = int(metadata["num_labels"])
-        self.pad = int(metadata.get("pad_token_id", self.meta.vocab_size))
-        """The padding token: one more than the vocabulary has, or end-of-text."""
+        self.meta = split.meta
+        self.num_labels = split.num_labels
+        self.label_names = split.label_names
+        self.pad = split.pad
         ids = table["input_ids"].combine_chunks()
         self.tokens: Ids = ids.values.to_numpy().astype(np.int64)
         self.offsets: Ids = ids.offsets.to_numpy().astype(np.int64)
@@ -49,8 +40,11 @@ class GlueRows:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def check(self, n_positions: int) -> None:
-        """Raise UserError for rows that the model cannot read, or labels that it cannot learn."""
+    def check(self, n_positions: int, *, labelled: bool = True) -> None:
+        """Raise UserError for rows that the model cannot read, or labels that it cannot learn.
+
+        `labelled`: whether each row must have a label; those of a test are hidden (-1).
+        """
         if not len(self):
             raise UserError(f"{self.path}: has no rows; run glue_tokenize on a task with data")
         if not self.lengths.min():
@@ -61,10 +55,12 @@ class GlueRows:
                 f"{self.path}: row {int(self.lengths.argmax())} has {self.lengths.max()} tokens but the model has "
                 f"{n_positions} positions; tokenize with a shorter limit, or use a model with more positions"
             )
-        if self.num_labels > 1 and not (self.labels.min() >= 0 and self.labels.max() < self.num_labels):
+        lowest = 0 if labelled else HIDDEN_LABEL
+        if self.num_labels > 1 and not (self.labels.min() >= lowest and self.labels.max() < self.num_labels):
             raise UserError(
-                f"{self.path}: labels from {self.labels.min()} to {self.labels.max()}, expected 0 to "
-                f"{self.num_labels - 1}; a split without labels cannot be trained or scored on"
+                f"{self.path}: labels from {self.labels.min()} to {self.labels.max()}, expected {lowest} to "
+                f"{self.num_labels - 1}"
+                + ("; a split without labels cannot be trained or scored on" if labelled else "")
             )
 
     def collate(self, elements: Sequence[int], pad: int) -> tuple[Tensor, Tensor, Tensor]:

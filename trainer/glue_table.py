@@ -1,0 +1,53 @@
+"""A split as `glue_tokenize` published it, read without torch: who made it, its classes, its texts."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.errors import UserError
+from pipelines.tokens import TokenMeta
+
+HIDDEN_LABEL = -1
+"""The label of a row whose answer only the benchmark's server knows."""
+
+
+class GlueTable:
+    """One SPLIT.arrow. Raises UserError for a file that is none."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with pa.memory_map(str(path)) as file:
+                table = pa.ipc.open_file(file).read_all()
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file; run glue_tokenize first") from None
+        except pa.ArrowInvalid as error:
+            raise UserError(f"{path}: not a readable Arrow file ({error}); run glue_tokenize again") from None
+        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        missing = {"input_ids", "label", "index"} - set(table.column_names)
+        missing |= {"tokenizer_sha256", "vocab_size", "end_of_text", "num_labels"} - set(metadata)
+        if missing:
+            raise UserError(f"{path}: lacks {', '.join(sorted(missing))}; run glue_tokenize again")
+        self.path = path
+        self.table = table
+        self.meta = TokenMeta(metadata["tokenizer_sha256"], int(metadata["vocab_size"]), int(metadata["end_of_text"]))
+        self.num_labels = int(metadata["num_labels"])
+        self.pad = int(metadata.get("pad_token_id", self.meta.vocab_size))
+        """The padding token: one more than the vocabulary has, or end-of-text."""
+        self.label_names: tuple[str, ...] = tuple(json.loads(metadata.get("labels", "[]")))
+        """The classes by id; none where they have no names, or the label is a score."""
+
+    def texts(self, rows: Sequence[int]) -> list[dict[str, str]]:
+        """Text columns of these rows, by name."""
+        names = [name for name in self.table.column_names if name not in ("input_ids", "label", "index")]
+        found: list[dict[str, Any]] = self.table.select(names).take(list(rows)).to_pylist()
+        return found
+
+
+def named_classes(names: Sequence[str], num_labels: int) -> list[str]:
+    """Names of the classes, as transformers makes them up where they have none; none for a score."""
+    if num_labels == 1:
+        return []
+    return list(names) if len(names) == num_labels else [f"LABEL_{i}" for i in range(num_labels)]
