@@ -6,13 +6,14 @@ confusion matrix), predictions.jsonl, worst.jsonl, curve.csv, epochs.csv, pictur
     python -m trainer.finetune mrpc export/ glue_tokenize/mrpc finetune/mrpc --contamination contamination/
 
 A padding token is added (id = old vocabulary size), unless glue_tokenize chose end-of-text for it; the last real token
-of a row is classified, and the validation rows are scored, each once; a test is only predicted. With a contamination folder two subsets are
-scored too: `validation_clean`, the rows that no document held before decontamination, and `validation_kept_clean`,
-those that none of the documents holds that it kept, from which the training corpus is made.
+of a row is classified, and the validation rows are scored, each once; a test is only predicted. With a contamination
+folder two subsets are scored too: `validation_clean`, the rows that no document held before decontamination, and
+`validation_kept_clean`, those that none of the documents holds that it kept, from which the training corpus is made.
 """
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ from trainer.config import (
 )
 from trainer.glue_results import metrics_of, score_splits, submit
 from trainer.glue_scores import predict, score
-from trainer.glue_table import named_classes
+from trainer.glue_table import GlueTable, named_classes
 from trainer.process import Process
 from trainer.records import newest_checkpoint, summary
 
@@ -107,6 +108,7 @@ def finetune(
     )
     if not job.splits:
         raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
+    check_labels([job.glue / "train.arrow", *job.splits, *job.tests])
     store.remove(output.folder)
     # With receipts scratch stays after an error too, as the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
@@ -130,6 +132,17 @@ def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path)
     ):  # else it is no GPT-2, said later
         check_finetune(config, parallel, model["n_layer"], model["n_head"], n_embd=model.get("n_embd", 0))
     rows_per_pass(config, parallel, launch.count_processes(parallel))
+
+
+def check_labels(files: Sequence[Path]) -> None:
+    """Refuse a split whose classes are not those of the first one, before any process starts."""
+    train, *others = [GlueTable(path) for path in files]
+    for table in others:
+        if (table.num_labels, table.label_names) != (train.num_labels, train.label_names):
+            raise UserError(
+                f"{table.path}: its labels are {table.labels_in_words}, those of {train.path} "
+                f"{train.labels_in_words}; run glue_tokenize again on one task"
+            )
 
 
 def rows_per_pass(config: FinetuneConfig, parallel: ParallelConfig, processes: int) -> int:
@@ -223,11 +236,6 @@ def predict_split(training: "Training", path: Path, train_rows: "GlueRows") -> d
     rows = GlueRows(path)
     if rows.meta != train_rows.meta:
         raise UserError(f"{path}: made by another tokenizer than {train_rows.path}; run glue_tokenize again")
-    if (rows.num_labels, rows.label_names) != (train_rows.num_labels, train_rows.label_names):
-        raise UserError(
-            f"{path}: its labels are {_listed(rows)}, those of {train_rows.path} {_listed(train_rows)}; run "
-            "glue_tokenize again on one task"
-        )
     rows.check(training.model.shape.n_positions, labelled=not path.stem.startswith("test"))
     model, mesh = training.model, training.mesh
     model.train(mode=False)
@@ -246,10 +254,6 @@ def predict_split(training: "Training", path: Path, train_rows: "GlueRows") -> d
         mesh,
     )
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
-
-
-def _listed(rows: "GlueRows") -> str:
-    return ", ".join(rows.label_names) or f"{rows.num_labels} without names"
 
 
 def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str, float]:
