@@ -18,6 +18,7 @@ folder two subsets are scored too: `validation_clean`, the rows that no document
 import dataclasses
 import gc
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ from trainer.config import (
 )
 from trainer.glue_results import metrics_of, score_splits, submit
 from trainer.glue_scores import predict, score
-from trainer.glue_table import named_classes
+from trainer.glue_table import GlueTable, named_classes
 from trainer.process import Process
 from trainer.records import newest_checkpoint, read_record, summary
 from trainer.seed_runs import best_seed, seed_name, write_spread
@@ -118,11 +119,7 @@ def finetune(
     output: Output,
 ) -> dict[str, Any]:
     """Train in processes, then score what they predicted."""
-    from trainer.loader.glue import GlueRows
-
-    rows = GlueRows(glue.path / "train.arrow")
-    # With receipts scratch stays after an error too, as the checkpoints in it must.
-    (run.scratch / "receipts").mkdir(exist_ok=True)
+    rows = GlueTable(glue.path / "train.arrow")
     job = Job(
         config=config,
         parallel=parallel,
@@ -135,6 +132,9 @@ def finetune(
     check_layout(config, parallel, job.base.folder)
     if not job.splits:
         raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
+    check_labels([job.glue / "train.arrow", *job.splits, *job.tests])
+    # With receipts scratch stays after an error too, as the checkpoints in it must.
+    (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
     store.remove(output.folder)
     found: dict[int, dict[str, Any]] = {}
@@ -155,7 +155,8 @@ def finetune(
     else:
         scores = found[best].pop("scores")
         stats = found[best] | scores
-    run.adopt(output, Counts(len(rows), len(rows), totals={"tokens": sum(each["tokens"] for each in found.values())}))
+    tokens = sum(each["tokens"] for each in found.values())
+    run.adopt(output, Counts(len(rows.table), len(rows.table), totals={"tokens": tokens}))
     return {**stats, **submission}
 
 
@@ -167,6 +168,17 @@ def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path)
     ):  # else it is no GPT-2, said later
         check_finetune(config, parallel, model["n_layer"], model["n_head"], n_embd=model.get("n_embd", 0))
     rows_per_pass(config, parallel, launch.count_processes(parallel))
+
+
+def check_labels(files: Sequence[Path]) -> None:
+    """Refuse a split whose classes are not those of the first one, before any process starts."""
+    train, *others = [GlueTable(path) for path in files]
+    for table in others:
+        if (table.num_labels, table.label_names) != (train.num_labels, train.label_names):
+            raise UserError(
+                f"{table.path}: its labels are {table.labels_in_words}, those of {train.path} "
+                f"{train.labels_in_words}; run glue_tokenize again on one task"
+            )
 
 
 def rows_per_pass(config: FinetuneConfig, parallel: ParallelConfig, processes: int) -> int:
@@ -274,11 +286,6 @@ def predict_split(
     rows = GlueRows(path, at_most)
     if rows.meta != train_rows.meta:
         raise UserError(f"{path}: made by another tokenizer than {train_rows.path}; run glue_tokenize again")
-    if (rows.num_labels, rows.label_names) != (train_rows.num_labels, train_rows.label_names):
-        raise UserError(
-            f"{path}: its labels are {_listed(rows)}, those of {train_rows.path} {_listed(train_rows)}; run "
-            "glue_tokenize again on one task"
-        )
     rows.check(training.model.shape.n_positions, labelled=not path.stem.startswith("test"))
     model, mesh = training.model, training.mesh
     model.train(mode=False)
@@ -297,10 +304,6 @@ def predict_split(
         mesh,
     )
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
-
-
-def _listed(rows: "GlueRows") -> str:
-    return ", ".join(rows.label_names) or f"{rows.num_labels} without names"
 
 
 def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str, float]:
@@ -325,7 +328,7 @@ def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str
     return found
 
 
-def save_model(job: Job, rows: "GlueRows", folder: Path) -> None:
+def save_model(job: Job, rows: GlueTable, folder: Path) -> None:
     """The fine-tuned model, whole from its last checkpoint, and its tokenizer as a Hugging Face folder."""
     from trainer import huggingface
     from trainer.checkpoint import load, model_tensors

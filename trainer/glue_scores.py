@@ -137,7 +137,7 @@ def _accuracy(counts_RCC: Floats) -> Floats:
 
 
 def _f1_of_classes(counts_RCC: Floats) -> Floats:
-    """(R, C)"""
+    """F1 of each class (R, C)."""
     hits = np.diagonal(counts_RCC, axis1=1, axis2=2)
     return _ratio(2 * hits, counts_RCC.sum(1) + counts_RCC.sum(2))
 

@@ -39,6 +39,13 @@ class GlueTable:
         self.label_names: tuple[str, ...] = tuple(json.loads(metadata.get("labels", "[]")))
         """The classes by id; none where they have no names, or the label is a score."""
 
+    @property
+    def labels_in_words(self) -> str:
+        """The classes as a message names them."""
+        return ", ".join(self.label_names) or (
+            "a score" if self.num_labels == 1 else f"{self.num_labels} without names"
+        )
+
     def texts(self, rows: Sequence[int]) -> list[dict[str, str]]:
         """Text columns of these rows, by name."""
         names = [name for name in self.table.column_names if name not in ("input_ids", "label", "index")]

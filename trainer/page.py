@@ -7,17 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.results import Results, Scored, StageCounts
+from trainer.task_results import TaskResults
 
 METRICS = {
+    "headline": "score",
     "matthews": "Matthews",
     "accuracy": "accuracy",
     "f1": "F1",
+    "macro_f1": "mean F1",
     "pearson": "Pearson",
     "spearman": "Spearman",
     "majority": "majority guess",
     "rows": "rows",
 }
 """Score -> heading of its column, in order; other scores follow under their own names."""
+WORST = 5
+"""Rows of each split that are shown of those that the model is most wrong about."""
+CHARACTERS = 400
+"""Shown of a row's texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class Table:
     rows: list[tuple[str, ...]]
 
 
-def page_values(found: Results) -> dict[str, Any]:
+def page_values(found: Results, tasks: Sequence[TaskResults]) -> dict[str, Any]:
     """Everything the two templates show."""
     return {
         "found": found,
@@ -48,6 +55,7 @@ def page_values(found: Results) -> dict[str, Any]:
             ("score", "value"), [(_words(name), number(value)) for name, value in found.scores.items()]
         ),
         "task_table": task_table(found.tasks),
+        "task_details": task_details(tasks),
         "stages": [(stage, facts_table(stage)) for stage in (*found.corpus_stages, *found.run_stages)],
     }
 
@@ -76,12 +84,19 @@ def key_figures(found: Results) -> list[KeyFigure]:
         figures.append(KeyFigure("perplexity", number(perplexity), f"validation loss {number(loss)}" if loss else ""))
     for scored in [scored for scored in found.tasks if not scored.split.endswith("clean")][:2]:
         name, value = next(iter(_ordered(scored).items()))
-        figures.append(KeyFigure(f"{_label(scored)} {_words(name)}", number(value), _rows_note(scored)))
+        words = " and ".join(map(_words, scored.headline_of)) or _words(name)
+        figures.append(KeyFigure(f"{_label(scored)} {words}", number(value), _rows_note(scored)))
     return figures
 
 
 def _rows_note(scored: Scored) -> str:
-    return f"on {number(scored.scores['rows'])} rows" if "rows" in scored.scores else ""
+    rows = [f"on {number(scored.scores['rows'])} rows"] if "rows" in scored.scores else []
+    low_high = [f"95 %: {_interval(scored.interval)}"] if scored.interval else []
+    return ", ".join([*rows, *low_high])
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return "–" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
 
 
 def stage_table(stages: Sequence[StageCounts]) -> Table:
@@ -109,12 +124,33 @@ def curve_table(found: Results) -> Table:
 
 
 def task_table(tasks: Sequence[Scored]) -> Table:
-    """One row per task and split, one column per score."""
+    """One row per task and split, one column per score; the headline's interval stands beside it."""
     present = {name for scored in tasks for name in scored.scores}
     names = [name for name in METRICS if name in present] + sorted(present - set(METRICS))
-    head = ("task", *(_words(name) for name in names))
-    rows = [(_label(scored), *(_score(scored.scores.get(name)) for name in names)) for scored in tasks]
+    columns = [(_words(name), [_score(scored.scores.get(name)) for scored in tasks]) for name in names]
+    if any(scored.interval for scored in tasks):
+        columns.insert(1, ("95 % interval", [_interval(scored.interval) for scored in tasks]))
+    head = ("task", *(name for name, _ in columns))
+    rows = [(_label(scored), *cells) for scored, *cells in zip(tasks, *(cells for _, cells in columns), strict=True)]
     return Table(head, rows)
+
+
+def task_details(tasks: Sequence[TaskResults]) -> list[tuple[TaskResults, Table | None]]:
+    """Each task with the table of its worst rows, the first WORST of each split."""
+    details: list[tuple[TaskResults, Table | None]] = []
+    for task in tasks:
+        splits = dict.fromkeys(row.split for row in task.worst)
+        rows = [row for split in splits for row in [row for row in task.worst if row.split == split][:WORST]]
+        table = Table(
+            ("text", "label", "prediction", "probability" if task.confusions else "error"),
+            [(_clipped(row.texts), row.label, row.prediction, row.amount) for row in rows],
+        )
+        details.append((task, table if rows else None))
+    return details
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]} …"
 
 
 def _label(scored: Scored) -> str:

@@ -2,14 +2,15 @@
 
 stats of the corpus + stats of the run + the run's folder -> `index.html` (self-contained: style and
 pictures inside), `report.md` (the same in Markdown) and its `pictures/*.svg`: the funnel of documents
-with every reason for rejection, loss curves, scores, generated texts, GLUE. What is missing is said.
+with every reason for rejection, loss curves, scores, generated texts, GLUE with epochs, confusion matrices
+and the rows that were hardest. What is missing is said.
 
     python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/
 """
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,20 @@ from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer.page import page_values
 from trainer.results import Results, read_results
+from trainer.task_results import TaskResults, read_tasks
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("matplotlib", "jinja2")
 
 
 def report(run: StageRun, stats: Source, run_stats: Source, results: Source, output: Output) -> dict[str, Any]:
     """Read everything, draw the pictures, write the page twice."""
     found = read_results(stats.path, run_stats.path, results.path)
-    pictures = draw_pictures(found)
+    tasks = read_tasks(results.path)
+    pictures = draw_pictures(found, tasks)
     for name, picture in pictures.items():
         _write(output.folder / "pictures" / f"{name}.svg", picture)
-    page = page_values(found)
+    page = page_values(found, tasks)
     _write(output.folder / "index.html", render_html(page, pictures))
     _write(output.folder / "report.md", render_markdown(page, pictures))
     run.adopt(output, Counts(rows_in=len(found.corpus_stages) + len(found.run_stages), rows_out=1))
@@ -43,9 +46,9 @@ def _write(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-def draw_pictures(found: Results) -> dict[str, str]:
+def draw_pictures(found: Results, tasks: Sequence[TaskResults]) -> dict[str, str]:
     """Name -> SVG, of the pictures for which there is something to show."""
-    from trainer import pictures
+    from trainer import glue_pictures, pictures
 
     drawn: dict[str, str] = {}
     if found.flow:
@@ -54,6 +57,9 @@ def draw_pictures(found: Results) -> dict[str, str]:
         drawn["pretraining"] = pictures.pretraining(found.pretrain, uniform_loss(found))
     if found.finetune:
         drawn["finetuning"] = pictures.finetuning(found.finetune)
+    for task in tasks:
+        if task.epochs or task.confusions:
+            drawn[task.picture] = glue_pictures.task(task.picture, task.epochs, task.confusions)
     return drawn
 
 

@@ -17,7 +17,7 @@ from pipelines.errors import UserError
 ORDER = (
     *("urls", "download", "extract", "clean", "find_duplicates", "group_duplicates", "remove_duplicates"),
     *("decontaminate", "split", "tokenizer", "tokenize", "glue_tokenize"),
-    *("pretrain", "export", "evaluate", "finetune"),
+    *("pretrain", "export", "evaluate", "finetune", "glue_score"),
 )
 """Stages in the order of the graph."""
 FLOW = ("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate", "split")
@@ -52,6 +52,10 @@ class Scored:
     task: str
     split: str
     scores: dict[str, float]
+    interval: tuple[float, float] | None = None
+    """Of the headline score, 95 %."""
+    headline_of: tuple[str, ...] = ()
+    """The scores whose mean the headline is."""
 
 
 @dataclass(slots=True)
@@ -102,6 +106,9 @@ def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
             results.tasks += read_task_scores(task, _mapping(file))
         if file := _present(results, runs, f"finetune/{task}/curve.csv"):
             results.finetune[task] = read_curve(file)
+    for task in _tasks(runs / "glue_score"):
+        if file := _present(results, runs, f"glue_score/{task}/scores.json"):
+            results.tasks += read_task_scores(task, _mapping(file))
     if not results.tasks:
         results.missing.append(f"runs/{results.run}/finetune")
     return results
@@ -198,13 +205,15 @@ def read_texts(file: Path) -> list[tuple[str, str]]:
 def read_task_scores(task: str, value: Mapping[str, Any]) -> list[Scored]:
     """Scores per split: numbers directly in `value`, and those of each mapping in it (mnli has two splits)."""
     groups = {"": value, **{name: item for name, item in value.items() if isinstance(item, Mapping)}}
-    found = [
-        Scored(
-            task, split, {name: float(item) for name, item in cast(dict[str, Any], group).items() if _is_score(item)}
-        )
-        for split, group in groups.items()
-    ]
+    found = [_scored(task, split, cast(dict[str, Any], group)) for split, group in groups.items()]
     return [scored for scored in found if scored.scores]
+
+
+def _scored(task: str, split: str, group: Mapping[str, Any]) -> Scored:
+    numbers = {name: float(item) for name, item in group.items() if _is_score(item)}
+    ends = cast(dict[str, Any], group.get("interval") or {}).get("headline")
+    interval = (float(ends[0]), float(ends[1])) if ends else None
+    return Scored(task, split, numbers, interval, tuple(map(str, group.get("headline_of", ()))))
 
 
 def _is_score(value: Any) -> bool:

@@ -275,13 +275,14 @@ def test_the_pictures_of_a_task_are_drawn_beside_its_numbers(tuned: Path) -> Non
     assert all(text in confusion for text in ("even", "odd", "predicted"))
 
 
-def test_a_split_with_other_labels_than_train_is_refused(
-    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_split_with_other_labels_than_train_is_refused_before_any_process_starts(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("trainer.launch.launch", lambda *_: pytest.fail("it started processes"))
     task = small.write_glue(tmp_path / "glue", road.tokenizer, {"train": 20}, names=("even", "odd"))
     other = small.write_glue(tmp_path / "other", road.tokenizer, {"validation": 8}, names=("odd", "even"))
     (other / "validation.arrow").rename(task / "validation.arrow")
-    small.publish(task)
+    (task / "manifest.json").unlink()
     assert finetune(road, task, tmp_path / "finetune", "--parallel.dp-replicate", "1") == 1
     error = capsys.readouterr().err
     assert "validation.arrow: its labels are odd, even, those of" in error

@@ -94,7 +94,7 @@ def test_one_zip_has_all_files_with_the_same_bytes_each_time(tmp_path: Path, mon
     assert submit(monkeypatch, tmp_path / "two.zip", *reversed(folders)) == 0
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
-        names = "CoLA SST-2 MRPC STS-B MNLI-m MNLI-mm QNLI QQP RTE WNLI AX".split()
+        names = ["CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "RTE", "WNLI", "AX"]
         assert archive.namelist() == [f"{name}.tsv" for name in names]
         assert archive.testzip() is None
         for file in FILES.values():

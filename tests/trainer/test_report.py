@@ -147,6 +147,44 @@ def test_markdown_says_the_same_and_shows_the_pictures(results: Path) -> None:
         assert ET.parse(results / "report" / picture).getroot().tag.endswith("svg")
 
 
+def write_details(folder: Path) -> None:
+    """What finetune writes of a task, and glue_score of another."""
+    counts = {"labels": ["not_equivalent", HOSTILE], "counts": [[120, 9], [70, 209]]}
+    scores = {"accuracy": 0.7426, "f1": 0.8125, "headline": 0.7776, "rows": 408, "headline_of": ["accuracy", "f1"]}
+    scores |= {"interval": {"accuracy": [0.7, 0.8], "headline": [0.7375, 0.8125]}, "confusion": counts}
+    mrpc = folder / "runs/web-tiny/finetune/mrpc"
+    write(mrpc / "scores.json", {"validation": scores})
+    epochs = "epoch,step,loss,lr,validation_loss,validation_accuracy\n1,9,0.7,0.1,0.69,0.5\n2,18,0.5,0.1,0.66,0.7426\n"
+    write(mrpc / "epochs.csv", epochs)
+    row = {"split": "validation", "index": 3, "texts": {"sentence1": HOSTILE, "sentence2": "x" * 500}}
+    rows = [{**row, "label": HOSTILE, "prediction": "not_equivalent", "probability": 0.987654, "loss": 4.0}] * 9
+    write(mrpc / "worst.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    ax = {"matthews": 0.25, "headline": 0.25, "rows": 1104, "confusion": {**counts, "labels": ["no", "yes"]}}
+    write(folder / "runs/web-tiny/glue_score/ax/scores.json", {"test": ax})
+
+
+def test_each_task_shows_its_epochs_its_confusion_matrix_and_where_it_is_most_wrong(results: Path) -> None:
+    write_details(results)
+    assert report(results) == 0
+    reader = Reader(page(results))
+    assert "mrpc 0.7776 0.7375 to 0.8125 – 0.7426 0.8125" in reader.text  # Matthews is ax's
+    assert "mrpc accuracy and F1 0.7776 on 408 rows, 95 %: 0.7375 to 0.8125" in reader.text
+    assert "ax test 0.2500 – 0.2500" in reader.text
+    for text in ("Loss by epoch", "Validation scores by epoch", "Confusion, validation", "Confusion, test", "209"):
+        assert text in reader.text
+    assert reader.text.count(f"{'x' * 300}") == 5
+    assert "x" * 400 not in reader.text
+    assert reader.text.count("0.9877") == 5
+    assert not reader.tags & {"script", "img"}
+    assert len(reader.ids) == len(set(reader.ids))
+    markdown = (results / "report/report.md").read_text()
+    assert "### mrpc" in markdown
+    assert "<" not in markdown
+    for name in ("glue_mrpc", "glue_ax"):
+        assert f"](pictures/{name}.svg)" in markdown
+        assert ET.parse(results / f"report/pictures/{name}.svg").getroot().tag.endswith("svg")
+
+
 def test_the_page_is_whole_in_itself_and_well_formed(results: Path) -> None:
     assert report(results) == 0
     reader = Reader(page(results))
@@ -219,6 +257,12 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         ("stats/web/clean.json", '{"in": 3}', "clean.json: not the stats of a stage"),
         ("runs/web-tiny/evaluate/texts.json", '["x"]', "texts.json: expected a list of prompts and texts"),
         ("runs/web-tiny/finetune/mrpc/scores.json", "[]", "scores.json: expected names with values, found list"),
+        (
+            "runs/web-tiny/finetune/mrpc/scores.json",
+            '{"a": {"confusion": 3}}',
+            "scores.json: a confusion matrix is broken",
+        ),
+        ("runs/web-tiny/finetune/mrpc/worst.jsonl", '{"split": 1}\n', "worst.jsonl:1: not a row of the worst"),
     ],
 )
 def test_a_broken_file_is_one_clear_line(

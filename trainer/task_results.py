@@ -1,0 +1,99 @@
+"""What fine-tuning left behind of one GLUE task: its epochs, confusion matrices and worst rows."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pipelines import store
+from pipelines.errors import UserError
+from trainer.glue_pictures import Confusion
+from trainer.results import Curve, read_curve
+
+FOLDERS = ("finetune", "glue_score")
+"""Stages that score tasks, below runs/RUN."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorstRow:
+    """A row that the model is most wrong about."""
+
+    split: str
+    texts: str
+    label: str
+    prediction: str
+    amount: str
+    """The probability of the prediction; of a regression, how far off it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResults:
+    """One task; what is not there is empty."""
+
+    task: str
+    epochs: Curve = field(default_factory=dict[str, list[float]])
+    confusions: dict[str, Confusion] = field(default_factory=dict[str, Confusion])
+    worst: list[WorstRow] = field(default_factory=list[WorstRow])
+
+    @property
+    def picture(self) -> str:
+        """The name of its picture; a task's own may hold anything."""
+        return f"glue_{re.sub(r'[^A-Za-z0-9]', '_', self.task)}"
+
+
+def read_tasks(runs: Path) -> list[TaskResults]:
+    """Every task of a run of which there is something to show."""
+    # Names with a dot are the runner's scratch.
+    folders = [
+        path
+        for stage in FOLDERS
+        for path in sorted((runs / stage).glob("*"))
+        if path.is_dir() and not path.name.startswith(".")
+    ]
+    tasks = map(read_task, folders)
+    return [task for task in tasks if task.epochs or task.confusions or task.worst]
+
+
+def read_task(folder: Path) -> TaskResults:
+    """From a folder of finetune or glue_score; UserError for a file that is broken."""
+    epochs, scores, worst = (folder / name for name in ("epochs.csv", "scores.json", "worst.jsonl"))
+    return TaskResults(
+        folder.name,
+        read_curve(epochs) if epochs.is_file() else {},
+        read_confusions(scores) if scores.is_file() else {},
+        read_worst(worst) if worst.is_file() else [],
+    )
+
+
+def read_confusions(file: Path) -> dict[str, Confusion]:
+    """Split -> its matrix, where it has one."""
+    splits: Any = store.read_json(file)
+    found = cast(Mapping[str, Any], splits if isinstance(splits, dict) else {})
+    try:
+        return {
+            split: Confusion.of(cast(Mapping[str, Any], values)["confusion"])
+            for split, values in found.items()
+            if isinstance(values, dict) and "confusion" in values
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{file}: a confusion matrix is broken ({error}); run its stage again") from None
+
+
+def read_worst(file: Path) -> list[WorstRow]:
+    """The rows of worst.jsonl, texts joined to one."""
+    rows: list[WorstRow] = []
+    for number, line in enumerate(store.read_lines(file), start=1):
+        try:
+            row = json.loads(line)
+            amount = row["probability"] if "probability" in row else row["error"]
+            values = (" ↔ ".join(map(str, row["texts"].values())), _shown(row["label"]), _shown(row["prediction"]))
+            rows.append(WorstRow(str(row["split"]), *values, f"{float(amount):.4f}"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{file}:{number}: not a row of the worst ({error}); run its stage again") from None
+    return rows
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
