@@ -238,3 +238,20 @@ def test_the_profile_with_tensor_parallelism_trains_the_model_of_two_pipeline_st
     assert theirs[:20] == pytest.approx(ours[:20], rel=1e-5)
     assert mean(theirs[-20:]) == pytest.approx(mean(ours[-20:]), rel=1e-2)
     assert (other / "runs" / params["run"] / "export" / "model.safetensors").exists()
+
+
+def test_the_notebook_runs_from_top_to_bottom(sample: Path) -> None:
+    """On what the graph made; its three settings train, and transformers gives what the trainer predicted."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / "notebooks" / "finetune_mrpc.ipynb", as_version=4)
+    assert not [cell for cell in notebook.cells if cell.get("outputs")], "outputs do not belong into the repository"
+    kernel = {"env": environment(), "cwd": str(sample / "notebooks")}
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3")
+    with client.setup_kernel(**kernel):
+        for number, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, number)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert sum("image/svg+xml" in output.get("data", {}) for output in outputs) == 2
+    assert len(list((sample / "runs/notebook").glob("*/scores.json"))) == 3
