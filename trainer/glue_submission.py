@@ -93,7 +93,7 @@ def _cell(prediction: Any, names: Sequence[str], wanted: TestFile) -> str:
         low, high = wanted.scores or (prediction, prediction)
         return f"{min(max(prediction, low), high):.3f}"
     # A name of the user's own may hold a tab.
-    return " ".join(names[prediction].split()) if wanted.words else str(prediction)
+    return " ".join(names[int(prediction)].split()) if wanted.words else str(prediction)
 
 
 def collect(folders: Sequence[Path]) -> dict[str, Path]:
