@@ -45,8 +45,9 @@ TEST_PATHS = {
     "openwebtext": ["corpus.urls=inputs/urls"],
     "replay": ["download.replay=inputs/warc"],
     "local": ["corpus.documents=inputs/documents", "tokenizer.files=inputs/gpt2", "glue.folder=inputs/glue"],
+    "custom": ["glue_download.columns=[question,answer]"],
 }
-"""Values for the paths that a user of a profile (or of the corpus of the same name) must give."""
+"""Values that a user of a profile (or of the corpus or GLUE tasks of the same name) must give."""
 
 
 def source_files() -> list[Path]:
@@ -221,10 +222,10 @@ def test_every_profile_composes_and_every_section_loads(profile: str) -> None:
 )
 def test_every_choice_of_every_group_composes(choice: str) -> None:
     group, _, name = choice.partition("=")
-    corpus = TEST_PATHS.get(name, []) if group == "corpus" else []
+    given = TEST_PATHS.get(name, []) if group in ("corpus", "glue") else []
     others = [path for path in TEST_PATHS["local"] if not path.startswith("corpus.")]
     others += ["base.model=inputs/model"] if choice == "base=huggingface" else []
-    compose("sample", [choice, *corpus, *others])
+    compose("sample", [choice, *given, *others])
 
 
 @pytest.mark.usefixtures("in_root")

@@ -86,12 +86,13 @@ _SPLITS = ("matched", "mismatched")
 def _lines(axes: Any, table: Curve, columns: Mapping[str, str], colors: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    places = table.get("epoch", table["step"])
-    for number, (column, label) in enumerate(columns.items()):
-        color = colors[number % len(colors)]
-        line = (0, (3, 2)) if column.startswith("train_") else "-"
-        style = {"linestyle": line, "linewidth": 1.6, "marker": "o", "markersize": 3.5}
-        axes.plot(places, table[column], color=color, label=label, **style)
+    places, on_validation = table.get("epoch", table["step"]), [name for name in columns if not _is_train(name)]
+    for column, label in columns.items():
+        # Training rows have a broken line in the colour of the same score on validation rows.
+        alike = [each for each in on_validation if _is_train(column) and each.endswith(column.removeprefix("train"))]
+        place = on_validation.index((alike or on_validation if _is_train(column) else [column])[0])
+        style = {"linestyle": (0, (3, 2)) if _is_train(column) else "-", "marker": "o", "markersize": 3.5}
+        axes.plot(places, table[column], color=colors[place % len(colors)], linewidth=1.6, label=label, **style)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_xlabel("epoch")
     axes.margins(x=0.06, y=0.12)
@@ -99,6 +100,10 @@ def _lines(axes: Any, table: Curve, columns: Mapping[str, str], colors: Sequence
         axes.legend(loc="best", fontsize=8.5, labelcolor=INK)
     elif columns:
         axes.set_ylabel(next(iter(columns.values())))
+
+
+def _is_train(column: str) -> bool:
+    return column.startswith("train_")
 
 
 def _confusion_panels(found: Mapping[str, Confusion]) -> list[Panel]:

@@ -97,3 +97,18 @@ def test_use_writes_nothing_when_it_refuses(tmp_path: Path) -> None:
     assert use("openwebtext_tar", "corpus.documents=corpus").returncode == 0
     written = yaml.safe_load((tmp_path / "params.yaml").read_text())
     assert written["download"]["source"] == "tar"
+
+
+def test_a_task_that_is_only_scored_is_tokenized_and_scored_with_another_ones_model() -> None:
+    from pipelines.graph import load_stages
+
+    stages = {stage.name: stage for stage in load_stages(compose("openwebtext", TEST_PATHS["openwebtext"]))}
+    run = Path("runs/openwebtext-gpt2-dp")
+    scored = stages["glue_score@ax"]
+    assert run / "finetune/mnli" in scored.deps
+    assert scored.outs == (run / "glue_score/ax",)
+    assert "glue_tokenize@ax" in stages
+    assert "finetune@ax" not in stages
+    assert sum(name.startswith("finetune@") for name in stages) == 9
+    sample = [stage.name for stage in load_stages(compose("sample", []))]
+    assert not any(name.startswith("glue_score") for name in sample)

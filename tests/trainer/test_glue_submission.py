@@ -34,11 +34,11 @@ def test_each_task_has_its_file_with_numbers_words_or_scores(
     tmp_path: Path, task: str, split: str, names: list[str], predictions: list[Any], name: str, cells: list[str]
 ) -> None:
     rows = FILES[task, split].rows
-    filled = write_submission(tmp_path, task, split, [0, 1, 2], predictions, names)
+    filled = write_submission(tmp_path, task, split, range(rows), predictions + predictions[:1] * (rows - 3), names)
     found = lines(tmp_path, name)
     assert found[:4] == ["index\tprediction", *(f"{i}\t{cell}" for i, cell in enumerate(cells))]
     assert [line.split("\t")[0] for line in found[1:]] == [str(i) for i in range(rows)]
-    assert filled == {name: {"rows": rows, "filled": rows - 3}}
+    assert filled == {name: {"rows": rows, "filled": 0}}
 
 
 def test_a_row_that_could_not_be_read_gets_the_commonest_prediction_and_is_told(
@@ -51,7 +51,12 @@ def test_a_row_that_could_not_be_read_gets_the_commonest_prediction_and_is_told(
     cells = lines(tmp_path, "WNLI")[1:]
     assert (cells[5], cells[145]) == ("5\t0", "145\t0")
     assert [cells[i] for i in indexes] == [f"{i}\t{p}" for i, p in zip(indexes, predictions, strict=True)]
-    assert "wnli/test: predicted 144 of 146 rows, GLUE's has 146; the other 2 stand there as 0" in caplog.text
+    assert "wnli/test: 2 of 146 rows were not predicted: 0 stands there" in caplog.text
+
+
+def test_a_split_that_is_another_one_is_not_filled_up_to_glues(tmp_path: Path) -> None:
+    assert write_submission(tmp_path, "mrpc", "test", [0, 1], [1, 0], ["a", "b"]) == {"MRPC": {"rows": 2, "filled": 0}}
+    assert lines(tmp_path, "MRPC") == ["index\tprediction", "0\t1", "1\t0"]
 
 
 def test_a_score_that_is_missing_is_the_mean(tmp_path: Path) -> None:

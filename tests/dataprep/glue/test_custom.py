@@ -221,3 +221,29 @@ def test_a_mistake_is_one_clear_line(
 )
 def test_a_label_has_one_name_however_it_is_written(value: object, name: str) -> None:
     assert label_name(value) == name
+
+
+def test_the_profile_for_a_task_of_ones_own_runs_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`use sample glue=custom ...`, from its parameters to tokens with the names of the classes."""
+    from pipelines.graph import load_stages
+    from pipelines.profiles import compose, write_params
+    from tests.trainer import small
+
+    for split, rows in (("train", ROWS), ("validation", ROWS[:2]), ("test", [{"q": "Who?", "a": "They."}])):
+        write(tmp_path / f"files/{split}.csv", rows)
+    monkeypatch.chdir(Path(__file__).parents[3])
+    overrides = [f"glue.folder={tmp_path / 'files'}", "glue_download.columns=[q,a]", "glue_download.label=gold"]
+    params = compose("sample", ["glue=custom", *overrides])
+    names = [stage.name for stage in load_stages(params)]
+    assert {"glue_tokenize@custom", "finetune@custom"} <= set(names)
+    monkeypatch.chdir(tmp_path)
+    write_params(params, tmp_path / "params.yaml")
+    download = ["glue", "--params", "params.yaml"]
+    assert run_command(StageSpec.load("dataprep.glue_download"), download) == 0
+    assert meta(tmp_path / "glue").labels == ("bad", "good")
+    tokenizer = small.write_tokenizer(tmp_path / "tokenizer")
+    tokenize = ["custom", "glue", str(tokenizer), "tokens", "--params", "params.yaml"]
+    assert run_command(StageSpec.load("dataprep.glue_tokenize"), tokenize) == 0
+    table = pa.ipc.open_file(tmp_path / "tokens/test.arrow").read_all()
+    assert json.loads(table.schema.metadata[b"labels"]) == ["bad", "good"]
+    assert table["label"].to_pylist() == [-1]
