@@ -16,6 +16,7 @@ from tests.trainer import small
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.pretrain import Job
 from trainer.process import Place, Process, StopFlag, set_arithmetic
+from trainer.records import read_curve
 
 Trained = dict[str, Any]
 
@@ -189,6 +190,39 @@ def test_a_stopped_run_goes_on_to_the_same_bits(workers: Any, job: Job, tmp_path
     assert len(whole.curve.read_text().splitlines()) == 10
     # The checkpoint of the stop is off the cadence: it is gone, and what stays is the same.
     assert small.contents(broken.checkpoints) == small.contents(whole.checkpoints)
+
+
+def resumed_on_a_slow_network(job: Job) -> Trained:
+    """Go on from a checkpoint and a curve that the later processes cannot see yet, nor anything else in scratch."""
+    import torch.distributed as dist
+
+    from trainer import hooks, loop
+    from trainer.pretrain import prepare
+
+    measured: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank():
+            patch.setattr(loop, "checkpoints", lambda _: {})
+            patch.setattr(hooks, "read_curve", lambda _: [])
+        training = prepare(process(), job)
+
+        def untrained(_: Any) -> float:
+            training.mesh.barrier()  # as a validation, in which all processes wait for each other
+            measured.append(training.step)
+            return 1.0
+
+        curve = hooks.Curve(job.curve, untrained=untrained)
+        curve.before_training(training)
+        curve.after_training(training)
+    return {"step": training.step, "measured": measured}
+
+
+def test_the_first_process_decides_for_all_what_a_shared_folder_holds(workers: Any, job: Job, tmp_path: Path) -> None:
+    shared = dataclasses.replace(job, scratch=tmp_path / "shared")
+    assert workers.run(2, resumed_on_a_slow_network, shared) == [{"step": 0, "measured": [0]}] * 2
+    assert workers.run(2, trained_with_hooks, shared, 3)[0]["stopped"]
+    assert workers.run(2, resumed_on_a_slow_network, shared) == [{"step": 4, "measured": []}] * 2
+    assert len(read_curve(shared.curve)) == 5
 
 
 def test_an_unfinished_run_goes_on_in_another_layout(workers: Any, job: Job, tmp_path: Path) -> None:
