@@ -35,6 +35,7 @@ from trainer.config import (
     layout,
     micro_batch,
 )
+from trainer.exported import check_weights, read_sizes
 from trainer.glue_scores import predict, score
 from trainer.process import Process
 from trainer.records import newest_checkpoint, summary
@@ -104,6 +105,7 @@ def finetune(
     )
     if not job.splits:
         raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
+    check_rows(job)
     store.remove(output.folder)
     # With receipts scratch stays after an error too, as the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
@@ -118,12 +120,26 @@ def finetune(
 
 def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
     """Refuse a layout that the exported model or the batch does not allow, before any process starts."""
-    model = store.read_json(export / "config.json")
-    if isinstance(model.get("n_layer"), int) and isinstance(
-        model.get("n_head"), int
-    ):  # else it is no GPT-2, said later
-        check_finetune(config, parallel, model["n_layer"], model["n_head"], n_embd=model.get("n_embd", 0))
+    sizes = read_sizes(export)
+    check_weights(export)
+    check_finetune(config, parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
     rows_per_pass(config, parallel, launch.count_processes(parallel))
+
+
+def check_rows(job: Job) -> None:
+    """Refuse rows that the model cannot be tuned or scored on, and steps that they do not make, likewise."""
+    from trainer.huggingface import require_same_tokenizer
+    from trainer.loader.glue import GlueBatches, GlueRows
+
+    config, n_positions = job.config, read_sizes(job.export)["n_positions"]
+    rows = GlueRows(job.glue / "train.arrow")
+    require_same_tokenizer(job.export, rows.meta.tokenizer_sha256, job.glue)
+    rows.check(n_positions)
+    for path in job.splits:
+        GlueRows(path).check(n_positions)
+    steps = config.in_steps(GlueBatches(rows, config.global_batch_size, rows.pad, config.seed).steps_per_epoch).steps
+    check_warmup("finetune", config, steps)
+    check_watched_steps("finetune", config, steps)
 
 
 def rows_per_pass(config: FinetuneConfig, parallel: ParallelConfig, processes: int) -> int:
@@ -176,8 +192,6 @@ def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
 
     config = job.config
     shape = huggingface.read_architecture(job.export)
-    huggingface.require_same_tokenizer(job.export, rows.meta.tokenizer_sha256, job.glue)
-    rows.check(shape.n_positions)
     classifier = dataclasses.replace(
         shape,
         vocab_size=max(shape.vocab_size, rows.pad + 1),
@@ -187,8 +201,6 @@ def prepare(process: Process, job: Job, rows: "GlueRows") -> "Training":
     )
     batches = GlueBatches(rows, config.global_batch_size, rows.pad, config.seed)
     run = config.in_steps(batches.steps_per_epoch)
-    check_warmup("finetune", config, run.steps)
-    check_watched_steps("finetune", config, run.steps)
     training = assemble(
         process,
         lambda stage: Classifier(classifier, stage),
