@@ -21,7 +21,7 @@ import torch
 from pipelines import store
 from trainer import checkpoint
 from trainer.metrics import Meter, peak_memory, rates
-from trainer.records import COLUMNS, Retention, prune, read_curve, val_losses
+from trainer.records import COLUMNS, Retention, lost_best, prune, read_curve, val_losses
 
 if TYPE_CHECKING:
     from trainer.loop import StepReport, Training
@@ -300,8 +300,14 @@ class Checkpoints(Hook):
         self._curve = curve
         self._saver: checkpoint.Saver | None = None
 
-    def before_training(self, training: "Training") -> None:  # noqa: ARG002 (Hook's signature)
+    def before_training(self, training: "Training") -> None:
         """Make ready, in all processes."""
+        if training.mesh.is_first and self.keep_best and self._curve and (lost := lost_best(self.root, self._curve)):
+            logger.warning(
+                "keep_best: step %d has the least validation loss so far, %.6g, but its checkpoint is no longer there; "
+                "the best one of those that are there and of later ones is kept",
+                *lost,
+            )
         self._saver = checkpoint.Saver(self.root, in_background=self.in_background)
 
     def after_step(self, training: "Training", report: "StepReport") -> None:

@@ -358,3 +358,32 @@ def test_validation_takes_no_more_samples_at_a_time_than_training(workers: Any, 
     parallel = ParallelConfig(pp=2, microbatches=4, device="cpu")
     piped = dataclasses.replace(job, parallel=parallel, scratch=tmp_path)
     assert max(workers.run(2, batch_sizes, piped)[0]) == job.config.global_batch_size // 4
+
+
+def began(job: Job, keep_best: bool) -> list[str]:
+    """What the hook that saves warns of when a run goes on."""
+    from trainer import hooks
+    from trainer.pretrain import prepare
+
+    training, said = prepare(process(), job), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hooks.logger, "warning", lambda text, *values: said.append(text % values))
+        hook = hooks.Checkpoints(job.checkpoints, 1, keep_best=keep_best, curve=job.curve)
+        hook.before_training(training)
+        hook.after_training(training)
+    return said
+
+
+def test_keep_best_switched_on_late_warns_once_of_the_better_step_that_is_gone(
+    workers: Any, job: Job, tmp_path: Path
+) -> None:
+    late = dataclasses.replace(job, scratch=tmp_path)
+    assert workers.run(2, trained_with_hooks, late, 3)[0]["stopped"]
+    assert workers.run(2, began, late, True) == [[], []]
+    lines = late.curve.read_text().splitlines()
+    lines[2] += "0.125"  # step 1, validated when it had a checkpoint
+    late.curve.write_text("\n".join(lines) + "\n")
+    assert workers.run(2, began, late, False) == [[], []]
+    (said,), nothing = workers.run(2, began, late, True)
+    assert said.startswith("keep_best: step 1 has the least validation loss so far, 0.125, but its checkpoint is no")
+    assert nothing == []
