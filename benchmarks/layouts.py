@@ -25,7 +25,7 @@ from benchmarks.gpu import shards
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
 from trainer import checkpoint, launch
-from trainer.config import ModelConfig, ParallelConfig, PretrainConfig, check_pretrain
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig, check_pretrain, needs_newer_torch
 from trainer.pretrain import Job, prepare
 from trainer.process import Process
 from trainer.records import step_folder
@@ -49,6 +49,9 @@ LIMITS = {"fp32": (2e-6, 1e-5, 2e-5), "bf16": (2e-3, 3e-2, 5e-3), "fp16": (5e-4,
 """Of losses and gradient norms, relative; of weights, absolute."""
 PEAK_FLOPS = 989e12
 """H100 and H200, dense bf16 (NVIDIA's data sheet)."""
+
+OK, REFUSED, FAILED = "ok", "refused on this torch", "FAILED"
+"""What becomes of a case. Refused: a schedule that the trainer takes with a newer torch only."""
 
 Keys = dict[str, Any]
 COMPILED: Keys = {"precision": "bf16", "compile": True}
@@ -160,13 +163,14 @@ def main() -> None:
             "| --- | --- | --- | --- | --- | --- | --- |",
         ]
         rows += check_parity(given.work, gpus, wanted)
+        rows += ["", counted(rows)]
     if given.speed:
         rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | MFU | GiB |"]
         rows += ["| --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, gpus)]
     table = "\n".join([title, "", *rows])
     (given.work / "table.md").write_text(table + "\n")
     print(f"\n{table}")
-    if any("FAILED" in row for row in rows):
+    if any(FAILED in row for row in rows if row.startswith("|")):
         raise SystemExit(1)
 
 
@@ -186,13 +190,21 @@ def check_parity(work: Path, gpus: int, cases: list[Case]) -> list[str]:
             training = dataclasses.replace(TRAINING, **case.training)
             found = run(small_job(work, f"case-{number}", training, parallel, train, val))
             cells, fits = compared(found, references[case.precision], case.precision)
+            outcome = OK if fits else FAILED
         except (UserError, ConfigError, TimeoutError) as error:
-            cells, fits = f"{error} | | ", False
+            cells = f"{error} | | "
+            outcome = REFUSED if isinstance(error, ConfigError) and needs_newer_torch(parallel) else FAILED
         seconds = time.monotonic() - start
         used = min(gpus, launch.count_processes(parallel))
-        rows.append(f"| {case.name} | {used} | {cells} | {seconds:.0f} | {'ok' if fits else 'FAILED'} |")
+        rows.append(f"| {case.name} | {used} | {cells} | {seconds:.0f} | {outcome} |")
         print(rows[-1], flush=True)
     return rows
+
+
+def counted(rows: list[str]) -> str:
+    """How many cases came to which end."""
+    counts = {outcome: sum(row.endswith(f"| {outcome} |") for row in rows) for outcome in (OK, REFUSED, FAILED)}
+    return f"{sum(counts.values())} cases: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}."
 
 
 def layout(keys: Keys, determinism: str) -> ParallelConfig:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.tokens import TokenMeta
-from trainer.records import checkpoints
+from trainer.records import checkpoints, newest_checkpoint
 
 if TYPE_CHECKING:
     from trainer.model import Architecture
@@ -51,7 +51,8 @@ def open_base_model(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: P
 
 
 def _from_checkpoint(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: Path, scratch: Path) -> BaseModel:
-    from trainer.export import newest_checkpoint, write_folder
+    from trainer import huggingface
+    from trainer.export import write_folder
 
     if not (base.name.startswith("step-") or checkpoints(base)):
         raise UserError(f"{base}: neither a Hugging Face folder ({CONFIG}) nor one with checkpoints (step-*)")
@@ -64,8 +65,6 @@ def _from_checkpoint(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: 
         store.remove(unfinished)
         write_folder(checkpoint, tokenizer, unfinished)
         store.rename(unfinished, folder)
-    from trainer import huggingface
-
     huggingface.require_same_tokenizer(folder, meta, rows)
     return BaseModel(folder=folder, tokenizer=folder)
 

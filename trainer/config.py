@@ -562,6 +562,11 @@ def _torch_release() -> tuple[int, ...]:
     return tuple(int(number) for number in version("torch").split(".")[:2])
 
 
+def needs_newer_torch(parallel: ParallelConfig) -> bool:
+    """Whether the schedule splits backward passes, which torch before 2.13 cannot do with the fused loss."""
+    return parallel.pp > 1 and parallel.schedule in ZERO_BUBBLE and _torch_release() < (2, 13)
+
+
 def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: bool) -> None:
     schedule, stages = parallel.schedule, parallel.pp * parallel.chunks
     if parallel.pp == 1:
@@ -590,7 +595,7 @@ def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: bool) -
                 f"parallel.stages {parallel.stages}: expected uniform, balanced, or {stages} numbers of layers that "
                 f"make {n_layer}"
             )
-    if schedule in ZERO_BUBBLE and _torch_release() < (2, 13):
+    if needs_newer_torch(parallel):
         raise ConfigError(
             f"parallel.schedule {schedule}: splits backward passes, which torch before 2.13 cannot do with the fused "
             "loss; use interleaved_1f1b, or a newer torch"

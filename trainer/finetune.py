@@ -41,6 +41,7 @@ from trainer.config import (
     layout,
     micro_batch,
 )
+from trainer.exported import check_weights, read_sizes
 from trainer.glue_results import metrics_of, score_splits, submit
 from trainer.glue_scores import predict, score
 from trainer.glue_table import GlueTable, named_classes
@@ -132,7 +133,7 @@ def finetune(
     check_layout(config, parallel, job.base.folder)
     if not job.splits:
         raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
-    check_labels([job.glue / "train.arrow", *job.splits, *job.tests])
+    check_rows(job)
     # With receipts scratch stays after an error too, as the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
@@ -162,11 +163,9 @@ def finetune(
 
 def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
     """Refuse a layout that the exported model or the batch does not allow, before any process starts."""
-    model = store.read_json(export / "config.json")
-    if isinstance(model.get("n_layer"), int) and isinstance(
-        model.get("n_head"), int
-    ):  # else it is no GPT-2, said later
-        check_finetune(config, parallel, model["n_layer"], model["n_head"], n_embd=model.get("n_embd", 0))
+    sizes = read_sizes(export)
+    check_weights(export)
+    check_finetune(config, parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
     rows_per_pass(config, parallel, launch.count_processes(parallel))
 
 
@@ -179,6 +178,22 @@ def check_labels(files: Sequence[Path]) -> None:
                 f"{table.path}: its labels are {table.labels_in_words}, those of {train.path} "
                 f"{train.labels_in_words}; run glue_tokenize again on one task"
             )
+
+
+def check_rows(job: Job) -> None:
+    """Refuse rows that the model cannot be tuned or scored on, and steps that they do not make, likewise."""
+    from trainer.loader.glue import GlueBatches, GlueRows
+
+    config, n_positions = job.config, read_sizes(job.base.folder)["n_positions"]
+    train = job.glue / "train.arrow"
+    check_labels([train, *job.splits, *job.tests])
+    rows = GlueRows(train)
+    rows.check(n_positions)
+    for path in (*job.splits, *job.tests):
+        GlueRows(path).check(n_positions, labelled=path in job.splits)
+    steps = config.in_steps(GlueBatches(rows, config.global_batch_size, rows.pad, config.seed).steps_per_epoch).steps
+    check_warmup("finetune", config, steps)
+    check_watched_steps("finetune", config, steps)
 
 
 def rows_per_pass(config: FinetuneConfig, parallel: ParallelConfig, processes: int) -> int:
@@ -239,7 +254,6 @@ def prepare(process: Process, mesh: "Mesh", job: Job, rows: "GlueRows") -> "Trai
 
     config = job.config
     shape = job.base.shape
-    rows.check(shape.n_positions)
     classifier = dataclasses.replace(
         shape,
         vocab_size=max(shape.vocab_size, rows.pad + 1),
@@ -249,8 +263,6 @@ def prepare(process: Process, mesh: "Mesh", job: Job, rows: "GlueRows") -> "Trai
     )
     batches = GlueBatches(rows, config.global_batch_size, rows.pad, config.seed)
     run = config.in_steps(batches.steps_per_epoch)
-    check_warmup("finetune", config, run.steps)
-    check_watched_steps("finetune", config, run.steps)
     training = assemble(
         process,
         mesh,

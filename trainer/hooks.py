@@ -21,7 +21,7 @@ import torch
 from pipelines import store
 from trainer import checkpoint
 from trainer.metrics import Meter, peak_memory, rates
-from trainer.records import COLUMNS, Retention, prune, read_curve, val_losses
+from trainer.records import COLUMNS, Retention, lost_best, prune, read_curve, val_losses
 
 if TYPE_CHECKING:
     from trainer.loop import StepReport, Training
@@ -70,9 +70,12 @@ class Curve(Hook):
 
     def before_training(self, training: "Training") -> None:
         """Keep the rows up to the step that was loaded; a fresh run begins with the untrained model's loss."""
-        rows = [row for row in read_curve(self.path) if int(row["step"]) <= training.step]
-        value = self._untrained(training) if self._untrained and not rows else None
-        if not training.mesh.is_first:
+        mesh = training.mesh
+        rows = [row for row in read_curve(self.path) if int(row["step"]) <= training.step] if mesh.is_first else []
+        # The untrained model is measured by all processes or by none.
+        fresh = mesh.from_first(lambda: not rows)
+        value = self._untrained(training) if self._untrained and fresh else None
+        if not mesh.is_first:
             return
         with store.create(self.path) as file:
             lines = [",".join(COLUMNS), *(",".join(row[name] for name in COLUMNS) for row in rows)]
@@ -123,7 +126,8 @@ class Epochs(Hook):
 
     def before_training(self, training: "Training") -> None:
         """Keep the rows up to the step that was loaded."""
-        self._rows = [row for row in read_curve(self.path) if int(row["step"]) <= training.step]
+        if training.mesh.is_first:
+            self._rows = [row for row in read_curve(self.path) if int(row["step"]) <= training.step]
         self._epoch = training.position // training.batches.samples
 
     def after_step(self, training: "Training", report: "StepReport") -> None:
@@ -230,7 +234,8 @@ class Speeds(Hook):
 
     def before_training(self, training: "Training") -> None:
         """Read the earlier segments."""
-        self._before = store.read_json(self.path) if self.path.exists() else []
+        if training.mesh.is_first and self.path.exists():
+            self._before = store.read_json(self.path)
         self._start = (training.step, training.tokens, training.position)
         self._last = time.monotonic()
 
@@ -295,8 +300,14 @@ class Checkpoints(Hook):
         self._curve = curve
         self._saver: checkpoint.Saver | None = None
 
-    def before_training(self, training: "Training") -> None:  # noqa: ARG002 (Hook's signature)
+    def before_training(self, training: "Training") -> None:
         """Make ready, in all processes."""
+        if training.mesh.is_first and self.keep_best and self._curve and (lost := lost_best(self.root, self._curve)):
+            logger.warning(
+                "keep_best: step %d has the least validation loss so far, %.6g, but its checkpoint is no longer there; "
+                "the best one of those that are there and of later ones is kept",
+                *lost,
+            )
         self._saver = checkpoint.Saver(self.root, in_background=self.in_background)
 
     def after_step(self, training: "Training", report: "StepReport") -> None:

@@ -7,23 +7,21 @@ folders are written and read without importing transformers, from safetensors on
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.tokens import TokenMeta
 from trainer import shards
+from trainer.exported import SIZES, WEIGHTS, Stored, find_weights, read_sizes, whole_name
 from trainer.model import TIED, Architecture, canonical
 
-WEIGHTS = "model.safetensors"
-SHARDS = "model.safetensors.index.json"
-"""Of a model in several files: which weight is in which."""
 TOKENIZER = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -45,19 +43,33 @@ def to_huggingface(weights: Mapping[str, Tensor], n_head: int) -> dict[str, Tens
     return converted
 
 
-def from_huggingface(tensors: Mapping[str, Tensor], n_head: int) -> dict[str, Tensor]:
-    """Weights of transformers, with or without its `transformer.` prefix, under our names and in our shapes."""
-    converted: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
-        name = key if key.startswith(("transformer.", "score.", "lm_head.")) else f"transformer.{key}"
-        if name.endswith((".attn.bias", ".attn.masked_bias", "lm_head.weight")):
-            continue  # causal masks of old versions, and the tied head
-        if ".attn.c_attn." in name:
-            by_head = _turned(tensor).unflatten(0, (3, n_head, -1)).transpose(0, 1).flatten(0, 2)
-            converted[name.replace(".c_attn.", ".qkv.")] = by_head.contiguous()
-        else:
-            converted[name] = _turned(tensor) if name.endswith(_MATRICES) else tensor.contiguous()
-    return converted
+def from_huggingface(tensors: Mapping[str, Tensor], n_head: int) -> Mapping[str, Tensor]:
+    """Weights of transformers, with or without its `transformer.` prefix, under our names and in our shapes.
+
+    Each is converted when it is asked for, and not kept.
+    """
+    names = {key: name for key in tensors if (name := whole_name(key)) is not None}
+    return _Converted(tensors, {name.replace(".c_attn.", ".qkv."): key for key, name in names.items()}, n_head)
+
+
+class _Converted(Mapping[str, Tensor]):
+    """`keys`: our name -> theirs."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], keys: Mapping[str, str], n_head: int) -> None:
+        self._tensors, self._keys, self._n_head = tensors, keys, n_head
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._tensors[self._keys[name]]
+        if ".attn.qkv." in name:
+            turned = tensor.transpose(0, -1)
+            return turned.unflatten(0, (3, self._n_head, -1)).transpose(0, 1).flatten(0, 2).contiguous()
+        return _turned(tensor) if name.endswith(_MATRICES) else tensor.contiguous()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
 
 def _turned(tensor: Tensor) -> Tensor:
@@ -67,51 +79,35 @@ def _turned(tensor: Tensor) -> Tensor:
 
 def read_architecture(folder: Path) -> Architecture:
     """The model that `config.json` describes; UserError when it is none that we can compute."""
-    config = store.read_json(folder / "config.json")
-    sizes = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
-    if missing := [name for name in sizes if not isinstance(config.get(name), int)]:
-        raise UserError(f"{folder / 'config.json'}: lacks {', '.join(missing)}; not a GPT-2 of transformers")
-    fixed = {
-        "model_type": ("gpt2",),
-        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
-        "n_inner": (None, 4 * config["n_embd"]),
-        "layer_norm_epsilon": (1e-5,),
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-        "add_cross_attention": (False,),
-        "tie_word_embeddings": (True,),
-    }
-    for name, allowed in fixed.items():
-        if config.get(name, allowed[0]) not in allowed:
-            raise UserError(f"{folder / 'config.json'}: {name} is {config[name]}, this GPT-2 has {allowed[0]}")
-    return Architecture(**{name: config[name] for name in sizes})
+    return Architecture(**read_sizes(folder))
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights in a folder under our names, in fp32; UserError when they are missing or damaged."""
-    tensors: dict[str, Tensor] = {}
-    for path in _weight_files(folder):
+def read_weights(folder: Path) -> Mapping[str, Tensor]:
+    """The weights in a folder under our names, in fp32; UserError when they are missing or damaged.
+
+    Each is read when it is asked for, and not kept: who asks for those of one pipeline stage reads no others.
+    """
+    return from_huggingface(_Files(find_weights(folder)), read_architecture(folder).n_head)
+
+
+class _Files(Mapping[str, Tensor]):
+    def __init__(self, places: Mapping[str, Stored]) -> None:
+        self._places = places
+
+    def __getitem__(self, key: str) -> Tensor:
+        place = self._places[key]
         try:
-            tensors |= load_file(path)
-        except FileNotFoundError:
-            raise UserError(f"{folder}: has no {path.name}; save the model with safe_serialization=True") from None
-        except SafetensorError as error:
-            raise UserError(f"{path}: not readable ({error}); get or export the model again") from None
-    n_head = read_architecture(folder).n_head
-    return {name: weight.float() for name, weight in from_huggingface(tensors, n_head).items()}
+            # Opened each time: what an open file has read counts as memory of this process.
+            with safe_open(place.file, "pt") as file:
+                return file.get_tensor(place.key).float()
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{place.file}: not readable ({error}); get or export the model again") from None
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
 
-def _weight_files(folder: Path) -> list[Path]:
-    """The one file of weights, or all of a model that is split."""
-    index = folder / SHARDS
-    if (folder / WEIGHTS).exists() or not index.exists():
-        return [folder / WEIGHTS]
-    found = store.read_json(index)
-    named = found.get("weight_map") if isinstance(found, dict) else None
-    names = sorted(set(map(str, named.values()))) if isinstance(named, dict) and named else []
-    if not names or any(Path(name).name != name for name in names):
-        raise UserError(f"{index}: does not say which weight is in which file beside it; get the model again")
-    return [folder / name for name in names]
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def fill(targets: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:
@@ -128,6 +124,7 @@ def fill(targets: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: P
         if tuple(weight.shape) != expected:
             raise UserError(f"{source}: {name} is {tuple(weight.shape)}, expected {expected}; another model")
         shards.fill(target.detach(), weight)
+        del weight  # before the next one is read
 
 
 def save_folder(folder: Path, shape: Architecture, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
@@ -144,7 +141,7 @@ def save_folder(folder: Path, shape: Architecture, weights: dict[str, Tensor], s
         "resid_pdrop": shape.dropout,
         "embd_pdrop": shape.dropout,
         "attn_pdrop": shape.attention_dropout,
-        **{name: getattr(shape, name) for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")},
+        **{name: getattr(shape, name) for name in SIZES},
         **settings,
     }
     store.write_json(folder / "config.json", config)
@@ -169,7 +166,8 @@ def save_tokenizer(
     with store.create(folder / TOKENIZER) as file:
         file.write(text.encode())
     named = source / TOKENIZER_CONFIG
-    end_of_text = store.read_json(named)["eos_token"] if named.exists() else END_OF_TEXT
+    token = store.read_json(named).get("eos_token") if named.exists() else None
+    end_of_text = token["content"] if isinstance(token, dict) else token or END_OF_TEXT
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": end_of_text,

@@ -103,7 +103,7 @@ class Training:
         Raises DamagedError, in every process, before anything is taken from one that is not as it was written.
         """
         checkpoint.require_whole(folder)
-        record = read_record(folder)
+        record = self.mesh.from_first(lambda: read_record(folder))
         require_same_model(folder, record, self.identity["model"])
         tensors = self.tensors()
         checkpoint.load(folder, tensors)
@@ -116,13 +116,12 @@ class Training:
 
     def resume(self, root: Path) -> bool:
         """Go on from the newest of the run's own checkpoints that is not damaged, if there is one."""
-        if self.mesh.is_first:
+
+        def look() -> list[Path]:
             remove_leftovers(root)
-        self.mesh.barrier()
-        own = checkpoints(root)
-        # All processes have looked before the first one moves anything.
-        self.mesh.barrier()
-        for folder in reversed(own.values()):
+            return list(checkpoints(root).values())
+
+        for folder in reversed(self.mesh.from_first(look)):
             try:
                 self.restore(folder)
             except DamagedError as damage:

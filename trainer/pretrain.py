@@ -42,11 +42,10 @@ from trainer.records import (
     Retention,
     best_step,
     checkpoints,
-    newest_checkpoint,
-    require_same_model,
     summary,
     val_losses,
 )
+from trainer.start import begin, find_start
 
 if TYPE_CHECKING:
     from trainer.batches import PretrainBatches
@@ -134,7 +133,10 @@ def pretrain(
         scratch=run.scratch,
         watch=output.final.with_name(f"{output.final.name}.watch"),
     )
-    job = dataclasses.replace(job, config=count_steps(config, check_data(job, ranks)))
+    samples, tokenizer = check_data(job, ranks)
+    job = dataclasses.replace(job, config=count_steps(config, samples))
+    if not checkpoints(job.checkpoints):  # else the run goes on from its own
+        find_start(job.config, model, tokenizer, job.train)
     # With receipts scratch stays after an error too, as the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
@@ -170,8 +172,10 @@ def count_steps(config: PretrainConfig, samples: int) -> PretrainConfig:
     return run
 
 
-def check_data(job: Job, ranks: int) -> int:
-    """Samples of all token folders; UserError unless these are whole, of one tokenizer, and enough for every process.
+def check_data(job: Job, ranks: int) -> tuple[int, dict[str, Any]]:
+    """Samples of all token folders, and their tokenizer as records have it.
+
+    Raises UserError unless the folders are whole, of one tokenizer, and enough for every process.
 
     The indexes of packed rows are made here, before any process starts, so that each only has to map them.
     """
@@ -187,7 +191,7 @@ def check_data(job: Job, ranks: int) -> int:
             f"{job.train}: {samples} sample(s) for {ranks} data-parallel processes: use more documents, a shorter "
             "pretrain.sequence_length or fewer processes"
         )
-    return samples
+    return samples, dataclasses.asdict(metas[job.train])
 
 
 def train_in_process(process: Process, job: Job) -> dict[str, Any]:
@@ -250,39 +254,9 @@ def prepare(process: Process, job: Job) -> "Training":
         compile_blocks=config.compile,
     )
     if not training.resume(job.checkpoints):
-        begin(training, job)
+        tokenizer = training.identity["tokenizer"]
+        begin(training, config, training.mesh.from_first(lambda: find_start(config, job.model, tokenizer, job.train)))
     return training
-
-
-def begin(training: "Training", job: Job) -> None:
-    """Before the first step: seeded weights, or a checkpoint of another run, or weights of a Hugging Face folder."""
-    from trainer import huggingface
-
-    config, path = job.config, Path(job.config.init_path)
-    if config.init == "huggingface":
-        record = {"model": huggingface.read_architecture(path).record()}
-        require_same_model(path, record, training.identity["model"])
-        huggingface.fill(training.model.weights, huggingface.read_weights(path), path)
-    elif config.init == "checkpoint":
-        record = training.restore(newest_checkpoint(path))
-        if training.finished:
-            raise ConfigError(
-                f"pretrain.steps {config.steps}: {path} is at step {training.step} already; ask for more steps"
-            )
-        if record["tokenizer"] != training.identity["tokenizer"]:
-            raise UserError(
-                f"{path}: trained on tokens of another tokenizer than {job.train}; tokenize with that one, or start "
-                "from another checkpoint"
-            )
-        if _order(record["pretrain"], record["data"]) != _order(config.identity(), job.data):
-            # Other data, another order or other samples: they are taken from the beginning.
-            training.position = 0
-
-
-def _order(section: dict[str, Any], data: dict[str, Any]) -> list[Any]:
-    """All that decides which sample stands at which place."""
-    shaping = [section.get(key) for key in ("seed", "sequence_length", "packing", "drop_tail", "mixture_weights")]
-    return [data["train"], data.get("mixture"), *shaping]
 
 
 def validation(job: Job) -> "Callable[[Training], float]":

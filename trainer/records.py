@@ -133,6 +133,19 @@ def best_step(steps: Collection[int], val_losses: Mapping[int, float]) -> int | 
     return min(measured, key=val_losses.__getitem__, default=None)
 
 
+def lost_best(root: Path, curve: Path) -> tuple[int, float] | None:
+    """Step and validation loss of the best step of a run, where its checkpoint is gone and none as good is there.
+
+    That is so when the best one was not kept from the beginning.
+    """
+    # A row without a training loss is of the weights that the run began with, which have no checkpoint here.
+    losses = {int(row["step"]): float(row["val_loss"]) for row in read_curve(curve) if row["loss"] and row["val_loss"]}
+    best, kept = best_step(losses, losses), best_step(checkpoints(root), losses)
+    if best is None or (kept is not None and losses[kept] <= losses[best]):
+        return None
+    return best, losses[best]
+
+
 def prune(root: Path, retention: Retention, last: int, val_losses: Mapping[int, float]) -> None:
     """Delete all checkpoints but the newest one and those that stay."""
     steps = list(checkpoints(root))

@@ -1,5 +1,7 @@
 """A process's part of a tensor that is split over processes (a DTensor), and of any other: all of it."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -33,12 +35,13 @@ def fill(tensor: Tensor, whole: Tensor) -> None:
         tensor[: len(whole)] = whole
         tensor[len(whole) :] = 0
         return
-    missing = len(tensor) - len(whole)
-    padded = torch.cat((whole, whole.new_zeros(missing, *whole.shape[1:]))) if missing else whole
     part = local(tensor.detach())
     for chunk in tensor.__create_chunk_list__():
-        here = padded
-        for dim, (start, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
+        if not math.prod(chunk.sizes):
+            continue
+        first = chunk.offsets[0]
+        here = whole[first : first + chunk.sizes[0]]
+        for dim, (start, size) in list(enumerate(zip(chunk.offsets, chunk.sizes, strict=True)))[1:]:
             here = here.narrow(dim, start, size)
-        if here.numel():
-            part.copy_(here)
+        part[: len(here)] = here
+        part[len(here) :] = 0

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -398,3 +400,62 @@ def test_rows_of_another_tokenizer_and_missing_splits_are_refused(
     assert finetune(road, only, tmp_path / "finetune") == 1
     assert r"has no validation*.arrow" in capsys.readouterr().err
     assert not (tmp_path / "finetune").exists()
+
+
+def shortened(path: Path, kept: int) -> None:
+    path.write_bytes(path.read_bytes()[:kept])
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        # 101 rows are 7 steps of 16, ten times.
+        (("--warmup-steps", "71", "--warmup-share", "0"), "warmup_steps 71 is more than the 70 steps of finetune"),
+        (("--profile", "70:71"), "finetune.profile 70:71: the run has 70 steps only"),
+    ],
+)
+def test_steps_that_the_rows_do_not_make_are_refused_before_any_process_starts(
+    road: Road,
+    glue: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    extra: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.setattr("trainer.launch.launch", lambda *_, **__: pytest.fail("it started processes"))
+    assert finetune(road, glue, tmp_path / "finetune", *extra) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "message"),
+    [
+        ("glue/train.arrow", lambda path: shortened(path, 200), "train.arrow: not a readable Arrow file"),
+        ("glue/validation.arrow", lambda path: shortened(path, 200), "validation.arrow: not a readable Arrow file"),
+        ("export/model.safetensors", lambda path: shortened(path, 5000), "model.safetensors: not readable"),
+        ("export/model.safetensors", Path.unlink, "has no model.safetensors"),
+        ("export/tokenizer.json", lambda path: path.write_text("{}"), "not the tokenizer that made"),
+        ("export/config.json", lambda path: path.write_text("{}"), "not a GPT-2 of transformers"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused_before_any_process_starts(
+    road: Road,
+    glue: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    spoil: Callable[[Path], Any],
+    message: str,
+) -> None:
+    for name, source in (("glue", glue), ("export", road.export)):
+        shutil.copytree(source, tmp_path / name)
+    spoil(tmp_path / file)
+    for name in ("glue", "export"):
+        (tmp_path / name / "manifest.json").unlink()
+        small.publish(tmp_path / name)
+    here = dataclasses.replace(road, export=tmp_path / "export")
+    monkeypatch.setattr("trainer.launch.launch", lambda *_, **__: pytest.fail("it started processes"))
+    assert finetune(here, tmp_path / "glue", tmp_path / "finetune") == 1
+    assert message in capsys.readouterr().err

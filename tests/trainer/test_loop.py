@@ -16,6 +16,7 @@ from tests.trainer import small
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.pretrain import Job
 from trainer.process import Place, Process, StopFlag, set_arithmetic
+from trainer.records import read_curve
 
 Trained = dict[str, Any]
 
@@ -191,6 +192,39 @@ def test_a_stopped_run_goes_on_to_the_same_bits(workers: Any, job: Job, tmp_path
     assert small.contents(broken.checkpoints) == small.contents(whole.checkpoints)
 
 
+def resumed_on_a_slow_network(job: Job) -> Trained:
+    """Go on from a checkpoint and a curve that the later processes cannot see yet, nor anything else in scratch."""
+    import torch.distributed as dist
+
+    from trainer import hooks, loop
+    from trainer.pretrain import prepare
+
+    measured: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank():
+            patch.setattr(loop, "checkpoints", lambda _: {})
+            patch.setattr(hooks, "read_curve", lambda _: [])
+        training = prepare(process(), job)
+
+        def untrained(_: Any) -> float:
+            training.mesh.barrier()  # as a validation, in which all processes wait for each other
+            measured.append(training.step)
+            return 1.0
+
+        curve = hooks.Curve(job.curve, untrained=untrained)
+        curve.before_training(training)
+        curve.after_training(training)
+    return {"step": training.step, "measured": measured}
+
+
+def test_the_first_process_decides_for_all_what_a_shared_folder_holds(workers: Any, job: Job, tmp_path: Path) -> None:
+    shared = dataclasses.replace(job, scratch=tmp_path / "shared")
+    assert workers.run(2, resumed_on_a_slow_network, shared) == [{"step": 0, "measured": [0]}] * 2
+    assert workers.run(2, trained_with_hooks, shared, 3)[0]["stopped"]
+    assert workers.run(2, resumed_on_a_slow_network, shared) == [{"step": 4, "measured": []}] * 2
+    assert len(read_curve(shared.curve)) == 5
+
+
 def test_an_unfinished_run_goes_on_in_another_layout(workers: Any, job: Job, tmp_path: Path) -> None:
     broken = dataclasses.replace(job, scratch=tmp_path / "broken")
     whole = dataclasses.replace(job, scratch=tmp_path / "whole")
@@ -324,3 +358,32 @@ def test_validation_takes_no_more_samples_at_a_time_than_training(workers: Any, 
     parallel = ParallelConfig(pp=2, microbatches=4, device="cpu")
     piped = dataclasses.replace(job, parallel=parallel, scratch=tmp_path)
     assert max(workers.run(2, batch_sizes, piped)[0]) == job.config.global_batch_size // 4
+
+
+def began(job: Job, keep_best: bool) -> list[str]:
+    """What the hook that saves warns of when a run goes on."""
+    from trainer import hooks
+    from trainer.pretrain import prepare
+
+    training, said = prepare(process(), job), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hooks.logger, "warning", lambda text, *values: said.append(text % values))
+        hook = hooks.Checkpoints(job.checkpoints, 1, keep_best=keep_best, curve=job.curve)
+        hook.before_training(training)
+        hook.after_training(training)
+    return said
+
+
+def test_keep_best_switched_on_late_warns_once_of_the_better_step_that_is_gone(
+    workers: Any, job: Job, tmp_path: Path
+) -> None:
+    late = dataclasses.replace(job, scratch=tmp_path)
+    assert workers.run(2, trained_with_hooks, late, 3)[0]["stopped"]
+    assert workers.run(2, began, late, True) == [[], []]
+    lines = late.curve.read_text().splitlines()
+    lines[2] += "0.125"  # step 1, validated when it had a checkpoint
+    late.curve.write_text("\n".join(lines) + "\n")
+    assert workers.run(2, began, late, False) == [[], []]
+    (said,), nothing = workers.run(2, began, late, True)
+    assert said.startswith("keep_best: step 1 has the least validation loss so far, 0.125, but its checkpoint is no")
+    assert nothing == []

@@ -95,3 +95,21 @@ def test_a_curve_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
         "val_loss": 2.5,
         "val_perplexity": 12.1825,
     }
+
+
+CURVE = "step,loss,lr,grad_norm,tokens,val_loss\n0,,,,0,0.5\n1,4,1,1,9,3\n2,4,1,1,9,2\n3,4,1,1,9,\n4,4,1,1,9,2.5\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "lost"),
+    [([1, 2, 4], None), ([2], None), ([1, 4], (2, 2.0)), ([4], (2, 2.0)), ([3], (2, 2.0)), ([], (2, 2.0))],
+)
+def test_a_better_step_without_a_checkpoint_is_found(
+    tmp_path: Path, steps: list[int], lost: tuple[int, float] | None
+) -> None:
+    """The weights that the run began with are the best of all here, but never had one."""
+    (tmp_path / "curve.csv").write_text(CURVE)
+    for step in steps:
+        records.step_folder(tmp_path, step).mkdir()
+    assert records.lost_best(tmp_path, tmp_path / "curve.csv") == lost
+    assert records.lost_best(tmp_path, tmp_path / "none.csv") is None

@@ -1,5 +1,6 @@
 """The one object that knows which process does what: degrees, places, and exchanges between processes."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
@@ -85,6 +86,16 @@ class Mesh:
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, value)
         return found
+
+    def from_first(self, look: Callable[[], T]) -> T:
+        """What `look` finds in the first process, any small Python object, in all of them.
+
+        For what is read from a shared folder and decides what all do next: over a network, processes can see it
+        differently for a while.
+        """
+        found: list[Any] = [look() if self.is_first else None]
+        dist.broadcast_object_list(found, src=0)
+        return found[0]
 
     def barrier(self) -> None:
         """Wait for all processes."""

@@ -156,7 +156,7 @@ class Pipeline:
         hidden = torch.empty(size, positions, self._shape.n_embd, device="meta", dtype=dtype, requires_grad=True)
         ids = torch.empty(size, length, device="meta", dtype=torch.int64)
         loss = torch.empty((), device="meta", requires_grad=True)
-        return PipelineStage(
+        return _Stage(
             part,
             number,
             self._count,
@@ -188,6 +188,18 @@ class Pipeline:
         x = torch.empty(rows, positions, self._shape.n_embd, device=self._mesh.device, dtype=dtype)
         dist.recv(x, group=self._group, group_src=stage_owner(number - 1, self._parallel))
         return x
+
+
+class _Stage(PipelineStage):
+    """A stage whose replicas add up their gradients with its last micro batch only."""
+
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        """One micro batch's backward pass. With ZeRO 1 no such pass reduces anything: the step's end does."""
+        if isinstance(self.submod, FSDPModule):
+            self.submod.set_requires_all_reduce(last_backward)
+        return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
 
 
 def _keep_sharded(part: FSDPModule, zero: int) -> None:

@@ -4,7 +4,8 @@ Stage 0 of ZeRO: every data-parallel process holds everything. All gradients are
 the backward passes of a step's micro batches add to and which is summed over processes once per step. Stages 1 to 3
 are FSDP2's `fully_shard` over dp_shard: 1 reduces gradients once per step, 2 after every micro batch, so that none is
 ever whole outside the block at hand, and 3 also gathers a block's weights anew for each pass (Rajbhandari et al.,
-arXiv:1910.02054). Gradients are sums, never means: the loss is divided by the terms of the whole step.
+arXiv:1910.02054). Replicas add up their shards once per step, with its last micro batch. Gradients are sums, never
+means: the loss is divided by the terms of the whole step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -85,6 +86,7 @@ class Gradients:
         """Before a backward pass without pipelines: whether it is the step's last one."""
         for part in self._sharded:
             part.set_requires_gradient_sync(last or self._zero > 1)
+            part.set_requires_all_reduce(last)
             part.set_is_last_backward(last)
             part.set_reshard_after_backward(last or self._zero == 3)
 

@@ -4,7 +4,8 @@
 
 Each case is written to a file of results as it ends, so a run that was cut short goes on; results of other code than
 today's do not count, and cases that failed are tried again. `--filter` and `--limit` choose some; then, and after a
-run that was cut short, `--report` writes the table of what there is.
+run that was cut short, `--report` writes the table of what there is. `--mark` has the page say whether its figures are
+of an earlier state of the code.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from typing import Any
 
 from tests import conftest
 from tests.trainer.parallel.cases import SCHEDULES, Case, References, covering, distance, refusal
-from tests.trainer.parallel.parity_page import PRECISIONS, Layout, keeps, layout, page
+from tests.trainer.parallel.parity_page import PRECISIONS, Layout, keeps, layout, marked, page
 
 PROCESSES = 8
 _PR_SET_PDEATHSIG = 1
@@ -37,7 +38,8 @@ SECONDS = 180
 """Until a case is given up; on a busy machine eight processes wait long for each other."""
 CODE = (
     "trainer/parallel",
-    *(f"trainer/{name}.py" for name in ("loop", "loss", "model", "optimizer", "precision", "shards")),
+    *(f"trainer/{name}.py" for name in ("config", "dropout", "loop", "loss", "model", "optimizer", "placements")),
+    *(f"trainer/{name}.py" for name in ("precision", "shards", "loader/batch", "loader/feed")),
     "tests/trainer/parallel/cases.py",
 )
 """What decides on the figures: other code, other results."""
@@ -245,7 +247,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path(".work/parity.jsonl"), help="a line for each case")
     parser.add_argument("--output", type=Path, default=Path("docs/parity.md"), help="the page")
     parser.add_argument("--report", action="store_true", help="compute nothing, write the page of what there is")
+    parser.add_argument("--mark", action="store_true", help="only have the page say whether it is of earlier code")
     options = parser.parse_args(arguments)
+    if options.mark:
+        options.output.write_text(marked(options.output.read_text(), code_digest(Path.cwd())))
+        return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code, cases = code_digest(Path.cwd()), feasible()
     known = read_results(options.results, code)

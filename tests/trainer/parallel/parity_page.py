@@ -46,6 +46,11 @@ to 8 processes. Each computation is there once: with tp 1 no sequence is split, 
 takes 1 or 2.
 """
 
+EARLIER = """\
+> **These figures are of an earlier state of the code.** It has changed since they were computed, and none of them was
+> computed again: `make matrix` does that. The digest below is of the code that they belong to.
+"""
+
 LOW = """
 ## What bf16 and fp16 may be off
 
@@ -91,6 +96,16 @@ def page(
             "",
         ]
     )
+
+
+def marked(text: str, code: str) -> str:
+    """A page that says that it is of an earlier state where the code is another today, and only there."""
+    plain = text.replace(f"{EARLIER}\n", "")
+    found = re.search(r"code has the sha256 (\w+)", plain)
+    if found and found[1] == code:
+        return plain
+    title, _, rest = plain.partition("\n\n")
+    return f"{title}\n\n{EARLIER}\n{rest}"
 
 
 def _summary(cases: Sequence[Case], done: Mapping[Case, "Result"], code: str) -> Iterable[str]:

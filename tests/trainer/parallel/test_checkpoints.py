@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.trainer import small
 from tests.trainer.parallel.cases import STEPS, Case, References, merged, prepare, whole
 from trainer.pretrain import Job
 
@@ -210,3 +211,82 @@ def test_a_hugging_face_folder_goes_into_a_layout_and_comes_out_to_the_bit(
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
         assert torch.equal(ours[name], tensor), name
+
+
+def read_alone(job: Job, source: Path) -> dict[str, Any]:
+    """The weights that this process read of a Hugging Face folder, most of them at once, and what it holds then."""
+    import weakref
+
+    import torch
+
+    from trainer import huggingface
+    from trainer.model import HEAD, TIED, canonical
+    from trainer.shards import local
+
+    training = prepare(job)
+    read: list[str] = []
+    alive: list[Any] = []
+    most = 0
+    opened = huggingface.safe_open
+
+    class Counting:
+        def __init__(self, *arguments: Any) -> None:
+            self.file = opened(*arguments)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            self.file.__exit__(None, None, None)
+
+        def get_tensor(self, key: str) -> Any:
+            nonlocal most
+            most = max(most, 1 + sum(each() is not None for each in alive))
+            read.append(key)
+            tensor = self.file.get_tensor(key)
+            alive.append(weakref.ref(tensor))
+            return tensor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(huggingface, "safe_open", Counting)
+        huggingface.fill(training.model.weights, huggingface.read_weights(source), source)
+    weights = training.model.weights
+    ends = [local(weights[name].detach())[61:] for name in (TIED, HEAD) if name in weights]
+    return {
+        "read": sorted(read),
+        "needed": sorted(canonical(name).replace(".qkv.", ".c_attn.") for name in weights),
+        "most": most,
+        "padding": [float(torch.count_nonzero(rows)) for rows in ends],
+    }
+
+
+@pytest.mark.parametrize(
+    ("case", "stages"),
+    [
+        (Case(), [52]),
+        # 4 layers of 12 weights; both ends have the embedding, the first its positions, the last its norm.
+        (Case(pp=2, schedule="1f1b"), [26, 27]),
+        (Case(pp=4, schedule="gpipe"), [14, 12, 12, 15]),
+        (Case(pp=2, schedule="zbv"), [29, 24]),
+        (Case(pp=2, schedule="1f1b", zero=3), [26, 26, 27, 27]),
+    ],
+    ids=str,
+)
+def test_a_process_reads_only_the_weights_of_its_stages_and_one_at_a_time(
+    workers: Any, references: References, tmp_path: Path, case: Case, stages: list[int]
+) -> None:
+    from trainer import huggingface
+    from trainer.model import Architecture, LanguageModel
+
+    job = references.job(case, n_layer=4)
+    shape = Architecture.of(job.model, 61)
+    model = LanguageModel(shape)
+    small.initialise(model, seed=3)
+    weights = {name: weight.detach()[:61] if ".wte." in name else weight for name, weight in model.named_parameters()}
+    huggingface.save_folder(tmp_path, shape, weights, {})
+    found = workers.run(case.processes, read_alone, job, tmp_path)
+    assert [len(each["read"]) for each in found] == stages
+    for each in found:
+        assert each["read"] == each["needed"]
+        assert each["most"] == 1
+        assert not any(each["padding"])

@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.parallel import matrix
 from tests.trainer.parallel.cases import Case
 from tests.trainer.parallel.matrix import Result, Task
-from tests.trainer.parallel.parity_page import PRECISIONS, layout, page
+from tests.trainer.parallel.parity_page import EARLIER, PRECISIONS, layout, marked, page
 
 
 def test_each_computation_is_there_once_and_every_layout_comes_first_in_fp32() -> None:
@@ -60,3 +60,33 @@ def test_the_page_names_what_failed_and_says_what_was_not_computed(precision: st
     assert "| 0 | 1 | 1  | 2 of 3 |" in text
     assert "| 2 | 1 | 1  | none |" in text
     assert "- **a**: parallel.zero: not today" in text
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_all_code_that_decides_on_the_figures_is_there() -> None:
+    assert [name for name in matrix.CODE if not (ROOT / name).exists()] == []
+
+
+def test_the_page_says_where_its_figures_are_of_an_earlier_state_of_the_code() -> None:
+    """`python -m tests.trainer.parallel.matrix --mark` brings it up to date; `make matrix` computes them anew."""
+    text = (ROOT / "docs/parity.md").read_text()
+    assert text == marked(text, matrix.code_digest(ROOT))
+
+
+def test_the_mark_comes_with_other_code_and_goes_with_figures_of_todays(tmp_path: Path) -> None:
+    today = matrix.code_digest(ROOT)
+    text = page([Case()], {}, {}, today)
+    assert marked(text, today) == text
+    of_earlier = text.replace(today, "0123456789ab")
+    once = marked(of_earlier, today)
+    assert EARLIER in once[:600]
+    assert marked(once, today) == once
+    assert marked(once, "0123456789ab") == of_earlier
+    assert EARLIER in marked("# Without a digest\n\nSome text\n", today)
+    (tmp_path / "page.md").write_text(of_earlier)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        assert matrix.main(["--mark", "--output", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text() == once

@@ -70,3 +70,22 @@ def exchanged() -> None:
 
 def test_positions_are_gathered_in_order_and_sums_scattered(workers: Any) -> None:
     workers.run(2, exchanged)
+
+
+def looked() -> tuple[Any, int]:
+    import torch
+
+    from trainer.parallel.mesh import Mesh
+
+    looks: list[int] = []
+
+    def look() -> dict[str, int]:
+        looks.append(mesh.rank)
+        return {"seen by": mesh.rank}
+
+    mesh = Mesh(ParallelConfig(tp=2), torch.device("cpu"))
+    return mesh.from_first(look), len(looks)
+
+
+def test_what_the_first_process_sees_is_what_all_see(workers: Any) -> None:
+    assert workers.run(4, looked) == [({"seen by": 0}, 1), *[({"seen by": 0}, 0)] * 3]

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.trainer.parallel.cases import Case, References, prepare, whole
+from tests.trainer.parallel.cases import Case, References, distance, prepare, whole
+from tests.trainer.parallel.parity_page import keeps
 from trainer.pretrain import Job
 
 Held = dict[str, int]
@@ -176,3 +177,62 @@ def test_with_one_stage_embedding_and_head_are_one_parameter(workers: Any, refer
         for rank in workers.run(case.processes, tied, references.job(case), 1):
             assert TIED in rank
             assert HEAD not in rank
+
+
+def sums_over_replicas(job: Job) -> tuple[int, int, int, int]:
+    """Of a step: sums over replicas, their numbers, numbers that this process holds, and reductions over shards."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+    from trainer.loop import train_step
+    from trainer.shards import local
+
+    training = prepare(job)
+    train_step(training)
+    replicas = dist.get_process_group_ranks(training.mesh.box.get_group("dp_replicate"))
+    sums: list[int] = []
+    scattered: list[int] = []
+    all_reduce, reduce = dist.all_reduce, _fsdp_collectives.foreach_reduce
+
+    def note(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        # Not the loss, the stop flag and the norm.
+        if dist.get_process_group_ranks(options.get("group")) == replicas and tensor.numel() > 2:
+            sums.append(tensor.numel())
+        return all_reduce(tensor, *arguments, **options)
+
+    def note_reduction(*arguments: Any, **options: Any) -> Any:
+        scattered.append(1)
+        return reduce(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", note)
+        patch.setattr("torch.distributed.fsdp._fully_shard._fsdp_param_group.foreach_reduce", note_reduction)
+        train_step(training)
+    held = sum(local(weight.detach()).numel() for weight in training.model.weights.values())
+    return len(sums), sum(sums), held, len(scattered)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"pp": 2, "schedule": "gpipe"},
+        {"pp": 2, "schedule": "1f1b"},
+        {"pp": 2, "schedule": "interleaved_1f1b"},
+        {"pp": 2, "schedule": "looped_bfs"},
+    ],
+    ids=str,
+)
+def test_replicas_add_up_their_parts_of_the_gradients_once_per_step(
+    workers: Any, references: References, zero: int, layout: dict[str, Any]
+) -> None:
+    """However many micro batches a step has: here 2 in each process. Shards are added up as often as ZeRO asks for."""
+    case = Case(zero=zero, dp_replicate=2, micro_batch_size=1, **layout)
+    found = workers.run(case.processes, sums_over_replicas, references.job(case))
+    for sums, numbers, held, reductions in found:
+        assert reductions == sums * (1 if zero == 1 else 2), "ZeRO 2 and 3 reduce after each micro batch"
+        assert sums == case.n_layer // case.pp + 1, "blocks, and what is left of the first or last stage"
+        assert numbers == held
+    expected, got = references.of(case), references.run(case)
+    assert keeps("fp32", distance(expected, got))
