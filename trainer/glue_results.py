@@ -1,8 +1,8 @@
 """What a classifier predicted on a task's splits, written down: scores, predictions, the worst rows, submissions.
 
 predictions by split -> scores.json (per split: scores, their intervals, confusion matrix), predictions.jsonl,
-worst.jsonl, confusion.svg, submission/NAME.tsv for tests. A test is never scored, even where its answers are at hand;
-the diagnostic set ax, which is nothing but a test, is where they are.
+worst.jsonl, confusion.svg; of tests submission/NAME.tsv and submission/SPLIT.jsonl. A test is never scored, even where
+its answers are at hand; the diagnostic set ax, which is nothing but a test, is where they are.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 from pipelines import store
 from pipelines.command import Source
 from trainer.glue_scores import confusion, headline, intervals, predict, score
-from trainer.glue_submission import write_submission
+from trainer.glue_submission import SUBMISSION, write_submission
 from trainer.glue_table import GlueTable, named_classes
 
 SUBSETS = ("clean", "kept_clean")
@@ -50,9 +50,7 @@ class Predicted:
         return self.split.startswith("test") and self.task != "ax"
 
     def scored(self) -> list[int]:
-        """Places of the rows to be scored: those with a label, of a test none."""
-        if self.is_test:
-            return []
+        """Places of the rows to be scored: those with a label."""
         return [i for i, label in enumerate(self.labels) if self.num_labels == 1 or label >= 0]
 
     def scores(self, places: Sequence[int]) -> dict[str, Any]:
@@ -97,6 +95,8 @@ def score_splits(
     for split, rows in predictions.items():
         table = GlueTable(glue / f"{split}.arrow")
         found = _predicted(task, split, rows, table)
+        if found.is_test:
+            continue
         lines += [found.line(i) for i in range(len(found.indexes))]
         if not (places := found.scored()):
             continue
@@ -114,12 +114,17 @@ def score_splits(
 
 
 def submit(task: str, predictions: Mapping[str, Any], folder: Path, glue: Path) -> dict[str, Any]:
-    """The files of a submission, for the test splits among the predictions; for the stats, what is in them."""
+    """The files of a submission, for the test splits among the predictions; for the stats, what is in them.
+
+    submission/SPLIT.jsonl has a test's rows as predictions.jsonl has the others.
+    """
     files: dict[str, Any] = {}
     for split, rows in predictions.items():
         if split.startswith("test"):
             found = _predicted(task, split, rows, GlueTable(glue / f"{split}.arrow"))
             files |= write_submission(folder, task, split, found.indexes, found.answers, found.names)
+            if found.is_test:
+                _write_lines(folder / SUBMISSION / f"{split}.jsonl", [found.line(i) for i in range(len(found.indexes))])
     return {"submission": files} if files else {}
 
 

@@ -186,9 +186,8 @@ def tuned(road: Road, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder / "finetune"
 
 
-def predictions(tuned: Path, split: str = "validation") -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (tuned / "predictions.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["split"] == split]
+def predictions(tuned: Path, name: str = "predictions") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tuned / f"{name}.jsonl").read_text().splitlines()]
 
 
 def test_every_validation_row_is_scored_once(road: Road, glue: Path, tuned: Path) -> None:
@@ -234,7 +233,7 @@ def test_the_loss_falls_and_the_stats_have_the_scores(tuned: Path) -> None:
 
 
 def test_a_test_split_is_predicted_for_submission_and_never_scored(glue: Path, tuned: Path) -> None:
-    rows = predictions(tuned, "test")
+    rows = predictions(tuned, "submission/test")
     assert [(row["index"], row["label"]) for row in rows] == [(7 * i, None) for i in range(11)]
     assert "test" not in json.loads((tuned / "scores.json").read_text())
     lines = (tuned / "submission/test.tsv").read_text().splitlines()

@@ -89,10 +89,12 @@ def test_the_answers_of_a_test_are_neither_scored_nor_shown_even_where_they_are_
     glue = write_table(tmp_path / "glue", "test", ROWS, ["not_equivalent", "equivalent"])
     assert score_splits("mrpc", {"test": ROWS}, None, tmp_path, glue) == {}
     assert json.loads((tmp_path / "scores.json").read_text()) == {}
-    assert [row["label"] for row in read_lines(tmp_path / "predictions.jsonl")] == [None] * 3
+    assert (tmp_path / "predictions.jsonl").read_text() == ""
     assert (tmp_path / "worst.jsonl").read_text() == ""
     assert not (tmp_path / "confusion.svg").exists()
     assert submit("mrpc", {"test": ROWS}, tmp_path, glue) == {"submission": {"MRPC": {"rows": 3, "filled": 0}}}
+    rows = read_lines(tmp_path / "submission/test.jsonl")
+    assert [(row["label"], row["logits"]) for row in rows] == [(None, logits) for logits in LOGITS]
 
 
 def test_the_diagnostic_set_is_scored_where_its_labels_are_there(tmp_path: Path) -> None:

@@ -82,9 +82,7 @@ def test_every_task_has_its_official_scores_as_scikit_learn_and_scipy_have_them(
     }
     expected = {name: pytest.approx(theirs[name](labels, predictions), abs=1e-6) for name in names}
     majority = (
-        {}
-        if num_labels == 1
-        else {"majority": pytest.approx(max(labels.count(label) for label in labels) / 97, abs=1e-6)}
+        {} if num_labels == 1 else {"majority": pytest.approx(np.unique_counts(labels).counts.max() / 97, abs=1e-6)}
     )
     mean = sum(theirs[name](labels, predictions) for name in parts) / len(parts)
     assert found == {**expected, **majority, "headline": pytest.approx(mean, abs=1e-6), "rows": 97}
