@@ -23,6 +23,8 @@ ORDER = (
 FLOW = ("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate", "split")
 """Stages that documents pass through: those of the funnel."""
 PROMPT, TEXT = "prompt", "text"
+SEEDS = "seeds.json"
+"""Of a fine-tuning with several seeds: the headline of each one's folder, and which is best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
     for task in _tasks(runs / "finetune"):
         if file := _present(results, runs, f"finetune/{task}/scores.json"):
             results.tasks += read_task_scores(task, _mapping(file))
-        if file := _present(results, runs, f"finetune/{task}/curve.csv"):
+        part = best_run(runs / "finetune" / task).relative_to(runs)
+        if file := _present(results, runs, f"{part}/curve.csv"):
             results.finetune[task] = read_curve(file)
     for task in _tasks(runs / "glue_score"):
         if file := _present(results, runs, f"glue_score/{task}/scores.json"):
@@ -117,6 +120,12 @@ def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
 def _tasks(folder: Path) -> list[str]:
     # Names with a dot are the runner's scratch.
     return sorted(path.name for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+
+
+def best_run(folder: Path) -> Path:
+    """Where a fine-tuning's curves and rows are: in its folder, or with several seeds in that of the best one."""
+    seeds = folder / SEEDS
+    return folder / str(_mapping(seeds).get("best", "")) if seeds.is_file() else folder
 
 
 def _present(results: Results, runs: Path, name: str) -> Path | None:

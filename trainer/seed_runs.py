@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import store
+from trainer.results import SEEDS
 
 _NO_SCORES = ("rows", "majority", "headline_low", "headline_high")
 
@@ -26,10 +27,12 @@ def best_seed(scores: Mapping[int, Scores]) -> int:
 
 
 def write_spread(found: Mapping[int, dict[str, Any]], best: int, folder: Path) -> dict[str, Any]:
-    """Means and standard deviations as scores.json, each seed's scores as seeds.csv; returns the stage's stats."""
+    """Means and deviations as scores.json, every score as seeds.csv, the best as seeds.json; the stage's stats."""
     runs = {seed: each["scores"] for seed, each in found.items()}
     scores = {**_over_seeds(runs, statistics.fmean, ""), **_over_seeds(runs, statistics.stdev, "_std")}
     store.write_json(folder / "scores.json", scores)
+    headlines = {seed_name(seed): next(iter(run.values()))["headline"] for seed, run in runs.items()}
+    store.write_json(folder / SEEDS, {"best": seed_name(best), "headlines": headlines})
     lines = io.StringIO()
     table = csv.writer(lines, lineterminator="\n")
     table.writerow(("seed", "split", "score", "value"))

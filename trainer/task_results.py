@@ -10,7 +10,7 @@ from typing import Any, cast
 from pipelines import store
 from pipelines.errors import UserError
 from trainer.glue_pictures import Confusion
-from trainer.results import Curve, read_curve
+from trainer.results import Curve, best_run, read_curve
 
 FOLDERS = ("finetune", "glue_score")
 """Stages that score tasks, below runs/RUN."""
@@ -58,7 +58,7 @@ def read_tasks(runs: Path) -> list[TaskResults]:
 
 def read_task(folder: Path) -> TaskResults:
     """From a folder of finetune or glue_score; UserError for a file that is broken."""
-    epochs, scores, worst = (folder / name for name in ("epochs.csv", "scores.json", "worst.jsonl"))
+    epochs, scores, worst = (best_run(folder) / name for name in ("epochs.csv", "scores.json", "worst.jsonl"))
     return TaskResults(
         folder.name,
         read_curve(epochs) if epochs.is_file() else {},

@@ -12,6 +12,7 @@ from tests.trainer import small
 from tests.trainer.small import Road
 from tests.trainer.test_finetune import finetune
 from trainer.seed_runs import best_seed, write_spread
+from trainer.task_results import read_task
 
 SEEDS = ("5", "6", "7")
 
@@ -71,7 +72,18 @@ def test_the_best_seed_is_the_first_of_equal_ones() -> None:
 
 def test_numbers_only_are_averaged(tmp_path: Path) -> None:
     run = {"rows": 4, "steps": 2, "tokens": 9, "num_labels": 2, "train_loss": 0.5}
-    found = {seed: run | {"scores": {"test": {"accuracy": seed / 8, "rows": 4, "note": "x"}}} for seed in (1, 3)}
+    found = {
+        seed: run | {"scores": {"test": {"accuracy": seed / 8, "headline": seed / 8, "rows": 4, "note": "x"}}}
+        for seed in (1, 3)
+    }
     stats = write_spread(found, 3, tmp_path)
-    assert stats["test"] == {"accuracy": 0.25, "rows": 4}
-    assert stats["test_std"] == {"accuracy": pytest.approx(0.176777)}
+    assert stats["test"] == {"accuracy": 0.25, "headline": 0.25, "rows": 4}
+    assert stats["test_std"] == dict.fromkeys(("accuracy", "headline"), pytest.approx(0.176777))
+
+
+def test_the_report_shows_means_and_the_best_seeds_rows(tuned: Path) -> None:
+    best = json.loads((tuned / "seeds.json").read_text())["best"]
+    found, alone = read_task(tuned), read_task(tuned / best)
+    assert found.epochs
+    assert found.worst
+    assert (found.epochs, found.confusions, found.worst) == (alone.epochs, alone.confusions, alone.worst)
