@@ -172,7 +172,7 @@ def test_each_task_shows_its_epochs_its_confusion_matrix_and_where_it_is_most_wr
     assert "mrpc 0.7776 0.7375 to 0.8125 – 0.7426 0.8125" in reader.text  # Matthews is ax's
     assert "mrpc accuracy and F1 0.7776 on 408 rows, 95 %: 0.7375 to 0.8125" in reader.text
     assert "ax test 0.2500 – 0.2500" in reader.text
-    for text in ("Loss by epoch", "Validation scores by epoch", "Confusion, validation", "Confusion, test", "209"):
+    for text in ("Loss by epoch", "Scores by epoch", "Confusion, validation", "Confusion, test", "209"):
         assert text in reader.text
     assert reader.text.count(f"{'x' * 300}") == 5
     assert "x" * 400 not in reader.text

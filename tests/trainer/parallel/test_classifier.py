@@ -83,6 +83,8 @@ def one_process(workers: Any) -> Any:
         (23, Case(tp=2, sequence_parallel=False, dp_replicate=2, micro_batch_size=2)),
         (23, Case(zero=1, pp=2, schedule="zbv", micro_batch_size=2)),
         (23, Case(zero=3, tp=2, activation_checkpointing="selective", micro_batch_size=2)),
+        (23, Case(zero=1, offload="optimizer", micro_batch_size=2)),
+        (23, Case(zero=2, offload="all", micro_batch_size=2)),
         # 21 leave 5, which they share as 2 and 3: one micro batch and two.
         (21, Case(zero=2, pp=2, schedule="interleaved_1f1b", micro_batch_size=2)),
         (21, Case(zero=3, pp=2, schedule="gpipe", micro_batch_size=2)),
