@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from pipelines import store
 from pipelines.errors import UserError
 
@@ -50,6 +48,8 @@ def read_sizes(folder: Path) -> dict[str, int]:
 
 def find_weights(folder: Path) -> dict[str, Stored]:
     """All tensors in a folder under transformers' names; UserError when a file is missing or damaged."""
+    from safetensors import SafetensorError, safe_open
+
     found: dict[str, Stored] = {}
     for path in _weight_files(folder):
         try:
