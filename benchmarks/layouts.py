@@ -4,7 +4,8 @@
 
 Needs nothing but the packages of `trainer/` (no DVC, no network). Each case is five steps of a small GPT-2 through the
 trainer's own launcher, in processes of its own: losses, gradient norms and the weights of a checkpoint are compared
-with those of one GPU in the same precision. `--speed` then times GPT-2 in bf16 with compiled blocks.
+with those of one GPU in the same precision; of a classifier that is fine-tuned, its outputs for unseen rows too. On
+fewer than four GPUs a degree of 4 is 2. `--speed` then times GPT-2 in bf16 with compiled blocks.
 """
 
 import argparse
@@ -14,18 +15,29 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 
 from benchmarks.gpu import shards
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
-from trainer import checkpoint, launch
-from trainer.config import ModelConfig, ParallelConfig, PretrainConfig, check_pretrain, needs_newer_torch
+from trainer import checkpoint, finetune, launch
+from trainer.base_model import BaseModel
+from trainer.config import (
+    FinetuneConfig,
+    ModelConfig,
+    ParallelConfig,
+    PretrainConfig,
+    check_finetune,
+    check_pretrain,
+    needs_newer_torch,
+)
 from trainer.pretrain import Job, prepare
 from trainer.process import Process
 from trainer.records import step_folder
@@ -45,15 +57,31 @@ TRAINING = PretrainConfig(
     clip_norm=0.5,
     checkpoint_every=STEPS,
 )
+TUNING = FinetuneConfig(
+    steps=STEPS,
+    epochs=0,
+    global_batch_size=16,
+    micro_batch_size=2,
+    lr=1e-3,
+    warmup_share=0.0,
+    warmup_steps=2,
+    epsilon=1e-6,
+    clip_norm=0.5,
+    checkpoint_every=STEPS,
+)
+CLASSES, TOKENS = 3, 512
 LIMITS = {"fp32": (2e-6, 1e-5, 2e-5), "bf16": (2e-3, 3e-2, 5e-3), "fp16": (5e-4, 1e-2, 2e-3)}
 """Of losses and gradient norms, relative; of weights, absolute."""
+OUTPUTS = {"fp32": 2e-5, "bf16": 3e-2, "fp16": 4e-3}
+"""Of a classifier's outputs, absolute: of numbers around 1, four times the rounding of each precision."""
 PEAK_FLOPS = 989e12
 """H100 and H200, dense bf16 (NVIDIA's data sheet)."""
 
-OK, REFUSED, FAILED = "ok", "refused on this torch", "FAILED"
+OK, REFUSED, SMALL, FAILED = "ok", "refused on this torch", "too few GPUs", "FAILED"
 """What becomes of a case. Refused: a schedule that the trainer takes with a newer torch only."""
 
 Keys = dict[str, Any]
+Compute = Callable[[Path, Keys, ParallelConfig], Keys]
 COMPILED: Keys = {"precision": "bf16", "compile": True}
 INTERLEAVED: Keys = {"pp": 2, "chunks": 2, "schedule": "interleaved_1f1b"}
 
@@ -108,11 +136,25 @@ CASES = [
     Case("ZeRO 2, bf16", {"zero": 2, "dp_shard": 4}, {"precision": "bf16"}),
     Case("pipeline 2 x tensor 2, bf16", {"pp": 2, "tp": 2}, {"precision": "bf16"}),
     Case("ZeRO 3, bf16, compiled", {"zero": 3, "dp_shard": 4}, COMPILED),
+    Case("tensor 4, bf16, compiled", {"tp": 4}, COMPILED),
+    Case("pipeline 4, bf16, compiled", {"pp": 4}, COMPILED),
     Case("tensor 2 x ZeRO 2, bf16, compiled", {"tp": 2, "zero": 2, "dp_shard": 2}, COMPILED),
     Case("pipeline 2 x tensor 2, bf16, compiled", {"pp": 2, "tp": 2}, COMPILED),
     Case("pipeline 2 x ZeRO 1, fp16", {"pp": 2, "zero": 1, "dp_shard": 2}, {"precision": "fp16"}),
     Case("ZeRO 3, fp16", {"zero": 3, "dp_shard": 4}, {"precision": "fp16"}),
     Case("tensor 4, fp16", {"tp": 4}, {"precision": "fp16"}),
+]  # fmt: skip
+TUNED = [
+    fp32("fine-tuning, data parallel", dp_replicate=4),
+    fp32("fine-tuning, ZeRO 1, optimizer offloaded", zero=1, dp_shard=4, offload="optimizer"),
+    fp32("fine-tuning, ZeRO 2", zero=2, dp_shard=4),
+    fp32("fine-tuning, ZeRO 3, all offloaded", zero=3, dp_shard=4, offload="all"),
+    fp32("fine-tuning, tensor 4", tp=4),
+    fp32("fine-tuning, pipeline 4, 1F1B", pp=4),
+    fp32("fine-tuning, pipeline 2 x tensor 2", pp=2, tp=2),
+    fp32("fine-tuning, pipeline 2 x ZeRO 3, interleaved 1F1B", **INTERLEAVED, zero=3, dp_shard=2),
+    Case("fine-tuning, ZeRO 2, bf16", {"zero": 2, "dp_shard": 4}, {"precision": "bf16"}),
+    Case("fine-tuning, ZeRO 3, fp16", {"zero": 3, "dp_shard": 4}, {"precision": "fp16"}),
 ]  # fmt: skip
 SIZES = {"124M": (12, 12, 768), "1.5B": (48, 25, 1600)}
 
@@ -157,12 +199,13 @@ def main() -> None:
     print(title, flush=True)
     rows: list[str] = []
     if not given.no_parity:
-        wanted = [case for case in CASES if not given.only or any(word in case.name for word in given.only)]
         rows += [
-            "| case | GPUs | losses | norms | weights | seconds | |",
+            "| case | GPUs | losses | norms | weights, outputs | seconds | |",
             "| --- | --- | --- | --- | --- | --- | --- |",
         ]
-        rows += check_parity(given.work, gpus, wanted)
+        for cases, compute in ((CASES, pretrained), (TUNED, tuned)):
+            wanted = [case for case in cases if not given.only or any(word in case.name for word in given.only)]
+            rows += check_parity(given.work, gpus, wanted, compute)
         rows += ["", counted(rows)]
     if given.speed:
         rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | MFU | GiB |"]
@@ -174,36 +217,42 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def check_parity(work: Path, gpus: int, cases: list[Case]) -> list[str]:
+def check_parity(work: Path, gpus: int, cases: list[Case], compute: Compute) -> list[str]:
     """A row of the table for each case."""
-    train, val = shards(work / "small/train", 512, 200, 600, 1), shards(work / "small/val", 512, 20, 600, 2)
     references: dict[str, Keys] = {}
     rows: list[str] = []
-    for number, case in enumerate(cases):
-        parallel = layout(case.parallel, "exact")
+    for case in cases:
+        parallel = layout(fitted(case.parallel, gpus), "exact")
         start = time.monotonic()
         try:
             if case.precision not in references:
-                one = layout({}, "exact")
-                training = dataclasses.replace(TRAINING, precision=case.precision)
-                references[case.precision] = run(small_job(work, f"one-{case.precision}", training, one, train, val))
-            training = dataclasses.replace(TRAINING, **case.training)
-            found = run(small_job(work, f"case-{number}", training, parallel, train, val))
+                references[case.precision] = compute(work, {"precision": case.precision}, layout({}, "exact"))
+            found = compute(work, case.training, parallel)
             cells, fits = compared(found, references[case.precision], case.precision)
             outcome = OK if fits else FAILED
         except (UserError, ConfigError, TimeoutError) as error:
             cells = f"{error} | | "
-            outcome = REFUSED if isinstance(error, ConfigError) and needs_newer_torch(parallel) else FAILED
+            expected = REFUSED if needs_newer_torch(parallel) else SMALL if processes(parallel) > gpus else FAILED
+            outcome = expected if isinstance(error, ConfigError) else FAILED
         seconds = time.monotonic() - start
-        used = min(gpus, launch.count_processes(parallel))
-        rows.append(f"| {case.name} | {used} | {cells} | {seconds:.0f} | {outcome} |")
+        rows.append(f"| {case.name} | {processes(parallel)} | {cells} | {seconds:.0f} | {outcome} |")
         print(rows[-1], flush=True)
     return rows
 
 
+def fitted(keys: Keys, gpus: int) -> Keys:
+    """The same kind of layout for fewer than four GPUs."""
+    return {name: gpus if value == 4 and gpus < 4 else value for name, value in keys.items()}
+
+
+def processes(parallel: ParallelConfig) -> int:
+    """GPUs that the layout takes."""
+    return parallel.pp * parallel.dp_replicate * parallel.dp_shard * parallel.tp
+
+
 def counted(rows: list[str]) -> str:
     """How many cases came to which end."""
-    counts = {outcome: sum(row.endswith(f"| {outcome} |") for row in rows) for outcome in (OK, REFUSED, FAILED)}
+    counts = {outcome: sum(row.endswith(f"| {outcome} |") for row in rows) for outcome in (OK, REFUSED, SMALL, FAILED)}
     return f"{sum(counts.values())} cases: {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}."
 
 
@@ -213,23 +262,63 @@ def layout(keys: Keys, determinism: str) -> ParallelConfig:
     return ParallelConfig(**values, determinism=determinism)  # pyright: ignore[reportArgumentType]
 
 
-def small_job(work: Path, name: str, training: PretrainConfig, parallel: ParallelConfig, train: Path, val: Path) -> Job:
-    """A small training, checked as the stage checks it."""
-    check_pretrain(training, MODEL, parallel)
-    data = {"train": "train", "val": "val"}
-    return Job(config=training, model=MODEL, parallel=parallel, train=train, val=val, data=data, scratch=work / name)
-
-
-def run(job: Job) -> Keys:
+def pretrained(work: Path, changes: Keys, parallel: ParallelConfig) -> Keys:
     """Train in processes; losses, norms and the weights of the checkpoint that they wrote."""
-    store.remove(job.scratch)
+    training = dataclasses.replace(TRAINING, **changes)
+    check_pretrain(training, MODEL, parallel)
+    train, val = shards(work / "small/train", TOKENS, 200, 600, 1), shards(work / "small/val", TOKENS, 20, 600, 2)
+    data, scratch = {"train": "train", "val": "val"}, work / "case"
+    store.remove(scratch)
+    job = Job(config=training, model=MODEL, parallel=parallel, train=train, val=val, data=data, scratch=scratch)
     with deadline(SECONDS):
-        found = launch.launch(train_and_save, job.parallel, job)
+        found = launch.launch(train_and_save, parallel, job)
     folder = step_folder(job.checkpoints, STEPS)
     index = checkpoint.read_index(folder).state_dict_metadata
     weights: Any = {name: torch.empty(entry.size) for name, entry in index.items() if name.startswith("model.")}  # pyright: ignore
     checkpoint.load(folder, weights, alone=True)
     return {**found, "weights": weights}
+
+
+def tuned(work: Path, changes: Keys, parallel: ParallelConfig) -> Keys:
+    """Fine-tune a classifier in processes, without dropout; losses, norms and its outputs for the validation rows."""
+    off = {"dropout": 0.0, "attention_dropout": 0.0}
+    config = dataclasses.replace(TUNING, **off, **changes)
+    check_finetune(config, parallel, MODEL.n_layer, MODEL.n_head, n_embd=MODEL.n_embd)
+    base, glue = base_model(work / "base"), glue_rows(work / "glue")
+    job = finetune.Job(config=config, parallel=parallel, task="rows", base=base, glue=glue, scratch=work / "tuned")
+    store.remove(job.scratch)
+    with deadline(SECONDS):
+        found = launch.launch(tune_and_predict, parallel, job)
+    return {**found, "weights": {"outputs": torch.tensor(found["outputs"])}}
+
+
+def base_model(folder: Path) -> BaseModel:
+    """A Hugging Face folder with seeded weights; nothing here asks for its tokenizer."""
+    from trainer import huggingface
+    from trainer.model import Architecture, LanguageModel, initial_weight
+
+    if not folder.exists():
+        shape = Architecture.of(MODEL, TOKENS)
+        with torch.device("meta"):
+            sizes = {name: weight.shape for name, weight in LanguageModel(shape).named_parameters()}
+        weights = {name: initial_weight(name, shape, size, seed=3) for name, size in sizes.items()}
+        huggingface.save_folder(folder, shape, weights, {})
+    return BaseModel(folder=folder, tokenizer=folder)
+
+
+def glue_rows(folder: Path) -> Path:
+    """Rows of many lengths whose class follows from their first token."""
+    draws = np.random.default_rng(5)
+    metadata = {"tokenizer_sha256": "0" * 64, "vocab_size": TOKENS, "end_of_text": TOKENS - 1, "num_labels": CLASSES}
+    for split, size in (("train", 203), ("validation", 61)):
+        ids = [draws.integers(TOKENS - 1, size=draws.integers(5, 100)).tolist() for _ in range(size)]
+        columns = {"input_ids": pa.array(ids, pa.list_(pa.int32())), "label": [row[0] % CLASSES for row in ids]}
+        table = pa.table({**columns, "index": list(range(size))})
+        table = table.replace_schema_metadata({name: str(value) for name, value in metadata.items()})
+        folder.mkdir(parents=True, exist_ok=True)
+        with pa.ipc.new_file(str(folder / f"{split}.arrow"), table.schema) as writer:
+            writer.write_table(table)
+    return folder
 
 
 @contextlib.contextmanager
@@ -259,6 +348,21 @@ def train_and_save(process: Process, job: Job) -> Keys:
     return {"losses": [report.loss for report in reports], "norms": [report.grad_norm for report in reports]}
 
 
+def tune_and_predict(process: Process, job: finetune.Job) -> Keys:
+    """One process of a case of fine-tuning."""
+    from trainer.loader.glue import GlueRows
+    from trainer.loop import train_step
+    from trainer.parallel.mesh import Mesh
+
+    rows = GlueRows(job.glue / "train.arrow")
+    training = finetune.prepare(process, Mesh(job.parallel, process.device), job, rows)
+    with training.feed:
+        reports = [train_step(training) for _ in range(STEPS)]
+    outputs = finetune.predict_split(training, job.splits[0], rows)["logits"]
+    figures = {"losses": [report.loss for report in reports], "norms": [report.grad_norm for report in reports]}
+    return {**figures, "outputs": outputs}
+
+
 def compared(found: Keys, reference: Keys, precision: str) -> tuple[str, bool]:
     """The three largest differences as cells, and whether all are within their limits."""
     relative = [
@@ -267,7 +371,8 @@ def compared(found: Keys, reference: Keys, precision: str) -> tuple[str, bool]:
     ]
     weights = max(float((found["weights"][name] - one).abs().max()) for name, one in reference["weights"].items())
     differences = (*relative, weights)
-    fits = all(a <= limit for a, limit in zip(differences, LIMITS[precision], strict=True))
+    limits = (*LIMITS[precision][:2], OUTPUTS[precision] if "outputs" in found else LIMITS[precision][2])
+    fits = all(a <= limit for a, limit in zip(differences, limits, strict=True))
     return " | ".join(f"{difference:.1e}" for difference in differences), fits
 
 
