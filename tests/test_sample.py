@@ -240,6 +240,30 @@ def test_the_profile_with_tensor_parallelism_trains_the_model_of_two_pipeline_st
     assert (other / "runs" / params["run"] / "export" / "model.safetensors").exists()
 
 
+def test_fine_tuning_a_model_of_real_text_equals_a_plain_transformers_loop(
+    workers: Any, sample: Path, tmp_path: Path
+) -> None:
+    """The model that the sample pretrained on its articles, 100 steps on its MRPC, then the validation rows."""
+    import numpy as np
+
+    from tests.trainer.test_finetune import RECIPE, ours, plain_transformers
+    from trainer.base_model import BaseModel
+    from trainer.config import ParallelConfig
+    from trainer.finetune import Job
+    from trainer.glue_scores import predict, score
+    from trainer.glue_table import GlueTable
+
+    base, glue = sample / f"runs/{RUN}/export", sample / f"data/{PARAMS['corpus']['name']}/glue_tokenize/mrpc"
+    start = {"base": BaseModel(folder=base, tokenizer=base), "glue": glue, "scratch": tmp_path}
+    job = Job(config=RECIPE, parallel=ParallelConfig(device="cpu"), task="mrpc", **start)
+    found = workers.run(1, ours, job, 100, timeout=300)[0]
+    losses, logits = plain_transformers(job, found["head"], 100)
+    np.testing.assert_allclose(found["losses"], losses, atol=1e-5, rtol=0)
+    labels = GlueTable(glue / "validation.arrow").table["label"].to_pylist()
+    first, second = (score("mrpc", labels, predict(each, 2), 2) for each in (found["logits"], logits))
+    assert first == second
+
+
 def test_the_notebook_runs_from_top_to_bottom(sample: Path) -> None:
     """On what the graph made; its three settings train, and transformers gives what the trainer predicted."""
     import nbformat

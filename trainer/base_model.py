@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.tokens import TokenMeta
+from trainer.exported import read_sizes
 from trainer.records import checkpoints, newest_checkpoint
 
 if TYPE_CHECKING:
@@ -45,7 +46,13 @@ def open_base_model(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: P
     if not (base / CONFIG).exists():
         return _from_checkpoint(base, tokenizer, meta, rows, scratch)
     huggingface.require_same_tokenizer(tokenizer or base, meta, rows)
-    if tokenizer and (theirs := _vocabulary(base)) is not None and theirs != _vocabulary(tokenizer):
+    if (size := read_sizes(base)["vocab_size"]) < meta.vocab_size:
+        raise UserError(
+            f"{base / CONFIG}: has {size} tokens, the tokenizer that made {rows} {meta.vocab_size}; use the model's own"
+        )
+    # The base model may have more, as the padding token of an earlier fine-tuning.
+    ours, theirs = _vocabulary(tokenizer or base), _vocabulary(base)
+    if ours is not None and theirs is not None and not ours.items() <= theirs.items():
         raise UserError(f"{base}: its vocabulary is not that of {tokenizer}, which made {rows}; use one for both")
     return BaseModel(folder=base, tokenizer=tokenizer or base)
 

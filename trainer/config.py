@@ -261,7 +261,7 @@ class PretrainConfig(WatchConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinetuneConfig(WatchConfig):
-    """Fine-tuning of an exported model as a classifier on one GLUE task."""
+    """Fine-tuning of a GPT-2 as a classifier on one GLUE task."""
 
     seed: NonNegative = 42
     """Seed of the new head's weights, row order and dropout."""
@@ -316,8 +316,6 @@ class FinetuneConfig(WatchConfig):
         younger = [name for name in ("steps", "warmup_steps") if not getattr(self, name)]
         return _without(
             self,
-            "seeds",
-            "scored_train_rows",
             "micro_batch_size",
             "checkpoint_every",
             "async_save",

@@ -18,11 +18,12 @@ from typing import Any
 from pipelines import store
 from pipelines.errors import UserError
 from trainer import pictures
+from trainer.glue_pictures import training_column
 from trainer.results import Curve, read_curve
 
 COLORS = (pictures.WATER, pictures.CLAY[0], "#6a8f3c", "#8a5a9e", "#c99a2e", "#4a6076", "#b0578d", "#2f8f7a")
-TRAINING, VALIDATION = "train_", "validation"
-"""Beginnings of the columns of epochs.csv that were measured on these rows."""
+VALIDATION = "validation"
+"""Beginning of the columns of epochs.csv that were measured on validation rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _paint(figure: Any, runs: Sequence[Run], drawn: Sequence[tuple[str, str]], r
     names = short_names([run.name for run in runs])
     for number, (file, column) in enumerate(drawn, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        for run, name, color in zip(runs, names, _colors(len(runs)), strict=True):
+        for run, name, color in zip(runs, names, itertools.cycle(COLORS), strict=False):
             style = {"color": color, "alpha": 1.0 if len(run.curves) == 1 else 0.6, "label": name}
             if file == "curve":
                 _paint_steps(axes, run.curves, column, style)
@@ -97,10 +98,6 @@ def _paint(figure: Any, runs: Sequence[Run], drawn: Sequence[tuple[str, str]], r
             figure.legend(lines.values(), lines, loc="outside lower left", ncols=3, fontsize=9, labelcolor=pictures.INK)
 
 
-def _colors(number: int) -> list[str]:
-    return [COLORS[place % len(COLORS)] for place in range(number)]
-
-
 def _paint_steps(axes: Any, curves: Sequence[Curve], column: str, style: Mapping[str, Any]) -> None:
     for curve in curves:
         steps, values = pictures.thin(curve["step"], curve[column])
@@ -112,7 +109,7 @@ def _paint_epochs(axes: Any, several: Sequence[Curve], column: str, style: Mappi
     for epochs in several:
         if column in epochs:
             axes.plot(epochs["epoch"], epochs[column], linewidth=1.5, marker="o", markersize=3.5, **style)
-        training = TRAINING + column.rpartition("_")[2]
+        training = training_column(column)
         if training in epochs:
             broken = {**style, "label": None, "linestyle": (0, (3, 2))}
             axes.plot(epochs["epoch"], epochs[training], linewidth=1.2, **broken)

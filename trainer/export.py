@@ -20,7 +20,7 @@ from trainer.records import newest_checkpoint, read_record
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trainer.model import Architecture
+    from trainer.model import GPT2, Architecture
 
 VERSION = 2
 SHAPED_BY = ("safetensors", "tokenizers")
@@ -48,14 +48,16 @@ def write_folder(checkpoint: Path, tokenizer: Path, folder: Path) -> dict[str, A
     return {"step": record["step"], "parameters": sum(weight.numel() for weight in weights.values())}
 
 
-def read_checkpoint(folder: Path, record: dict[str, Any]) -> "tuple[Architecture, dict[str, Tensor]]":
-    """The language model in a checkpoint, read by this process alone."""
+def read_checkpoint(
+    folder: Path, record: dict[str, Any], kind: "type[GPT2] | None" = None
+) -> "tuple[Architecture, dict[str, Tensor]]":
+    """The model in a checkpoint, of a `kind`, else a language model; read by this process alone."""
     from trainer.checkpoint import load, model_tensors, require_whole
     from trainer.model import Architecture, LanguageModel
 
     require_whole(folder, alone=True)
     shape = Architecture(**record["model"])
-    model = LanguageModel(shape)
+    model = (kind or LanguageModel)(shape)
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
     load(folder, model_tensors(weights, shape.vocab_size), alone=True)
     return shape, weights

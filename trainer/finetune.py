@@ -18,6 +18,7 @@ folder two subsets are scored too: `validation_clean`, the rows that no document
 import dataclasses
 import gc
 import logging
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ from trainer.config import (
     micro_batch,
 )
 from trainer.exported import check_weights, read_sizes
-from trainer.glue_results import metrics_of, score_splits, submit
+from trainer.glue_results import Scores, metrics_of, score_splits, submit
 from trainer.glue_scores import predict, score
 from trainer.glue_table import GlueTable, named_classes
 from trainer.process import Process
@@ -63,6 +64,10 @@ VERSION = 5
 SHAPED_BY = ("torch", "numpy", "safetensors", "tokenizers", "matplotlib")
 
 
+EVALUATED_ROWS = 32
+"""Rows of a process in a pass that only predicts, at least: a training pass keeps more, so its rows may be fewer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What each training process has to know."""
@@ -73,6 +78,10 @@ class Job:
     base: BaseModel
     glue: Path
     scratch: Path
+    splits: tuple[Path, ...] = ()
+    """The validation splits: one, or mnli's matched and mismatched."""
+    tests: tuple[Path, ...] = ()
+    """The splits that are only predicted."""
     watch: Path | None = None
     """Folder for what is only looked at; None: nothing is."""
 
@@ -82,9 +91,9 @@ class Job:
         return self.scratch / "checkpoints"
 
     @property
-    def splits(self) -> list[Path]:
-        """The validation splits: one, or mnli's matched and mismatched."""
-        return sorted(self.glue.glob("validation*.arrow"))
+    def result(self) -> Path:
+        """What the run came to, once it is over: a kill in a later seed's run does not make it predict again."""
+        return self.scratch / "result.json"
 
     @property
     def runs(self) -> "dict[int, Job]":
@@ -101,11 +110,6 @@ class Job:
             )
             for seed in range(config.seed, config.seed + config.seeds)
         }
-
-    @property
-    def tests(self) -> list[Path]:
-        """The splits that are only predicted."""
-        return sorted(self.glue.glob("test*.arrow"))
 
 
 def finetune(
@@ -128,6 +132,8 @@ def finetune(
         base=open_base_model(base.path, tokenizer and tokenizer.path, rows.meta, glue.path, run.scratch),
         glue=glue.path,
         scratch=run.scratch,
+        splits=tuple(sorted(glue.path.glob("validation*.arrow"))),
+        tests=tuple(sorted(glue.path.glob("test*.arrow"))),
         watch=output.final.with_name(f"{output.final.name}.watch"),
     )
     check_layout(config, parallel, job.base.folder)
@@ -138,27 +144,27 @@ def finetune(
     (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
     store.remove(output.folder)
-    found: dict[int, dict[str, Any]] = {}
+    scores: dict[int, Scores] = {}
     for seed, own in job.runs.items():
         folder = output.folder if config.seeds == 1 else output.folder / seed_name(seed)
-        scores = score_splits(task, trained[seed]["predictions"], contamination, folder, glue.path)
+        scores[seed] = score_splits(task, trained[seed]["predictions"], contamination, folder, glue.path)
         write_curves(own, folder)
-        found[seed] = {**trained[seed], "scores": metrics_of(scores), **summary(own.scratch / "curve.csv")}
-    best = best_seed({seed: each["scores"] for seed, each in found.items()})
+    best = best_seed(scores)
     save_model(job.runs[best], rows, output.folder / "model")
     submission = submit(task, trained[best]["predictions"], output.folder, glue.path)
+    found = scores[best] if config.seeds == 1 else write_spread(scores, best, output.folder)
     segments = {seed: store.read_json(own.scratch / "segments.json") for seed, own in job.runs.items()}
     run.provenance["segments"] = segments[best] if config.seeds == 1 else segments
-    for each in found.values():
-        del each["predictions"]
-    if config.seeds > 1:
-        stats = write_spread(found, best, output.folder)
-    else:
-        scores = found[best].pop("scores")
-        stats = found[best] | scores
-    tokens = sum(each["tokens"] for each in found.values())
+    losses = [summary(own.scratch / "curve.csv") for own in job.runs.values()]
+    tokens = sum(each["tokens"] for each in trained.values())
     run.adopt(output, Counts(len(rows.table), len(rows.table), totals={"tokens": tokens}))
-    return {**stats, **submission}
+    return {
+        **{name: trained[best][name] for name in ("rows", "steps", "tokens", "num_labels")},
+        **{name: round(statistics.fmean(each[name] for each in losses), 6) for name in losses[0]},
+        **({} if config.seeds == 1 else {"best_seed": best}),
+        **metrics_of(found),
+        **submission,
+    }
 
 
 def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
@@ -210,7 +216,10 @@ def train_in_process(process: Process, job: Job) -> dict[int, dict[str, Any]]:
 
     mesh, found = Mesh(job.parallel, process.device), dict[int, dict[str, Any]]()
     for seed, own in job.runs.items():
-        found[seed] = train_once(process, mesh, own)
+        if mesh.from_first(own.result.exists):
+            found[seed] = store.read_json(own.result) if mesh.is_first else {}
+        else:
+            found[seed] = train_once(process, mesh, own)
         gc.collect()  # a run's parts know each other: its memory is wanted for the next one
     return found
 
@@ -235,13 +244,12 @@ def train_once(process: Process, mesh: "Mesh", job: Job) -> dict[str, Any]:
         *watching("finetune", config, job.parallel, job.watch),
     ]
     train(training, around)
-    return {
-        "rows": len(rows),
-        "steps": training.step,
-        "tokens": training.tokens,
-        "num_labels": rows.num_labels,
-        "predictions": {path.stem: predict_split(training, path, rows) for path in (*job.splits, *job.tests)},
-    }
+    predictions = {path.stem: predict_split(training, path, rows) for path in (*job.splits, *job.tests)}
+    if not mesh.is_first:
+        return {}
+    counts = {"rows": len(rows), "steps": training.step, "tokens": training.tokens, "num_labels": rows.num_labels}
+    store.write_json(job.result, {**counts, "predictions": predictions})
+    return {**counts, "predictions": predictions}
 
 
 def prepare(process: Process, mesh: "Mesh", job: Job, rows: "GlueRows") -> "Training":
@@ -312,7 +320,7 @@ def predict_split(
         mesh.device,
         rows,
         rows.pad,
-        training.micro_batch_size or 32,
+        max(training.micro_batch_size, EVALUATED_ROWS),
         mesh,
     )
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
@@ -343,13 +351,11 @@ def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str
 def save_model(job: Job, rows: GlueTable, folder: Path) -> None:
     """The fine-tuned model, whole from its last checkpoint, and its tokenizer as a Hugging Face folder."""
     from trainer import huggingface
-    from trainer.checkpoint import load, model_tensors
-    from trainer.model import Architecture, Classifier
+    from trainer.export import read_checkpoint
+    from trainer.model import Classifier
 
     checkpoint = newest_checkpoint(job.checkpoints)
-    shape = Architecture(**read_record(checkpoint)["model"])
-    weights = {name: weight.detach() for name, weight in Classifier(shape).named_parameters()}
-    load(checkpoint, model_tensors(weights, shape.vocab_size), alone=True)
+    shape, weights = read_checkpoint(checkpoint, read_record(checkpoint), Classifier)
     end = rows.meta.end_of_text
     names = named_classes(rows.label_names, shape.num_labels) or ["LABEL_0"]
     settings = {
@@ -358,7 +364,7 @@ def save_model(job: Job, rows: GlueTable, folder: Path) -> None:
         "pad_token_id": rows.pad,
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
-        "tokenizer_sha256": rows.meta.tokenizer_sha256,  # of the tokenizer without the padding token
+        huggingface.TOKENIZER_SHA256: rows.meta.tokenizer_sha256,
         "problem_type": "regression" if shape.num_labels == 1 else "single_label_classification",
     }
     huggingface.save_folder(folder, shape, weights, settings)

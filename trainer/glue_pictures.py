@@ -1,6 +1,7 @@
 """Pictures of a fine-tuning: loss and scores by epoch, and confusion matrices."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,8 +90,8 @@ def _lines(axes: Any, table: Curve, columns: Mapping[str, str], colors: Sequence
     places, on_validation = table.get("epoch", table["step"]), [name for name in columns if not _is_train(name)]
     for column, label in columns.items():
         # Training rows have a broken line in the colour of the same score on validation rows.
-        alike = [each for each in on_validation if _is_train(column) and each.endswith(column.removeprefix("train"))]
-        place = on_validation.index((alike or on_validation if _is_train(column) else [column])[0])
+        alike = [each for each in on_validation if column in (each, training_column(each))]
+        place = on_validation.index((alike or on_validation)[0])
         style = {"linestyle": (0, (3, 2)) if _is_train(column) else "-", "marker": "o", "markersize": 3.5}
         axes.plot(places, table[column], color=colors[place % len(colors)], linewidth=1.6, label=label, **style)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -100,6 +101,11 @@ def _lines(axes: Any, table: Curve, columns: Mapping[str, str], colors: Sequence
         axes.legend(loc="best", fontsize=8.5, labelcolor=INK)
     elif columns:
         axes.set_ylabel(next(iter(columns.values())))
+
+
+def training_column(column: str) -> str:
+    """The column of the same score on training rows: `validation_matched_macro_f1` -> `train_macro_f1`."""
+    return "train_" + re.sub(r"^validation_((mis)?matched_)?", "", column)
 
 
 def _is_train(column: str) -> bool:

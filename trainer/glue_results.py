@@ -175,6 +175,7 @@ def metrics_of(scores: Scores) -> Scores:
     found: Scores = {}
     for split, values in scores.items():
         found[split] = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+        found[split] |= {f"{name}_std": value for name, value in values.get("std", {}).items()}
         if "interval" in values:
             low, high = values["interval"]["headline"]
             found[split] |= {"headline_low": low, "headline_high": high}

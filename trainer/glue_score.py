@@ -77,10 +77,10 @@ def class_order(folder: Path, table: GlueTable) -> list[int]:
 
     Raises UserError where the model has other classes, or was made with another tokenizer.
     """
+    from trainer.huggingface import require_same_tokenizer
+
     config = store.read_json(folder / "config.json")
-    made_with = config.get("tokenizer_sha256") or store.sha256(folder / "tokenizer.json")
-    if made_with != table.meta.tokenizer_sha256:
-        raise UserError(f"{folder}: fine-tuned with another tokenizer than {table.path} was made with; tokenize again")
+    require_same_tokenizer(folder, table.meta, table.path)
     names = config.get("id2label") or {}
     theirs = [str(names.get(str(i))) for i in range(len(names))]
     if table.num_labels == 1:
@@ -146,7 +146,7 @@ def check_parameters(params: dict[str, Any]) -> None:
         if trained not in tasks or task in tasks:
             raise ConfigError(
                 f"glue.scored: {task}: {trained}: expected a task that is not in glue.tasks, and the one of them whose "
-                f"model scores it: {', '.join(tasks) or 'there are none'}"
+                f"model scores it: {', '.join(tasks) or 'there are none'}; with glue=hub nothing is scored besides them"
             )
 
 

@@ -29,8 +29,8 @@ CORRELATIONS = ("pearson", "spearman")
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 SEED = 1234
-_CELLS_AT_ONCE = 1 << 24
-"""Numbers of resamples held at a time: 128 MiB."""
+_CELLS_AT_ONCE = 1 << 20
+"""Numbers in an array of resamples: 8 MiB, of which a dozen are held at a time."""
 
 
 def predict(logits: Sequence[Sequence[float]], num_labels: int) -> list[Any]:

@@ -25,6 +25,8 @@ from trainer.model import TIED, Architecture, canonical
 TOKENIZER = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_SHA256 = "tokenizer_sha256"
+"""In the config.json of a fine-tuned model: of its tokenizer without the padding token."""
 PAD = "<|pad|>"
 
 _MATRICES = ("attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
@@ -181,7 +183,13 @@ def save_tokenizer(
 
 
 def require_same_tokenizer(folder: Path, meta: TokenMeta, other: Path) -> None:
-    """Raise UserError unless the tokenizer in `folder` is the one that made `other`, which `meta` names."""
+    """Raise UserError unless the tokenizer in `folder` is the one that made `other`, which `meta` names.
+
+    A model that was fine-tuned here has a padding token in tokenizer.json; its config.json knows the one without.
+    """
+    config = folder / "config.json"
+    if config.exists() and store.read_json(config).get(TOKENIZER_SHA256) == meta.tokenizer_sha256:
+        return
     path = folder / TOKENIZER
     if not path.exists():
         raise UserError(f"{folder}: has no {TOKENIZER}; add the one that made {other}, or name its folder")

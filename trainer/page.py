@@ -92,7 +92,8 @@ def key_figures(found: Results) -> list[KeyFigure]:
 def _rows_note(scored: Scored) -> str:
     rows = [f"on {number(scored.scores['rows'])} rows"] if "rows" in scored.scores else []
     low_high = [f"95 %: {_interval(scored.interval)}"] if scored.interval else []
-    return ", ".join([*rows, *low_high])
+    seeds = [f"mean of {scored.seeds} seeds ± {scored.std['headline']:.4f}"] if scored.std else []
+    return ", ".join([*rows, *low_high, *seeds])
 
 
 def _interval(ends: tuple[float, float] | None) -> str:
@@ -127,7 +128,9 @@ def task_table(tasks: Sequence[Scored]) -> Table:
     """One row per task and split, one column per score; the headline's interval stands beside it."""
     present = {name for scored in tasks for name in scored.scores}
     names = [name for name in METRICS if name in present] + sorted(present - set(METRICS))
-    columns = [(_words(name), [_score(scored.scores.get(name)) for scored in tasks]) for name in names]
+    columns = [
+        (_words(name), [_score(scored.scores.get(name), scored.std.get(name)) for scored in tasks]) for name in names
+    ]
     if any(scored.interval for scored in tasks):
         columns.insert(1, ("95 % interval", [_interval(scored.interval) for scored in tasks]))
     head = ("task", *(name for name, _ in columns))
@@ -158,8 +161,10 @@ def _label(scored: Scored) -> str:
     return f"{scored.task} {scored.split.removeprefix('validation').replace('_', ' ').strip()}".strip()
 
 
-def _score(value: float | None) -> str:
+def _score(value: float | None, std: float | None = None) -> str:
     # Four digits after the point, as the field prints them, so that a column lines up.
+    if value is not None and std is not None:
+        return f"{value:.4f} ± {std:.4f}"
     return number(value) if value is None or value.is_integer() else f"{value:.4f}"
 
 

@@ -58,6 +58,10 @@ class Scored:
     """Of the headline score, 95 %."""
     headline_of: tuple[str, ...] = ()
     """The scores whose mean the headline is."""
+    seeds: int = 1
+    """With several the scores are means over so many fine-tunings."""
+    std: dict[str, float] = field(default_factory=dict[str, float])
+    """Their standard deviations then."""
 
 
 @dataclass(slots=True)
@@ -219,10 +223,12 @@ def read_task_scores(task: str, value: Mapping[str, Any]) -> list[Scored]:
 
 
 def _scored(task: str, split: str, group: Mapping[str, Any]) -> Scored:
-    numbers = {name: float(item) for name, item in group.items() if _is_score(item)}
+    numbers = {name: float(item) for name, item in group.items() if name != "seeds" and _is_score(item)}
     ends = cast(dict[str, Any], group.get("interval") or {}).get("headline")
     interval = (float(ends[0]), float(ends[1])) if ends else None
-    return Scored(task, split, numbers, interval, tuple(map(str, group.get("headline_of", ()))))
+    std = {name: float(item) for name, item in cast(dict[str, Any], group.get("std") or {}).items()}
+    headline_of = tuple(map(str, group.get("headline_of", ())))
+    return Scored(task, split, numbers, interval, headline_of, int(group.get("seeds", 1)), std)
 
 
 def _is_score(value: Any) -> bool:

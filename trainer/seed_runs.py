@@ -3,14 +3,14 @@
 import csv
 import io
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipelines import store
 from trainer.results import SEEDS
 
-_NO_SCORES = ("rows", "majority", "headline_low", "headline_high")
+_SAME = ("rows", "majority", "headline_of")
 
 Scores = Mapping[str, Mapping[str, Any]]
 """Split -> score -> value."""
@@ -26,11 +26,11 @@ def best_seed(scores: Mapping[int, Scores]) -> int:
     return max(scores, key=lambda seed: next(iter(scores[seed].values()))["headline"])
 
 
-def write_spread(found: Mapping[int, dict[str, Any]], best: int, folder: Path) -> dict[str, Any]:
-    """Means and deviations as scores.json, every score as seeds.csv, the best as seeds.json; the stage's stats."""
-    runs = {seed: each["scores"] for seed, each in found.items()}
-    scores = {**_over_seeds(runs, statistics.fmean, ""), **_over_seeds(runs, statistics.stdev, "_std")}
-    store.write_json(folder / "scores.json", scores)
+def write_spread(runs: Mapping[int, Scores], best: int, folder: Path) -> dict[str, dict[str, Any]]:
+    """Means and deviations as scores.json, every score as seeds.csv, the best seed as seeds.json; returns the first."""
+    first = next(iter(runs.values()))
+    spread = {split: _over_seeds([run[split] for run in runs.values()]) for split in first}
+    store.write_json(folder / "scores.json", spread)
     headlines = {seed_name(seed): next(iter(run.values()))["headline"] for seed, run in runs.items()}
     store.write_json(folder / SEEDS, {"best": seed_name(best), "headlines": headlines})
     lines = io.StringIO()
@@ -38,27 +38,20 @@ def write_spread(found: Mapping[int, dict[str, Any]], best: int, folder: Path) -
     table.writerow(("seed", "split", "score", "value"))
     for seed, splits in runs.items():
         for split, values in splits.items():
-            table.writerows((seed, split, name, value) for name, value in values.items() if _is_score(name, value))
+            table.writerows((seed, split, name, values[name]) for name in _scores_in(values))
     with store.create(folder / "seeds.csv") as file:
         file.write(lines.getvalue().encode())
-    first = next(iter(found.values()))
-    losses = {"train_loss": round(statistics.fmean(each["train_loss"] for each in found.values()), 6)}
-    same = {name: first[name] for name in ("rows", "steps", "tokens", "num_labels")}
-    return {**same, **losses, "seeds": len(found), "best_seed": best, **scores}
+    return spread
 
 
-def _over_seeds(runs: Mapping[int, Scores], over: Any, suffix: str) -> dict[str, dict[str, float]]:
-    first = next(iter(runs.values()))
-    return {
-        f"{split}{suffix}": {
-            name: round(over([run[split][name] for run in runs.values()]), 6)
-            for name, value in values.items()
-            if _is_score(name, value)
-        }
-        | ({} if suffix else {"rows": values["rows"]})
-        for split, values in first.items()
-    }
+def _over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One split's mean scores, with `std` and how many seeds; what is the same in all runs as it is."""
+    values = {name: [run[name] for run in runs] for name in _scores_in(runs[0])}
+    same = {name: runs[0][name] for name in _SAME if name in runs[0]}
+    means = {name: round(statistics.fmean(each), 6) for name, each in values.items()}
+    std = {name: round(statistics.stdev(each), 6) for name, each in values.items()}
+    return {**means, **same, "seeds": len(runs), "std": std}
 
 
-def _is_score(name: str, value: Any) -> bool:
-    return name not in _NO_SCORES and isinstance(value, (int, float))
+def _scores_in(values: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in values.items() if name not in _SAME and isinstance(value, (int, float))]

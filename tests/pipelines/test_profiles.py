@@ -112,3 +112,28 @@ def test_a_task_that_is_only_scored_is_tokenized_and_scored_with_another_ones_mo
     assert sum(name.startswith("finetune@") for name in stages) == 9
     sample = [stage.name for stage in load_stages(compose("sample", []))]
     assert not any(name.startswith("glue_score") for name in sample)
+
+
+def test_some_tasks_of_the_hub_can_be_chosen_and_nothing_else_is_downloaded() -> None:
+    study = compose("mrpc_study", [])
+    assert (study["glue"]["tasks"], study["glue"]["scored"], study["glue_download"]["tasks"]) == (
+        ["mrpc"],
+        {},
+        ["mrpc"],
+    )
+    some = compose("openwebtext_hub", ["glue=hub", "glue.tasks=[rte,mrpc]"])
+    assert (some["glue_download"]["tasks"], some["glue_download"]["source"]) == (["rte", "mrpc"], "hub")
+    with pytest.raises(ConfigError, match=r"glue.scored: ax: mnli: .* with glue=hub nothing is scored besides them"):
+        compose("openwebtext_hub", ["glue.tasks=[mrpc]"])
+
+
+def test_of_a_base_model_from_elsewhere_no_contamination_is_known() -> None:
+    from pipelines.graph import load_stages
+
+    params = compose("openwebtext_hub", ["base=huggingface", "base.model=inputs/gpt2-model"])
+    stages = [stage for stage in load_stages(params) if stage.name.startswith(("finetune@", "glue_score@"))]
+    assert len(stages) == 10
+    for stage in stages:
+        assert Path("configs/none/contamination") in stage.deps, stage.name
+        assert not [path for path in stage.deps if path.name == "contamination" and path.parts[0] == "data"]
+        assert stage.name == "glue_score@ax" or Path("inputs/gpt2-model") in stage.deps

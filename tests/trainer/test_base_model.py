@@ -1,5 +1,6 @@
 """What fine-tuning starts from: folders of any GPT-2, checkpoints of any layout, and what is refused."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from pipelines.errors import UserError
 from tests.trainer import small
 from tests.trainer.small import Road
+from tests.trainer.test_finetune import finetune
 from trainer.base_model import open_base_model
 from trainer.huggingface import read_weights
 from trainer.records import newest_checkpoint
@@ -69,3 +71,30 @@ def test_what_is_no_model_or_lacks_its_tokenizer_is_said(road: Road, tmp_path: P
         open_base_model(road.pretrain, other, meta, Path("rows"), tmp_path)
     with pytest.raises(UserError, match=r"export/tokenizer.json: not the tokenizer that made rows"):
         open_base_model(road.export, None, small.token_meta(other), Path("rows"), tmp_path)
+
+
+def test_a_model_with_fewer_tokens_than_the_tokenizer_is_refused(road: Road, tmp_path: Path) -> None:
+    """A folder without a tokenizer of its own, so only the numbers tell; more rows than tokens are padding."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    meta = small.token_meta(road.tokenizer)
+    for size in (50, 320):
+        config = GPT2Config(n_layer=1, n_head=1, n_embd=8, n_positions=32, vocab_size=size)
+        GPT2LMHeadModel(config).save_pretrained(tmp_path / str(size))
+    assert open_base_model(tmp_path / "320", road.tokenizer, meta, Path("rows"), tmp_path).shape.vocab_size == 320
+    with pytest.raises(UserError, match=r"50/config.json: has 50 tokens, the tokenizer that made rows 300"):
+        open_base_model(tmp_path / "50", road.tokenizer, meta, Path("rows"), tmp_path)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_fine_tuned_model_is_a_base_model_for_another_task(road: Road, tmp_path: Path, *, named: bool) -> None:
+    """As MNLI's is for RTE: its tokenizer has a padding token more."""
+    first = small.write_glue(tmp_path / "first", road.tokenizer, {"train": 20, "validation": 8}, num_labels=3)
+    second = small.write_glue(tmp_path / "second", road.tokenizer, {"train": 20, "validation": 8})
+    quick = ("--epochs", "1", "--parallel.dp-replicate", "1")
+    assert finetune(road, first, tmp_path / "one", *quick) == 0
+    again = dataclasses.replace(road, export=tmp_path / "one/model")
+    tokenizer = ("--tokenizer", str(road.tokenizer)) if named else ()
+    assert finetune(again, second, tmp_path / "two", *quick, *tokenizer) == 0
+    config = json.loads((tmp_path / "two/model/config.json").read_text())
+    assert (config["vocab_size"], config["pad_token_id"], len(config["id2label"])) == (301, 300, 2)

@@ -39,6 +39,17 @@ def test_seeds_of_one_run_share_its_colour(tmp_path: Path) -> None:
     assert alone.count("#1f7a96") == both.count("#1f7a96") > both.count("#b5482f") > 0
 
 
+def test_the_line_of_training_rows_is_that_of_the_same_score(tmp_path: Path) -> None:
+    """Also of scores and splits whose names have several words."""
+    for column in ("validation_macro_f1", "validation_matched_accuracy"):
+        training = f"train_{column.removeprefix('validation_').removeprefix('matched_')}"
+        table = f"epoch,step,loss,lr,{column}\n1,2,0.6,0.1,0.5\n2,4,0.6,0.1,0.5\n"
+        without = draw_curves([read_run(run(tmp_path / f"{column}-0", epochs=table))])
+        table = f"epoch,step,loss,lr,{training},{column}\n1,2,0.6,0.1,0.8,0.5\n2,4,0.6,0.1,0.8,0.5\n"
+        with_it = draw_curves([read_run(run(tmp_path / f"{column}-1", epochs=table))])
+        assert with_it.count("stroke-dasharray") == without.count("stroke-dasharray") + 1
+
+
 def test_runs_are_called_by_what_tells_them_apart() -> None:
     assert short_names(["runs/a/finetune/mrpc", "runs/b/finetune/mrpc"]) == ["a", "b"]
     assert short_names(["runs/a/finetune/rte", "runs/a/finetune/mrpc"]) == ["rte", "mrpc"]

@@ -20,6 +20,8 @@ from tests.trainer.test_loop import process
 from trainer.base_model import BaseModel
 from trainer.config import FinetuneConfig
 from trainer.finetune import Job
+from trainer.glue_scores import predict, score
+from trainer.glue_table import GlueTable
 from trainer.records import checkpoints, read_curve
 
 STEPS = 100
@@ -47,29 +49,32 @@ def job(road: Road, glue: Path, folder: Path, **changes: Any) -> Job:
 
 def ours(job: Job, steps: int) -> dict[str, Any]:
     from trainer.config import ParallelConfig
-    from trainer.finetune import prepare
+    from trainer.finetune import predict_split, prepare
     from trainer.loader.glue import GlueRows
     from trainer.loop import train_step
     from trainer.parallel.mesh import Mesh
 
     job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
-    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), job, GlueRows(job.glue / "train.arrow"))
+    rows = GlueRows(job.glue / "train.arrow")
+    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), job, rows)
     head = training.model.weights["score.weight"].detach().numpy().copy()
     reports = [train_step(training) for _ in range(steps)]
     weights = {name: weight.detach().numpy().copy() for name, weight in training.model.weights.items()}
+    logits = predict_split(training, job.glue / "validation.arrow", rows)["logits"]
     losses, rates = [report.loss for report in reports], [report.lr for report in reports]
-    return {"losses": losses, "rates": rates, "head": head, "weights": weights}
+    return {"losses": losses, "rates": rates, "head": head, "weights": weights, "logits": logits}
 
 
-def plain_transformers(job: Job, head: Any, steps: int) -> list[float]:
-    """What the seeds' example does, without a framework: same order, dropout 0, decay by ndim."""
+def plain_transformers(job: Job, head: Any, steps: int) -> tuple[list[float], list[list[float]]]:
+    """What the seeds' example does, without a framework: same order, dropout 0, decay by ndim; losses and logits."""
     from transformers import GPT2ForSequenceClassification, get_linear_schedule_with_warmup
 
     from trainer.loader.glue import GlueBatches, GlueRows
 
-    model = GPT2ForSequenceClassification.from_pretrained(job.base.folder, num_labels=2)
+    model: Any = GPT2ForSequenceClassification.from_pretrained(job.base.folder, num_labels=2)
     model.resize_token_embeddings(model.config.vocab_size + 1, mean_resizing=False)
     model.config.pad_token_id = model.config.vocab_size - 1
+    model.eval()  # without dropout, like ours
     with torch.no_grad():
         model.score.weight.copy_(torch.from_numpy(head))
     rows = GlueRows(job.glue / "train.arrow")
@@ -78,7 +83,7 @@ def plain_transformers(job: Job, head: Any, steps: int) -> list[float]:
         {"params": [w for w in model.parameters() if w.ndim >= 2], "weight_decay": job.config.weight_decay},
         {"params": [w for w in model.parameters() if w.ndim < 2], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=job.config.lr)
+    optimizer = torch.optim.AdamW(groups, lr=job.config.lr, eps=job.config.epsilon)
     total = job.config.epochs * batches.steps_per_epoch
     schedule = get_linear_schedule_with_warmup(optimizer, int(0.1 * total), total)
     losses, position = [], 0
@@ -93,18 +98,43 @@ def plain_transformers(job: Job, head: Any, steps: int) -> list[float]:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    return losses
+    rows = GlueRows(job.glue / "validation.arrow")
+    ids, _, _ = rows.collate(range(len(rows)), pad=model.config.pad_token_id)
+    with torch.no_grad():
+        logits = model(ids, attention_mask=(ids != model.config.pad_token_id).long()).logits
+    return losses, logits.tolist()
 
 
-def test_the_first_100_steps_equal_a_plain_transformers_loop(
-    workers: Any, road: Road, glue: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def untrained(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The exported model's sizes with transformers' own random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(3)
+    folder = tmp_path_factory.mktemp("untrained") / "gpt2"
+    GPT2LMHeadModel(GPT2Config.from_pretrained(road.export)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("start", ["pretrained", "random"])
+def test_the_first_100_steps_and_the_final_scores_equal_a_plain_transformers_loop(
+    workers: Any, road: Road, glue: Path, untrained: Path, tmp_path: Path, start: str
 ) -> None:
-    work = job(road, glue, tmp_path)
-    found = workers.run(1, ours, work, STEPS)[0]
-    expected = plain_transformers(work, found["head"], STEPS)
-    np.testing.assert_allclose(found["losses"], expected, atol=1e-5, rtol=0)
-    assert expected[-1] < 0.8 * expected[0], "nothing was learned, so nothing was compared"
+    work, whole = job(road, glue, tmp_path), RECIPE.epochs * 7
+    if start == "random":
+        # Gradients of the keys' biases are 0 but for rounding, which a tiny epsilon would blow up.
+        config = dataclasses.replace(RECIPE, epsilon=1e-6, lr=3e-4)
+        base = BaseModel(folder=untrained, tokenizer=road.tokenizer)
+        work = dataclasses.replace(work, base=base, config=config)
+    found = workers.run(1, ours, work, whole)[0]
+    losses, logits = plain_transformers(work, found["head"], whole)
+    np.testing.assert_allclose(found["losses"][:STEPS], losses[:STEPS], atol=1e-5, rtol=0)
+    assert losses[STEPS - 1] < 0.8 * losses[0], "nothing was learned, so nothing was compared"
     assert found["rates"][0] == 0
+    labels = GlueTable(glue / "validation.arrow").table["label"].to_pylist()
+    first, second = (score("mrpc", labels, predict(each, 2), 2) for each in (found["logits"], logits))
+    assert first == second
+    assert first["accuracy"] > first["majority"]
 
 
 def test_end_of_text_as_the_padding_token_trains_the_same_and_leaves_the_vocabulary_alone(
@@ -434,7 +464,7 @@ def test_steps_that_the_rows_do_not_make_are_refused_before_any_process_starts(
         ("glue/validation.arrow", lambda path: shortened(path, 200), "validation.arrow: not a readable Arrow file"),
         ("export/model.safetensors", lambda path: shortened(path, 5000), "model.safetensors: not readable"),
         ("export/model.safetensors", Path.unlink, "has no model.safetensors"),
-        ("export/tokenizer.json", lambda path: path.write_text("{}"), "not the tokenizer that made"),
+        ("export/tokenizer.json", lambda path: path.write_text("{}"), "not a readable tokenizer"),
         ("export/config.json", lambda path: path.write_text("{}"), "not a GPT-2 of transformers"),
     ],
 )
