@@ -52,7 +52,7 @@ from pipelines.stage import stage_main
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 SHAPED_BY = ("numpy", "pyarrow")
 
 GLUE_OVERLAP = "glue_overlap"
@@ -143,11 +143,11 @@ def decontaminate(
     every = [Part(part.name, (*part.files, plan)) for part, plan in zip(both, plans, strict=True)]
     reported = run.map(report_part, every, context, into=contamination)
     clean = run.step(summarise, "summary", [*hits, *plans], context, into=contamination)
-    items = built.totals.get("items", 0)  # no total is counted where there is no item
+    rows = clean.totals["item_rows"]
     logger.info(
-        "decontaminate: %s of %s items are in documents (%s hits); %s says where, and which items are clean",
-        f"{items - clean.totals.get('clean_items', 0):,}",
-        f"{items:,}",
+        "decontaminate: %s of %s rows are in documents (%s hits); %s says where, and which rows are clean",
+        f"{rows - clean.totals.get('clean_items', 0):,}",
+        f"{rows:,}",
         f"{sum(number for name, number in reported.totals.items() if name.startswith('hits_')):,}",
         contamination.final,
     )
@@ -257,6 +257,8 @@ def summarise(part: Part, folder: Path, context: Context) -> Counts:
         found[findings.found_items(hits)] = True
         kept[findings.found_items(kept_hits(hits, read_rows(plan_file)))] = True
     totals = Counts()
+    every = findings.clean_rows(np.zeros_like(found))
+    totals.total("item_rows", sum(len(rows) for splits in every.values() for rows in splits.values()))
     for name, held in (("clean", found), ("kept_clean", kept)):
         for task, splits in findings.clean_rows(held).items():
             store.write_json(folder / name / f"{task}.json", splits)

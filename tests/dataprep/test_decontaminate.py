@@ -73,7 +73,8 @@ def write_documents(path: Path, texts: Sequence[str]) -> Path:
 
 
 def run(*arguments: object) -> int:
-    words = [str(argument) for argument in (*arguments, "--workers", 1, "--log-level", "error")]
+    level = () if "--log-level" in arguments else ("--log-level", "error")
+    words = [str(argument) for argument in (*arguments, "--workers", 1, *level)]
     return run_command(StageSpec.load("dataprep.decontaminate"), words)
 
 
@@ -236,6 +237,20 @@ def test_a_pair_is_also_found_across_its_two_sentences(tmp_path: Path) -> None:
     assert dropped == {"0": "mrpc/validation/0"}
     assert [(row["field"], row["kind"]) for row in found] == [("sentence1+sentence2", "ngram")]
     assert clean_rows(tmp_path, "mrpc") == {"test": [0], "validation": [1, 2]}
+
+
+@pytest.mark.usefixtures("glue")
+def test_the_closing_line_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pair is looked for as three texts, and is one row."""
+    documents = write_documents(tmp_path / "documents.jsonl", [f"and {LONG} Something else."])
+    assert run(documents, tmp_path / "o", tmp_path / "c", "--glue", tmp_path / "glue", "--log-level", "info") == 0
+    rows = [pq.read_metadata(file).num_rows for file in (tmp_path / "glue").glob("*/[vt][ae][ls]*.parquet")]
+    found = {
+        (row["task"], row["split"], row["index"])
+        for row in pq.read_table(tmp_path / "c" / "part-00000.parquet").to_pylist()
+    }
+    assert found
+    assert f"decontaminate: {len(found)} of {sum(rows)} rows are in documents" in capsys.readouterr().err
 
 
 SENTENCES = [
