@@ -10,6 +10,7 @@ Run: python -m dataprep.glue_tokenize mrpc glue/ tokenizer/ mrpc/ --max-length 1
 """
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +29,8 @@ from pipelines.stage import stage_main
 
 if TYPE_CHECKING:
     from dataprep.text.bpe import TextEncoder
+
+logger = logging.getLogger(__name__)
 
 VERSION = 2
 SHAPED_BY = ("tokenizers", "pyarrow")
@@ -51,7 +54,9 @@ def glue_tokenize(
     files = task_tables(glue.path, task)
     meta = read_meta(files[0])
     parts = [Part(f"{task}-{file.stem}", (file,)) for file in files]
-    run.map(tokenize_split, parts, meta, tokenizer.path, config, into=output)
+    counts = run.map(tokenize_split, parts, meta, tokenizer.path, config, into=output)
+    if cut := counts.totals.get("truncated", 0):
+        logger.info("%s: %d of %d rows were cut to %d tokens", task, cut, counts.rows_in, config.max_length)
     return {"task": task, "num_labels": meta.num_labels, "max_length": config.max_length, "padding": config.padding}
 
 

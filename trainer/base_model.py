@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trainer.model import Architecture
 
 CONFIG = "config.json"
+MOST_PADDING = 1024
+"""Rows that a model without a tokenizer of its own may have beyond the tokens: embeddings are padded, as to 50,304."""
 VOCABULARY = "vocab.json"
 """GPT-2's tokens in a Hugging Face folder without a tokenizer.json."""
 
@@ -52,6 +54,11 @@ def open_base_model(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: P
         )
     # The base model may have more, as the padding token of an earlier fine-tuning.
     ours, theirs = _vocabulary(tokenizer or base), _vocabulary(base)
+    if theirs is None and size > meta.vocab_size + MOST_PADDING:
+        raise UserError(
+            f"{base / CONFIG}: has {size} tokens, the tokenizer that made {rows} {meta.vocab_size}; it is another "
+            "model's, so use this one's own"
+        )
     if ours is not None and theirs is not None and not ours.items() <= theirs.items():
         raise UserError(f"{base}: its vocabulary is not that of {tokenizer}, which made {rows}; use one for both")
     return BaseModel(folder=base, tokenizer=tokenizer or base)

@@ -270,7 +270,7 @@ class FinetuneConfig(WatchConfig):
     epochs: NonNegative = 3
     """Passes over the training rows; each epoch's last, smaller batch is kept. 0: as steps says."""
     steps: NonNegative = 0
-    """Optimizer steps instead; 0: as epochs says."""
+    """Optimizer steps instead, with epochs 0; 0: as epochs says."""
     global_batch_size: Count = 32
     """Rows per step, over all processes."""
     micro_batch_size: NonNegative = 0
@@ -282,7 +282,7 @@ class FinetuneConfig(WatchConfig):
     warmup_share: Share = 0.1
     """Share of all steps over which the learning rate rises from 0, down to a whole one; 0: as warmup_steps says."""
     warmup_steps: NonNegative = 0
-    """The same in steps; 0: as warmup_share says."""
+    """The same in steps, with warmup_share 0; 0: as warmup_share says."""
     final_lr_share: Share = 0.0
     """Where the learning rate falls to, as a share of the highest: that of the step after the last one."""
     weight_decay: NonNegativeFloat = 0.01

@@ -51,7 +51,7 @@ def short_names(names: Sequence[str]) -> list[str]:
         return [parts[0][-1]]
     start = _alike(parts)
     end = _alike([each[start:][::-1] for each in parts])
-    return ["/".join(each[start : len(each) - end]) or each[-1] for each in parts]
+    return [str(Path(*each[start : len(each) - end])) if len(each) > start + end else each[-1] for each in parts]
 
 
 def _alike(parts: Sequence[Sequence[str]]) -> int:
@@ -83,7 +83,7 @@ def _paint(figure: Any, runs: Sequence[Run], drawn: Sequence[tuple[str, str]], r
     names = short_names([run.name for run in runs])
     for number, (file, column) in enumerate(drawn, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        for run, name, color in zip(runs, names, itertools.cycle(COLORS), strict=False):
+        for run, name, color in zip(runs, names, _colors(len(runs)), strict=True):
             style = {"color": color, "alpha": 1.0 if len(run.curves) == 1 else 0.6, "label": name}
             if file == "curve":
                 _paint_steps(axes, run.curves, column, style)
@@ -96,6 +96,16 @@ def _paint(figure: Any, runs: Sequence[Run], drawn: Sequence[tuple[str, str]], r
         if number == 1:
             lines = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
             figure.legend(lines.values(), lines, loc="outside lower left", ncols=3, fontsize=9, labelcolor=pictures.INK)
+
+
+def _colors(number: int) -> list[Any]:
+    from matplotlib import colormaps
+
+    return (
+        list(COLORS[:number])
+        if number <= len(COLORS)
+        else list(colormaps["turbo"]([i / number for i in range(number)]))
+    )
 
 
 def _paint_steps(axes: Any, curves: Sequence[Curve], column: str, style: Mapping[str, Any]) -> None:
@@ -122,8 +132,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("picture", type=Path, help="the SVG to write")
     parser.add_argument("runs", type=Path, nargs="+", help="folders that pretrain or finetune published")
+    parser.add_argument("--overwrite", action="store_true", help="replace a picture that exists")
     call = parser.parse_args(arguments)
     try:
+        if call.picture.exists() and not call.overwrite:
+            raise UserError(f"{call.picture}: exists already; --overwrite replaces it")
         if call.picture.suffix != ".svg":
             raise UserError(f"{call.picture}: only SVG is drawn; name a file that ends with .svg")
         with store.create(call.picture) as file:

@@ -45,7 +45,7 @@ from trainer.config import (
 from trainer.exported import check_weights, read_sizes
 from trainer.glue_results import Scores, metrics_of, score_splits, submit
 from trainer.glue_scores import predict, score
-from trainer.glue_table import GlueTable, named_classes
+from trainer.glue_table import GlueTable, named_classes, require_task
 from trainer.process import Process
 from trainer.records import newest_checkpoint, read_record, summary
 from trainer.seed_runs import best_seed, seed_name, write_spread
@@ -124,7 +124,7 @@ def finetune(
     output: Output,
 ) -> dict[str, Any]:
     """Train in processes, then score what they predicted."""
-    rows = GlueTable(glue.path / "train.arrow")
+    rows = open_train(glue.path)
     job = Job(
         config=config,
         parallel=parallel,
@@ -167,6 +167,17 @@ def finetune(
     }
 
 
+def open_train(glue: Path) -> GlueTable:
+    """The rows to train on; UserError, with what may be meant, where there are none."""
+    path = glue / "train.arrow"
+    if not path.exists():
+        if inside := sorted(each.parent.name for each in glue.glob("*/train.arrow")):
+            raise UserError(f"{glue}: a folder of tasks ({', '.join(inside)}); name that of one task")
+        if any(glue.glob("test*.arrow")):
+            raise UserError(f"{path}: no such file; a task without rows to train on, as ax, is for glue_score")
+    return GlueTable(path)
+
+
 def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
     """Refuse a layout that the exported model or the batch does not allow, before any process starts."""
     sizes = read_sizes(export)
@@ -175,9 +186,9 @@ def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path)
     rows_per_pass(config, parallel, launch.count_processes(parallel))
 
 
-def check_labels(files: Sequence[Path]) -> None:
+def check_labels(tables: Sequence[GlueTable]) -> None:
     """Refuse a split whose classes are not those of the first one, before any process starts."""
-    train, *others = [GlueTable(path) for path in files]
+    train, *others = tables
     for table in others:
         if (table.num_labels, table.label_names) != (train.num_labels, train.label_names):
             raise UserError(
@@ -192,7 +203,9 @@ def check_rows(job: Job) -> None:
 
     config, n_positions = job.config, read_sizes(job.base.folder)["n_positions"]
     train = job.glue / "train.arrow"
-    check_labels([train, *job.splits, *job.tests])
+    tables = [GlueTable(path) for path in (train, *job.splits, *job.tests)]
+    require_task(tables, job.task)
+    check_labels(tables)
     rows = GlueRows(train)
     rows.check(n_positions)
     for path in (*job.splits, *job.tests):

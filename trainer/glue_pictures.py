@@ -93,6 +93,7 @@ def _lines(axes: Any, table: Curve, columns: Mapping[str, str], colors: Sequence
         alike = [each for each in on_validation if column in (each, training_column(each))]
         place = on_validation.index((alike or on_validation)[0])
         style = {"linestyle": (0, (3, 2)) if _is_train(column) else "-", "marker": "o", "markersize": 3.5}
+        style |= {"markerfacecolor": PAPER} if _is_train(column) else {}
         axes.plot(places, table[column], color=colors[place % len(colors)], linewidth=1.6, label=label, **style)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_xlabel("epoch")

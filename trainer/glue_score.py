@@ -24,7 +24,7 @@ from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer.config import ParallelConfig
 from trainer.glue_results import metrics_of, score_splits, submit
-from trainer.glue_table import GlueTable, named_classes
+from trainer.glue_table import GlueTable, named_classes, require_task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,9 @@ def glue_score(
     if not splits:
         raise UserError(f"{glue.path}: has no validation*.arrow or test*.arrow to predict; run glue_tokenize")
     folder = model.path / "model" if (model.path / "model").is_dir() else model.path
-    order = [class_order(folder, GlueTable(path)) for path in splits]
+    tables = [GlueTable(path) for path in splits]
+    require_task(tables, task)
+    order = [class_order(folder, table) for table in tables]
     classifier, pad = open_classifier(folder, parallel.device)
     predictions = {
         path.stem: predict_split(classifier, pad, path, places, config.batch_size)

@@ -90,7 +90,7 @@ def write_submission(
         cell = _cell(stand_in, names, wanted)
         logger.warning("%s/%s: %d of %d rows were not predicted: %s stands there", task, split, filled, rows, cell)
     if wanted.rows not in (0, rows):
-        logger.info("%s/%s: %d rows, GLUE's own has %d: no submission", task, split, rows, wanted.rows)
+        logger.info("%s/%s: %d rows, GLUE's own has %d: not for its leaderboard", task, split, rows, wanted.rows)
     return {wanted.name: {"rows": rows, "filled": filled}}
 
 
@@ -116,6 +116,8 @@ def collect(folders: Sequence[Path]) -> dict[str, Path]:
             if path.stem not in known:
                 raise UserError(f"{path}: no file of GLUE's, which are {', '.join(known)}; leave the folder out")
             if path.stem in found:
+                if path.samefile(found[path.stem]):
+                    raise UserError(f"{folder}: given twice; give it once")
                 raise UserError(f"{path}: the same task as {found[path.stem]}; give one of the two folders")
             _check(path, known[path.stem])
             found[path.stem] = path
@@ -167,7 +169,7 @@ def main() -> int:
         missing = write_zip(output, collect(folders), fill_missing=fill_missing)
         print(f"{output}: {len(FILES) if fill_missing else len(FILES) - len(missing)} of {len(FILES)} files")
         if missing:
-            what = "placeholders" if fill_missing else "missing, and GLUE takes only all (--fill-missing)"
+            what = "placeholders" if fill_missing else "missing, and GLUE takes only all (--fill-missing --overwrite)"
             print(f"{', '.join(missing)}: {what}", file=sys.stderr)
 
     try:

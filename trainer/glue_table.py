@@ -33,6 +33,7 @@ class GlueTable:
         self.path = path
         self.table = table
         self.meta = TokenMeta(metadata["tokenizer_sha256"], int(metadata["vocab_size"]), int(metadata["end_of_text"]))
+        self.task = metadata.get("task", "")
         self.num_labels = int(metadata["num_labels"])
         self.pad = int(metadata.get("pad_token_id", self.meta.vocab_size))
         """The padding token: one more than the vocabulary has, or end-of-text."""
@@ -51,6 +52,16 @@ class GlueTable:
         names = [name for name in self.table.column_names if name not in ("input_ids", "label", "index")]
         found: list[dict[str, Any]] = self.table.select(names).take(list(rows)).to_pylist()
         return found
+
+
+def require_task(tables: Sequence[GlueTable], task: str) -> None:
+    """Raise UserError where rows are of another task than they are trained or scored as: the scores would be another's.
+
+    Only this file says what the rows are of; another task may have the same classes.
+    """
+    for table in tables:
+        if table.task and table.task != task:
+            raise UserError(f"{table.path}: rows of {table.task}, not of {task}; name the task that the rows are of")
 
 
 def named_classes(names: Sequence[str], num_labels: int) -> list[str]:

@@ -192,7 +192,10 @@ def require_same_tokenizer(folder: Path, meta: TokenMeta, other: Path) -> None:
         return
     path = folder / TOKENIZER
     if not path.exists():
-        raise UserError(f"{folder}: has no {TOKENIZER}; add the one that made {other}, or name its folder")
+        raise UserError(
+            f"{folder}: has no {TOKENIZER}; name a folder with the one that made {other} (of other files, as GPT-2's, "
+            f"dataprep.tokenizer --kind files --files {folder} makes one, whatever its documents)"
+        )
     if meta.tokenizer_sha256 not in (store.sha256(path), _rewritten_sha256(path, meta.end_of_text)):
         raise UserError(
             f"{path}: not the tokenizer that made {other}; use one tokenizer for both, and tokenize or export again"

@@ -147,6 +147,7 @@ def write_glue(
     num_labels: int = 2,
     padding: str = "added",
     names: Sequence[str] = (),
+    task: str = "toy",
 ) -> Path:
     """Splits of a task whose label follows from the first word, like the stage `glue_tokenize` makes.
 
@@ -171,7 +172,7 @@ def write_glue(
         table = pa.table(columns).replace_schema_metadata(
             {
                 **meta.to_schema(),
-                "task": "toy",
+                "task": task,
                 "num_labels": str(num_labels),
                 "labels": json.dumps(names),
                 "pad_token_id": str(pad),

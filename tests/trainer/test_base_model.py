@@ -73,17 +73,21 @@ def test_what_is_no_model_or_lacks_its_tokenizer_is_said(road: Road, tmp_path: P
         open_base_model(road.export, None, small.token_meta(other), Path("rows"), tmp_path)
 
 
-def test_a_model_with_fewer_tokens_than_the_tokenizer_is_refused(road: Road, tmp_path: Path) -> None:
+def test_a_model_of_another_number_of_tokens_is_refused(road: Road, tmp_path: Path) -> None:
     """A folder without a tokenizer of its own, so only the numbers tell; more rows than tokens are padding."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     meta = small.token_meta(road.tokenizer)
-    for size in (50, 320):
+    for size in (50, 320, 5000):
         config = GPT2Config(n_layer=1, n_head=1, n_embd=8, n_positions=32, vocab_size=size)
         GPT2LMHeadModel(config).save_pretrained(tmp_path / str(size))
     assert open_base_model(tmp_path / "320", road.tokenizer, meta, Path("rows"), tmp_path).shape.vocab_size == 320
     with pytest.raises(UserError, match=r"50/config.json: has 50 tokens, the tokenizer that made rows 300"):
         open_base_model(tmp_path / "50", road.tokenizer, meta, Path("rows"), tmp_path)
+    with pytest.raises(
+        UserError, match=r"5000/config.json: has 5000 tokens, the tokenizer that made rows 300; it is an"
+    ):
+        open_base_model(tmp_path / "5000", road.tokenizer, meta, Path("rows"), tmp_path)
 
 
 @pytest.mark.parametrize("named", [False, True])

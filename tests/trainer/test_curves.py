@@ -1,5 +1,6 @@
 """The picture of several runs: which panels, which names, whose lines, and what is refused."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def test_runs_are_called_by_what_tells_them_apart() -> None:
     assert short_names(["runs/a/finetune/rte", "runs/a/finetune/mrpc"]) == ["rte", "mrpc"]
     assert short_names(["runs/a/finetune/mrpc"]) == ["mrpc"]
     assert short_names(["x", "x/y"]) == ["x", "y"]
+    assert short_names(["/a/b", "c/b"]) == ["/a", "c"]
+
+
+def test_more_runs_than_colours_have_one_each(tmp_path: Path) -> None:
+    runs = [read_run(run(tmp_path / f"run{number:02d}", epochs="")) for number in range(12)]
+    lines = re.findall(r"<path d=\"M [^>]*stroke: (#[0-9a-f]{6}); stroke-width: 1.5", draw_curves(runs))
+    assert len(set(lines)) == 12
 
 
 def test_the_command_writes_the_picture_or_says_what_is_wrong(
@@ -63,6 +71,9 @@ def test_the_command_writes_the_picture_or_says_what_is_wrong(
     folder, picture = run(tmp_path / "one"), tmp_path / "curves.svg"
     assert main([str(picture), str(folder)]) == 0
     assert picture.read_text().startswith("<svg")
+    assert main([str(picture), str(folder)]) == 1
+    assert "curves.svg: exists already; --overwrite replaces it" in capsys.readouterr().err
+    picture.unlink()
     assert main([str(picture), str(tmp_path / "two")]) == 1
     assert "two: has no curve.csv; name a folder that pretrain or finetune published" in capsys.readouterr().err
     assert main([str(tmp_path / "curves.png"), str(folder)]) == 1

@@ -417,6 +417,25 @@ def test_regressions_and_several_validation_splits_are_scored(road: Road, tmp_pa
     assert len(config["id2label"]) == num_labels
 
 
+def test_rows_of_another_task_and_folders_that_hold_no_rows_are_refused(
+    road: Road, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Another task's scores would be reported under this one's name."""
+
+    def tune(task: str, folder: Path) -> int:
+        arguments = [task, str(road.export), str(folder), str(tmp_path / "finetune"), "--parallel.device", "cpu"]
+        return run_command(StageSpec.load("trainer.finetune"), arguments)
+
+    for task in ("rte", "to"):
+        assert tune(task, glue) == 1
+        assert f"train.arrow: rows of toy, not of {task}; name the task that the rows are of" in capsys.readouterr().err
+    assert tune("toy", glue.parent) == 1
+    assert "a folder of tasks (toy); name that of one task" in capsys.readouterr().err
+    only = small.write_glue(tmp_path / "ax", road.tokenizer, {"test": 5})
+    assert tune("ax", only) == 1
+    assert "a task without rows to train on, as ax, is for glue_score" in capsys.readouterr().err
+
+
 def test_rows_of_another_tokenizer_and_missing_splits_are_refused(
     road: Road, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -25,7 +25,7 @@ def run(module: str, *arguments: object) -> int:
 def tuned(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of three classes, and its own task."""
     folder = tmp_path_factory.mktemp("glue_score")
-    glue = small.write_glue(folder / "mnli", road.tokenizer, {"train": 60, "validation": 33}, 3, names=NAMES)
+    glue = small.write_glue(folder / "mnli", road.tokenizer, {"train": 60, "validation": 33}, 3, names=NAMES, task="mnli")
     recipe = ("--epochs", 3, "--lr", 3e-3, "--parallel.device", "cpu", "--parallel.dp-replicate", 1)
     assert run("trainer.finetune", "mnli", road.export, glue, folder / "tuned", *recipe) == 0
     return folder / "tuned"
@@ -69,7 +69,7 @@ def test_classes_in_another_order_are_told_by_their_names(road: Road, tuned: Pat
 def test_hidden_labels_are_predicted_for_submission_and_nothing_is_scored(
     road: Road, tuned: Path, tmp_path: Path
 ) -> None:
-    glue = small.write_glue(tmp_path / "ax", road.tokenizer, {"test": 10}, 3, names=NAMES)
+    glue = small.write_glue(tmp_path / "ax", road.tokenizer, {"test": 10}, 3, names=NAMES, task="ax")
     stats = tmp_path / "stats.json"
     assert glue_score(tuned, glue, tmp_path / "scored", "--stats", stats, task="ax") == 0
     assert json.loads((tmp_path / "scored/scores.json").read_text()) == {}
@@ -109,6 +109,8 @@ def test_rows_of_another_tokenizer_and_a_task_with_nothing_to_predict_are_refuse
     glue = small.write_glue(tmp_path / "glue", other, {"validation": 5}, 3, names=NAMES)
     assert glue_score(tuned, glue, tmp_path / "scored") == 1
     assert f"not the tokenizer that made {glue / 'validation.arrow'}" in capsys.readouterr().err
+    assert glue_score(tuned, tuned.parent / "mnli", tmp_path / "scored", task="rte") == 1
+    assert "validation.arrow: rows of mnli, not of rte" in capsys.readouterr().err
     only = small.write_glue(tmp_path / "only", road.tokenizer, {"train": 5}, 3, names=NAMES)
     assert glue_score(tuned, only, tmp_path / "scored") == 1
     assert "has no validation*.arrow or test*.arrow" in capsys.readouterr().err
