@@ -25,7 +25,8 @@ def run(module: str, *arguments: object) -> int:
 def tuned(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of three classes, and its own task."""
     folder = tmp_path_factory.mktemp("glue_score")
-    glue = small.write_glue(folder / "mnli", road.tokenizer, {"train": 60, "validation": 33}, 3, names=NAMES, task="mnli")
+    sizes = {"train": 60, "validation": 33}
+    glue = small.write_glue(folder / "mnli", road.tokenizer, sizes, 3, names=NAMES, task="mnli")
     recipe = ("--epochs", 3, "--lr", 3e-3, "--parallel.device", "cpu", "--parallel.dp-replicate", 1)
     assert run("trainer.finetune", "mnli", road.export, glue, folder / "tuned", *recipe) == 0
     return folder / "tuned"
