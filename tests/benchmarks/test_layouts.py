@@ -1,5 +1,7 @@
-"""The layouts on GPUs: what this torch cannot do is told from what failed."""
+"""The layouts on GPUs: what this torch or machine cannot do is told from what failed."""
 
+import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -7,34 +9,66 @@ import pytest
 
 from benchmarks import layouts
 from pipelines.errors import UserError
+from trainer import launch
+from trainer.config import ParallelConfig, check_pretrain
+
+
+def compute(_: Path, changes: dict[str, Any], parallel: ParallelConfig) -> dict[str, Any]:
+    """As far as a case goes before its processes start; those with tensor parallelism then die."""
+    check_pretrain(dataclasses.replace(layouts.TRAINING, **changes), layouts.MODEL, parallel)
+    launch.count_processes(parallel)
+    if parallel.tp > 1:
+        raise UserError("training process 1 was killed")
+    return {}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the number of GPUs and torch's release; every comparison fits."""
+    monkeypatch.setattr(layouts, "compared", lambda *_: ("0 | 0 | 0", True))
+
+    def prepare(gpus: int, torch: tuple[int, int]) -> None:
+        monkeypatch.setattr("trainer.launch._count_gpus", lambda: gpus)
+        monkeypatch.setattr("trainer.config._torch_release", lambda: torch)
+
+    return prepare
+
+
+def ends(rows: list[str]) -> dict[str, str]:
+    found = [row.split(" | ")[-1].strip(" |") for row in rows]
+    return dict(zip((case.name for case in layouts.CASES), found, strict=True))
 
 
 def test_a_schedule_that_this_torch_cannot_do_is_refused_and_not_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    machine: Any, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    def run(job: Any) -> dict[str, Any]:
-        if job.parallel.tp > 1:
-            raise UserError("training process 1 was killed")
-        return {}
-
-    monkeypatch.setattr(layouts, "shards", lambda folder, *_: folder)
-    monkeypatch.setattr(layouts, "run", run)
-    monkeypatch.setattr(layouts, "compared", lambda *_: ("0 | 0 | 0", True))
-    monkeypatch.setattr("trainer.launch._count_gpus", lambda: 4)
-    monkeypatch.setattr("trainer.config._torch_release", lambda: (2, 11))
-    rows = layouts.check_parity(tmp_path, 4, layouts.CASES)
-    ends = {case.name: row.split(" | ")[-1].strip(" |") for case, row in zip(layouts.CASES, rows, strict=True)}
+    machine(4, (2, 11))
+    rows = layouts.check_parity(tmp_path, 4, layouts.CASES, compute)
     split = {case.name for case in layouts.CASES if case.parallel.get("schedule") in ("zbv", "dualpipev")}
     split.add("pipeline 2 x data 2, interleaved zero bubble")
-    assert {name for name, end in ends.items() if end == "refused on this torch"} == split
-    assert {name for name, end in ends.items() if end == "FAILED"} == {
-        case.name for case in layouts.CASES if case.parallel.get("tp", 1) > 1
-    } - split
-    failed = sum(end == "FAILED" for end in ends.values())
-    total = len(layouts.CASES)
+    killed = {case.name for case in layouts.CASES if case.parallel.get("tp", 1) > 1} - split
+    assert {name for name, end in ends(rows).items() if end == "refused on this torch"} == split
+    assert {name for name, end in ends(rows).items() if end == "FAILED"} == killed
+    counts = Counter(ends(rows).values())
     assert layouts.counted(rows) == (
-        f"{total} cases: {total - len(split) - failed} ok, {len(split)} refused on this torch, {failed} FAILED."
+        f"{len(rows)} cases: {counts['ok']} ok, {len(split)} refused on this torch, 0 too few GPUs, "
+        f"{len(killed)} FAILED."
     )
-    monkeypatch.setattr("trainer.config._torch_release", lambda: (2, 13))
-    assert "refused" not in "".join(layouts.check_parity(tmp_path, 4, layouts.CASES))
+    machine(4, (2, 13))
+    assert "refused" not in "".join(layouts.check_parity(tmp_path, 4, layouts.CASES, compute))
+    capsys.readouterr()
+
+
+def test_two_gpus_compute_every_case_of_one_kind_and_say_what_needs_more(
+    machine: Any, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    machine(2, (2, 13))
+    found = ends(layouts.check_parity(tmp_path, 2, layouts.CASES, compute))
+    degrees = ("pp", "tp", "dp_shard", "dp_replicate")
+    kinds = {case.name: sum(name in case.parallel for name in degrees) for case in layouts.CASES}
+    assert {name for name, end in found.items() if end == "too few GPUs"} == {
+        n for n, kind in kinds.items() if kind > 1
+    }
+    assert found["ZeRO 3"] == found["pipeline 4, 1F1B"] == "ok"
+    assert found["tensor 4"] == "FAILED"
     capsys.readouterr()
