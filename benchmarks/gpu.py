@@ -1,18 +1,20 @@
 """The training stages on real GPUs: parity with the CPU, exact resume after a kill, export, fine-tuning, speed, memory.
 
-    python benchmarks/gpu.py WORKDIR [--long]
+    python benchmarks/gpu.py WORKDIR [--speed]
 
 Needs nothing but the packages of `trainer/` (no DVC, no network): it makes random token shards with structure, runs the
 stage commands as a user would, and prints one table. Every row is checked against a stated limit.
 """
 
 import csv
+import itertools
 import json
 import math
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +55,18 @@ def shards(folder: Path, vocab_size: int, documents: int, length: int, seed: int
     return folder
 
 
-def pretrain(train: Path, val: Path, out: Path, *flags: object, kill_after_step: int = 0) -> dict[str, Any]:
-    """Run the stage; returns its stats, its last segment of provenance and the losses of its curve."""
+def pretrain(
+    train: Path, val: Path, out: Path, *flags: object, kill_after_step: int = 0, killed_with: Sequence[object] = ()
+) -> dict[str, Any]:
+    """Run the stage; returns its stats, its last segment of provenance and the losses of its curve.
+
+    With `kill_after_step`, killed first after that step; that first run may have other flags.
+    """
     stats = out.parent / f"{out.name}.stats.json"
-    words = [sys.executable, "-m", "trainer.pretrain", train, val, out, "--stats", stats, "--overwrite", *flags]
-    command = [str(word) for word in words]
+    words = [sys.executable, "-m", "trainer.pretrain", train, val, out, "--stats", stats, "--overwrite"]
+    command = [str(word) for word in (*words, *flags)]
     if kill_after_step:
-        _kill_in_mid_run(command, out, kill_after_step)
+        _kill_in_mid_run([str(word) for word in (*words, *(killed_with or flags))], out, kill_after_step)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-5000:]}")
@@ -118,6 +125,8 @@ def check_parity(work: Path, gpus: int) -> dict[str, Any]:
     segments = len(killed["segments"])
     outcome = f"{segments} segments, {'the same bytes' if same else 'other bytes'}"
     row(f"kill -9 at step 20 on {gpus} GPU(s), then the same command", outcome, same and segments == 2)
+    if gpus == 4:
+        check_hybrids(work, train, val, one)
     half = pretrain(train, val, work / "bf16", *SMALL, "--parallel.dp-replicate", gpus, "--precision", "bf16")
     gap = abs(half["losses"][-1] - one["losses"][-1])
     row(
@@ -128,6 +137,28 @@ def check_parity(work: Path, gpus: int) -> dict[str, Any]:
     fell = one["losses"][-1] < one["losses"][0] - 1
     row("the loss falls", f"{one['losses'][0]:.3f} -> {one['losses'][-1]:.3f}", fell)
     return one
+
+
+HYBRIDS = {
+    "pipeline 2 x tensor 2": ["--parallel.pp", 2, "--parallel.tp", 2],
+    "pipeline 2 x ZeRO 3": ["--parallel.pp", 2, "--parallel.zero", 3, "--parallel.dp-shard", 2],
+}
+
+
+def check_hybrids(work: Path, train: Path, val: Path, one: dict[str, Any]) -> None:
+    """Layouts of four GPUs: killed, they end with the same bytes; with the next layout, with the same losses."""
+    for (name, layout), (next_name, other) in itertools.permutations(HYBRIDS.items()):
+        folder, flags = work / name.replace(" ", "-"), [*SMALL, *EXACT]
+        whole = pretrain(train, val, folder / "whole", *flags, *layout)
+        row(f"loss, 1 GPU against {name}, fp32", f"largest difference {difference(one, whole):.2e}", None)
+        killed = pretrain(train, val, folder / "killed", *flags, *layout, kill_after_step=20)
+        same = (folder / "whole/manifest.json").read_bytes() == (folder / "killed/manifest.json").read_bytes()
+        row(f"kill -9 at step 20, {name}", "the same bytes" if same else "other bytes", same)
+        before = [*flags, *layout]
+        moved = pretrain(train, val, folder / "moved", *flags, *other, kill_after_step=20, killed_with=before)
+        gap = difference(whole, moved)
+        fits = gap < 1e-5 and len(moved["segments"]) == len(killed["segments"]) == 2
+        row(f"killed with {name}, goes on with {next_name}", f"largest difference {gap:.2e}", fits)
 
 
 def check_torchrun(work: Path, gpus: int, reference: dict[str, Any]) -> None:
@@ -180,10 +211,9 @@ def main() -> None:
     reference = check_parity(work, gpus)
     if gpus > 1:
         check_torchrun(work, gpus, reference)
-    for number in sorted({1, gpus}):
-        measure_speed(work, number, "GPT-2 124M", 12, 12, 768, 32, 30)
-    if "--long" in sys.argv:
-        measure_speed(work, gpus, "GPT-2 774M", 36, 20, 1280, 8, 20)
+    if "--speed" in sys.argv:
+        for number in sorted({1, gpus}):
+            measure_speed(work, number, "GPT-2 124M", 12, 12, 768, 32, 30)
     print("\n| what | figure | |\n| --- | --- | --- |")
     for entry in ROWS:
         print("| " + " | ".join(entry) + " |")

@@ -1,6 +1,6 @@
 """Layouts of the trainer on real GPUs: each trains the model of one GPU, and how fast some are.
 
-    python -m benchmarks.layouts WORKDIR [--speed] [--only WORD...]
+    python -m benchmarks.layouts WORKDIR [--speed] [--only WORD...] [--skip WORD...]
 
 Needs nothing but the packages of `trainer/` (no DVC, no network). Each case is five steps of a small GPT-2 through the
 trainer's own launcher, in processes of its own: losses, gradient norms and the weights of a checkpoint are compared
@@ -156,7 +156,8 @@ TUNED = [
     Case("fine-tuning, ZeRO 2, bf16", {"zero": 2, "dp_shard": 4}, {"precision": "bf16"}),
     Case("fine-tuning, ZeRO 3, fp16", {"zero": 3, "dp_shard": 4}, {"precision": "fp16"}),
 ]  # fmt: skip
-SIZES = {"124M": (12, 12, 768), "1.5B": (48, 25, 1600)}
+SIZES = {"124M": (12, 12, 768), "1.5B": (48, 25, 1600), "1.5B, 32 heads": (48, 32, 1600)}
+"""Layers, heads and width; the published 1.5B has 25 heads, which no tensor parallelism divides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,12 @@ class Speed:
     parallel: Keys = dataclasses.field(default_factory=dict[str, Any])
     compile: bool = True
 
+    @property
+    def name(self) -> str:
+        """Size and layout in words."""
+        words = [f"{key} {value}" for key, value in self.parallel.items()] or ["one GPU"]
+        return ", ".join([self.size, *words, *([] if self.compile else ["eager"])])
+
 
 SPEEDS = [
     Speed("124M", 1, 64, 8, compile=False),
@@ -178,10 +185,10 @@ SPEEDS = [
     Speed("124M", 4, 64, 2, {"dp_replicate": 4}),
     Speed("1.5B", 4, 16, 4, {"zero": 2, "dp_shard": 4}),
     Speed("1.5B", 4, 16, 4, {"zero": 3, "dp_shard": 4}),
-    Speed("1.5B", 4, 16, 4, {"tp": 4}),
+    Speed("1.5B, 32 heads", 4, 16, 4, {"tp": 4}),
     Speed("1.5B", 4, 4, 16, {"pp": 4}),
-    Speed("1.5B", 4, 8, 8, {"pp": 2, "tp": 2}),
-    Speed("1.5B", 4, 16, 4, {"tp": 2, "zero": 2, "dp_shard": 2}),
+    Speed("1.5B, 32 heads", 4, 8, 8, {"pp": 2, "tp": 2}),
+    Speed("1.5B, 32 heads", 4, 16, 4, {"tp": 2, "zero": 2, "dp_shard": 2}),
 ]
 
 
@@ -191,10 +198,15 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--speed", action="store_true", help="time GPT-2 too")
     parser.add_argument("--no-parity", action="store_true", help="time GPT-2 only")
-    parser.add_argument("--only", nargs="*", default=[], help="cases whose name has one of these words")
+    parser.add_argument("--only", nargs="*", default=[""], metavar="WORD", help="rows whose name has one of these")
+    parser.add_argument("--skip", nargs="*", default=[], metavar="WORD", help="but none of these")
     given = parser.parse_args()
     if not (gpus := torch.cuda.device_count()):
         raise SystemExit("torch sees no GPU on this machine; on CPUs make matrix compares layouts")
+
+    def wanted(name: str) -> bool:
+        return any(word in name for word in given.only) and not any(word in name for word in given.skip)
+
     title = f"{gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}"
     print(title, flush=True)
     rows: list[str] = []
@@ -204,12 +216,11 @@ def main() -> None:
             "| --- | --- | --- | --- | --- | --- | --- |",
         ]
         for cases, compute in ((CASES, pretrained), (TUNED, tuned)):
-            wanted = [case for case in cases if not given.only or any(word in case.name for word in given.only)]
-            rows += check_parity(given.work, gpus, wanted, compute)
+            rows += check_parity(given.work, gpus, [case for case in cases if wanted(case.name)], compute)
         rows += ["", counted(rows)]
     if given.speed:
         rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | MFU | GiB |"]
-        rows += ["| --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, gpus)]
+        rows += ["| --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, gpus, wanted)]
     table = "\n".join([title, "", *rows])
     (given.work / "table.md").write_text(table + "\n")
     print(f"\n{table}")
@@ -285,7 +296,15 @@ def tuned(work: Path, changes: Keys, parallel: ParallelConfig) -> Keys:
     config = dataclasses.replace(TUNING, **off, **changes)
     check_finetune(config, parallel, MODEL.n_layer, MODEL.n_head, n_embd=MODEL.n_embd)
     base, glue = base_model(work / "base"), glue_rows(work / "glue")
-    job = finetune.Job(config=config, parallel=parallel, task="rows", base=base, glue=glue, scratch=work / "tuned")
+    job = finetune.Job(
+        config=config,
+        parallel=parallel,
+        task="rows",
+        base=base,
+        glue=glue,
+        splits=(glue / "validation.arrow",),
+        scratch=work / "tuned",
+    )
     store.remove(job.scratch)
     with deadline(SECONDS):
         found = launch.launch(tune_and_predict, parallel, job)
@@ -376,11 +395,11 @@ def compared(found: Keys, reference: Keys, precision: str) -> tuple[str, bool]:
     return " | ".join(f"{difference:.1e}" for difference in differences), fits
 
 
-def measure_speeds(work: Path, gpus: int) -> list[str]:
-    """A row of the table for each speed that so many GPUs allow."""
+def measure_speeds(work: Path, gpus: int, wanted: Callable[[str], bool] = bool) -> list[str]:
+    """A row of the table for each speed that so many GPUs allow, and that is wanted by its name."""
     train, val = shards(work / "gpt2/train", 50_257, 200, 11_000, 1), shards(work / "gpt2/val", 50_257, 2, 2_100, 2)
     rows: list[str] = []
-    for number, speed in enumerate(each for each in SPEEDS if each.gpus == gpus):
+    for number, speed in enumerate(each for each in SPEEDS if each.gpus == gpus and wanted(each.name)):
         layers, heads, width = SIZES[speed.size]
         model = ModelConfig(n_layer=layers, n_head=heads, n_embd=width, n_positions=1024)
         parallel = layout(speed.parallel, "fast")
@@ -396,10 +415,10 @@ def measure_speeds(work: Path, gpus: int) -> list[str]:
         data = {"train": "train", "val": "val"}
         scratch = work / f"speed-{number}"
         job = Job(config=training, model=model, parallel=parallel, train=train, val=val, data=data, scratch=scratch)
-        words = ", ".join(f"{key} {value}" for key, value in speed.parallel.items()) or "one GPU"
-        head = f"| {speed.size} | {gpus} | {words}{'' if speed.compile else ', eager'} "
+        head = f"| {speed.size} | {gpus} | {speed.name.removeprefix(f'{speed.size}, ')} "
         head += f"| {speed.micro_batch_size} x {speed.passes} | "
         try:
+            check_pretrain(training, model, parallel)
             with deadline(SECONDS):
                 rows.append(head + launch.launch(time_steps, parallel, job))
         except (UserError, ConfigError, TimeoutError) as error:

@@ -69,6 +69,7 @@ def write_random(like: Path, folder: Path) -> None:
     import torch
 
     from pipelines import store
+    from pipelines.manifest import MANIFEST
     from trainer import huggingface
     from trainer.model import LanguageModel, initial_weight
 
@@ -77,11 +78,11 @@ def write_random(like: Path, folder: Path) -> None:
         sizes = {name: weight.shape for name, weight in LanguageModel(shape).named_parameters()}
     weights = {name: initial_weight(name, shape, size, SEED) for name, size in sizes.items()}
     store.remove(folder)
-    shutil.copytree(like, folder)
+    shutil.copytree(like, folder, ignore=shutil.ignore_patterns(MANIFEST))  # its weights are others
     huggingface.save_folder(folder, shape, weights, {})
 
 
-def finetune(work: Path, tasks: Sequence[str], starts: Sequence[str], seeds: int, flags: Sequence[str]) -> None:
+def finetune(work: Path, tasks: Sequence[str], starts: Sequence[str], seeds: int, flags: Sequence[object]) -> None:
     """Each task from each start, with so many seeds and the default recipe."""
     for task in tasks:
         for start in starts:
@@ -145,7 +146,7 @@ def main() -> None:
     parser.add_argument("--glue", type=Path)
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--min-tokens", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, help="of pretraining (2,000), or of fine-tuning in place of its epochs")
     parser.add_argument("--tasks", nargs="+", default=TASKS)
     parser.add_argument("--starts", nargs="+", default=STARTS)
     parser.add_argument("--seeds", type=int, default=5)
@@ -155,9 +156,10 @@ def main() -> None:
             parser.error("prepare needs --text, --glue and --tokenizer")
         prepare(given.work, given.text, given.glue, given.tokenizer, given.min_tokens)
     elif given.step == "pretrain":
-        pretrain(given.work, given.steps, flags)
+        pretrain(given.work, given.steps or 2000, flags)
     elif given.step == "finetune":
-        finetune(given.work, given.tasks, given.starts, given.seeds, flags)
+        lasting = ["--steps", given.steps, "--epochs", 0] if given.steps else []
+        finetune(given.work, given.tasks, given.starts, given.seeds, [*lasting, *flags])
     else:
         print(table(given.work))
 

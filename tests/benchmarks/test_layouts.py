@@ -72,3 +72,33 @@ def test_two_gpus_compute_every_case_of_one_kind_and_say_what_needs_more(
     assert found["ZeRO 3"] == found["pipeline 4, 1F1B"] == "ok"
     assert found["tensor 4"] == "FAILED"
     capsys.readouterr()
+
+
+def test_pretraining_and_fine_tuning_are_compared_with_one_process(tmp_path: Path) -> None:
+    one, two = (ParallelConfig(dp_replicate=number, device="cpu", determinism="exact") for number in (1, 2))
+    for compute in (layouts.pretrained, layouts.tuned):
+        alone = compute(tmp_path, {}, one)
+        cells, fits = layouts.compared(compute(tmp_path, {}, two), alone, "fp32")
+        assert fits, f"{compute.__name__}: {cells}"
+        faster = compute(tmp_path, {"lr": 2e-3}, two)
+        assert not layouts.compared(faster, alone, "fp32")[1]
+
+
+def test_a_speed_that_the_trainer_refuses_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(layouts, "SPEEDS", [layouts.Speed("1.5B", 4, 16, 4, {"tp": 4})])
+    monkeypatch.setattr(layouts, "shards", lambda folder, *_: folder)
+    assert "FAILED: parallel.tp 4" in layouts.measure_speeds(tmp_path, 4)[0]
+    capsys.readouterr()
+
+
+def test_every_speed_is_one_that_the_trainer_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(layouts, "shards", lambda folder, *_: folder)
+    monkeypatch.setattr(launch, "launch", lambda *_: "1 | 1 | 1 |")
+    rows = layouts.measure_speeds(tmp_path, 1) + layouts.measure_speeds(tmp_path, 4)
+    assert len(rows) == len(layouts.SPEEDS)
+    assert not [row for row in rows if "FAILED" in row]
+    capsys.readouterr()
