@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
+# Tests of one file stay in one process, where they share what is slow to make; in the order of their folders, since the
+# slowest file would otherwise come last.
+SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: help install run test lint check matrix bench clean
@@ -23,8 +27,8 @@ run: install ## the whole road for the active profile (sample: offline, about tw
 	$(BIN)/dvc repro
 	@echo "The report: $$($(BIN)/python -m pipelines report)"
 
-test: install ## every test
-	$(BIN)/python -m pytest
+test: install ## every test, JOBS=2 at a time (each of them up to 3 GB and 8 processes)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 lint: install ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -32,7 +36,7 @@ lint: install ## format, lint, types
 	$(BIN)/pyright
 
 check: lint ## format, lint, types, fast tests
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not slow'
 
 matrix: install ## every layout beside one process: docs/parity.md (hours; a killed run goes on)
 	$(BIN)/python -m tests.trainer.parallel.matrix $(ARGS)

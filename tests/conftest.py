@@ -49,6 +49,8 @@ class WorkerPool:
 
     def run(self, size: int, function: Callable[..., Any], *arguments: Any, timeout: float = 60) -> list[Any]:
         """`function(*arguments)` in each of `size` processes; their results in order of rank."""
+        if any(not process.is_alive() for process, _ in self._groups.get(size, [])):
+            self._end(size)  # a stage that is stopped kills all children of its process, which here are ours too
         group = self._groups.get(size) or self._start(size)
         for _, connection in group:
             connection.send((function, arguments))

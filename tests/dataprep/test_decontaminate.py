@@ -1,5 +1,6 @@
 """decontaminate as a command: what drops or cuts a document, what is only reported, what stays clean."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -463,9 +464,9 @@ def test_hits_of_any_number_of_shards_are_counted_with_few_open_files(tmp_path: 
     build_index(Part("index", (tmp_path / "mine.txt",)), tmp_path, [ItemSource.of_target("mine", "0")], windows)
     np.save(tmp_path / "hits.npy", Index(tmp_path, windows).search(raw_texts([LONG]), 0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with Path(os.devnull).open() as file:
-        lowest = file.fileno()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 30, hard))
+    with contextlib.ExitStack() as files:
+        free = [files.enter_context(Path(os.devnull).open()).fileno() for _ in range(30)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
     try:
         part = Part("counts", (tmp_path / "hits.npy",) * 100)
         counts = count_part(part, tmp_path, tmp_path, windows, threshold=101)
