@@ -4,8 +4,8 @@
 
 Needs nothing but the packages of `trainer/` (no DVC, no network). Each case is five steps of a small GPT-2 through the
 trainer's own launcher, in processes of its own: losses, gradient norms and the weights of a checkpoint are compared
-with those of one GPU in the same precision; of a classifier that is fine-tuned, its outputs for unseen rows too. On
-fewer than four GPUs a degree of 4 is 2. `--speed` then times GPT-2 in bf16 with compiled blocks.
+with those of one GPU in the same precision; of a classifier that is fine-tuned, its outputs for other rows in place of
+weights. On fewer than four GPUs a degree of 4 is 2. `--speed` then times GPT-2 in bf16 with compiled blocks.
 """
 
 import argparse
@@ -73,7 +73,7 @@ CLASSES, TOKENS = 3, 512
 LIMITS = {"fp32": (2e-6, 1e-5, 2e-5), "bf16": (2e-3, 3e-2, 5e-3), "fp16": (5e-4, 1e-2, 2e-3)}
 """Of losses and gradient norms, relative; of weights, absolute."""
 OUTPUTS = {"fp32": 2e-5, "bf16": 3e-2, "fp16": 4e-3}
-"""Of a classifier's outputs, absolute: of numbers around 1, four times the rounding of each precision."""
+"""Of a classifier's outputs, absolute, which are numbers around 1."""
 PEAK_FLOPS = 989e12
 """H100 and H200, dense bf16 (NVIDIA's data sheet)."""
 
@@ -84,6 +84,7 @@ Keys = dict[str, Any]
 Compute = Callable[[Path, Keys, ParallelConfig], Keys]
 COMPILED: Keys = {"precision": "bf16", "compile": True}
 INTERLEAVED: Keys = {"pp": 2, "chunks": 2, "schedule": "interleaved_1f1b"}
+ZERO_BUBBLE: Keys = {**INTERLEAVED, "schedule": "interleaved_zero_bubble"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ CASES = [
     fp32("pipeline 2 x data 2, 1F1B", pp=2, dp_replicate=2),
     fp32("pipeline 2 x data 2, interleaved 1F1B", **INTERLEAVED, dp_replicate=2),
     fp32("pipeline 2 x data 2, looped BFS", pp=2, chunks=2, schedule="looped_bfs", dp_replicate=2),
-    fp32("pipeline 2 x data 2, interleaved zero bubble", pp=2, chunks=2, schedule="interleaved_zero_bubble"),
+    fp32("pipeline 2 x data 2, interleaved zero bubble", **ZERO_BUBBLE, dp_replicate=2),
     fp32("pipeline 4, ZBV", pp=4, chunks=2, schedule="zbv"),
     fp32("pipeline 2 x data 2, DualPipeV", pp=2, chunks=2, schedule="dualpipev", dp_replicate=2),
     fp32("pipeline 2 x tensor 2", pp=2, tp=2),
@@ -157,7 +158,7 @@ TUNED = [
     Case("fine-tuning, ZeRO 3, fp16", {"zero": 3, "dp_shard": 4}, {"precision": "fp16"}),
 ]  # fmt: skip
 SIZES = {"124M": (12, 12, 768), "1.5B": (48, 25, 1600), "1.5B, 32 heads": (48, 32, 1600)}
-"""Layers, heads and width; the published 1.5B has 25 heads, which no tensor parallelism divides."""
+"""Layers, heads and width; the published 1.5B has 25 heads, which 2 and 4 do not divide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +199,8 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--speed", action="store_true", help="time GPT-2 too")
     parser.add_argument("--no-parity", action="store_true", help="time GPT-2 only")
-    parser.add_argument("--only", nargs="*", default=[""], metavar="WORD", help="rows whose name has one of these")
-    parser.add_argument("--skip", nargs="*", default=[], metavar="WORD", help="but none of these")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="rows whose name has one of these")
+    parser.add_argument("--skip", nargs="+", default=[], metavar="WORD", help="but none of these")
     given = parser.parse_args()
     if not (gpus := torch.cuda.device_count()):
         raise SystemExit("torch sees no GPU on this machine; on CPUs make matrix compares layouts")
@@ -207,20 +208,28 @@ def main() -> None:
     def wanted(name: str) -> bool:
         return any(word in name for word in given.only) and not any(word in name for word in given.skip)
 
+    cases, tuned_cases = ([each for each in group if wanted(each.name)] for group in (CASES, TUNED))
+    speeds = [each for each in SPEEDS if each.gpus == gpus and wanted(each.name)]
+    if given.no_parity:
+        cases, tuned_cases = [], []
+    if not given.speed:
+        speeds = []
+    if not (cases or tuned_cases or speeds):
+        parser.error("no row is left: --only and --skip take words of the rows' names, --no-parity wants --speed")
     title = f"{gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}"
     print(title, flush=True)
     rows: list[str] = []
-    if not given.no_parity:
+    if cases or tuned_cases:
         rows += [
             "| case | GPUs | losses | norms | weights, outputs | seconds | |",
             "| --- | --- | --- | --- | --- | --- | --- |",
         ]
-        for cases, compute in ((CASES, pretrained), (TUNED, tuned)):
-            rows += check_parity(given.work, gpus, [case for case in cases if wanted(case.name)], compute)
+        rows += check_parity(given.work, gpus, cases, pretrained)
+        rows += check_parity(given.work, gpus, tuned_cases, tuned)
         rows += ["", counted(rows)]
-    if given.speed:
+    if speeds:
         rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | MFU | GiB |"]
-        rows += ["| --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, gpus, wanted)]
+        rows += ["| --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, speeds)]
     table = "\n".join([title, "", *rows])
     (given.work / "table.md").write_text(table + "\n")
     print(f"\n{table}")
@@ -395,15 +404,15 @@ def compared(found: Keys, reference: Keys, precision: str) -> tuple[str, bool]:
     return " | ".join(f"{difference:.1e}" for difference in differences), fits
 
 
-def measure_speeds(work: Path, gpus: int, wanted: Callable[[str], bool] = bool) -> list[str]:
-    """A row of the table for each speed that so many GPUs allow, and that is wanted by its name."""
+def measure_speeds(work: Path, speeds: list[Speed]) -> list[str]:
+    """A row of the table for each of them."""
     train, val = shards(work / "gpt2/train", 50_257, 200, 11_000, 1), shards(work / "gpt2/val", 50_257, 2, 2_100, 2)
     rows: list[str] = []
-    for number, speed in enumerate(each for each in SPEEDS if each.gpus == gpus and wanted(each.name)):
+    for number, speed in enumerate(speeds):
         layers, heads, width = SIZES[speed.size]
         model = ModelConfig(n_layer=layers, n_head=heads, n_embd=width, n_positions=1024)
         parallel = layout(speed.parallel, "fast")
-        ranks = gpus // (parallel.pp * parallel.tp)
+        ranks = speed.gpus // (parallel.pp * parallel.tp)
         training = PretrainConfig(
             steps=12,
             global_batch_size=speed.micro_batch_size * speed.passes * ranks,
@@ -415,7 +424,7 @@ def measure_speeds(work: Path, gpus: int, wanted: Callable[[str], bool] = bool) 
         data = {"train": "train", "val": "val"}
         scratch = work / f"speed-{number}"
         job = Job(config=training, model=model, parallel=parallel, train=train, val=val, data=data, scratch=scratch)
-        head = f"| {speed.size} | {gpus} | {speed.name.removeprefix(f'{speed.size}, ')} "
+        head = f"| {speed.size} | {speed.gpus} | {speed.name.removeprefix(f'{speed.size}, ')} "
         head += f"| {speed.micro_batch_size} x {speed.passes} | "
         try:
             check_pretrain(training, model, parallel)

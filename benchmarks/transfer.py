@@ -83,7 +83,7 @@ def write_random(like: Path, folder: Path) -> None:
 
 
 def finetune(work: Path, tasks: Sequence[str], starts: Sequence[str], seeds: int, flags: Sequence[object]) -> None:
-    """Each task from each start, with so many seeds and the default recipe."""
+    """Each task from each start, with so many seeds and, but for `flags`, the default recipe."""
     for task in tasks:
         for start in starts:
             out = work / "finetune" / start / task

@@ -87,9 +87,8 @@ def test_pretraining_and_fine_tuning_are_compared_with_one_process(tmp_path: Pat
 def test_a_speed_that_the_trainer_refuses_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(layouts, "SPEEDS", [layouts.Speed("1.5B", 4, 16, 4, {"tp": 4})])
     monkeypatch.setattr(layouts, "shards", lambda folder, *_: folder)
-    assert "FAILED: parallel.tp 4" in layouts.measure_speeds(tmp_path, 4)[0]
+    assert "FAILED: parallel.tp 4" in layouts.measure_speeds(tmp_path, [layouts.Speed("1.5B", 4, 16, 4, {"tp": 4})])[0]
     capsys.readouterr()
 
 
@@ -98,7 +97,18 @@ def test_every_speed_is_one_that_the_trainer_takes(
 ) -> None:
     monkeypatch.setattr(layouts, "shards", lambda folder, *_: folder)
     monkeypatch.setattr(launch, "launch", lambda *_: "1 | 1 | 1 |")
-    rows = layouts.measure_speeds(tmp_path, 1) + layouts.measure_speeds(tmp_path, 4)
+    rows = layouts.measure_speeds(tmp_path, layouts.SPEEDS)
     assert len(rows) == len(layouts.SPEEDS)
     assert not [row for row in rows if "FAILED" in row]
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("words", [["--only", "tensor5"], ["--no-parity"], ["--skip", "e", "i"]])
+def test_choosing_no_row_is_an_error(
+    machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, words: list[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    monkeypatch.setattr("sys.argv", ["layouts", str(tmp_path), *words])
+    with pytest.raises(SystemExit, match="2"):
+        layouts.main()
+    assert "no row is left" in capsys.readouterr().err

@@ -9,10 +9,11 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import yaml
 
-from pipelines.config import given
+from pipelines.config import check, given
 from pipelines.errors import ConfigError
 from pipelines.profiles import SourceConfig, compose, profiles
 from tests.test_structure import TEST_PATHS
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig, check_pretrain
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +40,22 @@ def test_a_profile_says_the_command_that_uses_it(profile: str) -> None:
     name, *overrides = command.removeprefix("#   python -m pipelines use ").split()
     assert name == profile
     compose(name, overrides)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_the_commands_of_the_pages_compose(page: str) -> None:
+    """And the trainer takes what they compose, which it checks later, when it starts."""
+    lines = (ROOT / page).read_text().splitlines()
+    commands = [
+        line.partition("#")[0].partition("&&")[0] for line in lines if line.startswith("python -m pipelines use ")
+    ]
+    whole = [command.split()[4:] for command in commands if "..." not in command]
+    assert len(whole) > 2
+    for profile, *overrides in whole:
+        params = compose(profile, overrides)
+        model = check(ModelConfig, params["model"], "model", page)
+        parallel = check(ParallelConfig, params["parallel"], "parallel", page)
+        check_pretrain(check(PretrainConfig, params["pretrain"], "pretrain", page), model, parallel)
 
 
 @pytest.mark.parametrize("profile", [path.stem for path in sorted((ROOT / "configs" / "profile").glob("*.yaml"))])

@@ -11,8 +11,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,6 +27,7 @@ from pipelines.errors import UserError
 from tests.dataprep.sites import HTML, TEXT, by_url, crawled, crawling, no_such_host, quick, raw_server, site_of
 
 ROOT = Path(__file__).parents[3]
+Children = Callable[[], list[BaseProcess]]
 HOSTS = [f"h{i}.test" for i in range(12)]
 
 
@@ -37,11 +38,11 @@ def small_lists_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_children() -> Iterator[Callable[[], list[multiprocessing.process.BaseProcess]]]:
+def own_children() -> Iterator[Children]:
     """The child processes that the test has started; it leaves none."""
     before = set(multiprocessing.active_children())
 
-    def children() -> list[multiprocessing.process.BaseProcess]:
+    def children() -> list[BaseProcess]:
         return [child for child in multiprocessing.active_children() if child not in before]
 
     yield children
@@ -113,7 +114,7 @@ def first_outcome(folder: Path, hosts: list[str]) -> "tuple[Iterator[Outcome], O
     return outcomes, next(outcomes)
 
 
-def test_a_child_that_is_killed_is_one_clear_error(tmp_path: Path, own_children: Any) -> None:
+def test_a_child_that_is_killed_is_one_clear_error(tmp_path: Path, own_children: Children) -> None:
     outcomes, first = first_outcome(tmp_path, HOSTS)
     assert first.url == "http://garden.test/page/0"
     children = own_children()

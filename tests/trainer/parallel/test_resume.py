@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pipelines import store
 from pipelines.command import StageSpec
@@ -22,8 +23,9 @@ from tests.trainer import small
 from tests.trainer.parallel.cases import Case, References, prepare
 from tests.trainer.small import Road
 from tests.trainer.test_checkpoint import flip, shorten
+from trainer import checkpoint
 from trainer.pretrain import Job
-from trainer.records import checkpoints, read_curve
+from trainer.records import checkpoints, newest_checkpoint, read_curve
 
 ROOT = Path(__file__).parents[3]
 STEPS = 40
@@ -36,6 +38,7 @@ LAYOUTS = {
         *("--parallel.dp-replicate", "1", "--parallel.tp", "2", "--precision", "fp16"),
         *("--loss-scale.initial", "16777216", "--loss-scale.growth-interval", "5"),
     ),
+    "tp2": ("--parallel.dp-replicate", "1", "--parallel.tp", "2"),
     "zero2": ("--parallel.dp-replicate", "1", "--parallel.dp-shard", "2", "--parallel.zero", "2"),
     "zero3-offload": (
         *("--parallel.dp-replicate", "1", "--parallel.dp-shard", "2", "--parallel.zero", "3"),
@@ -110,7 +113,16 @@ def undisturbed(corpus: Road, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return of
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+def weights(output: Path) -> dict[str, torch.Tensor]:
+    """Of the newest checkpoint."""
+    folder = newest_checkpoint(output)
+    index = checkpoint.read_index(folder).state_dict_metadata
+    tensors: Any = {name: torch.empty(entry.size) for name, entry in index.items() if name.startswith("model.")}
+    checkpoint.load(folder, tensors, alone=True)
+    return tensors
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "tp2"])
 def test_a_run_killed_at_a_random_step_ends_in_the_same_bytes(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
@@ -126,7 +138,9 @@ def test_a_run_killed_at_a_random_step_ends_in_the_same_bytes(
         assert 0 < json.loads(expected["run.json"])["optimizer_steps"] < STEPS
 
 
-@pytest.mark.parametrize(("before", "after"), [("dp2", "pp2"), ("pp2", "zero2"), ("zero3-offload", "dp2")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("dp2", "pp2"), ("pp2", "zero2"), ("zero3-offload", "tp2"), ("tp2", "dp2")]
+)
 def test_a_killed_run_goes_on_in_another_layout_with_the_same_curve(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, before: str, after: str
 ) -> None:
@@ -137,9 +151,12 @@ def test_a_killed_run_goes_on_in_another_layout_with_the_same_curve(
     assert [(row["step"], row["tokens"], row["lr"]) for row in found] == [
         (row["step"], row["tokens"], row["lr"]) for row in expected
     ]
-    for column in ("loss", "val_loss"):
+    for column in ("loss", "grad_norm", "val_loss"):
         ours, theirs = ([float(row[column]) for row in rows if row[column]] for rows in (found, expected))
-        assert ours == pytest.approx(theirs, rel=1e-6)
+        assert ours == pytest.approx(theirs, rel=1e-6), column
+    ours, theirs = (weights(folder) for folder in (tmp_path / "run", undisturbed("dp2")))
+    assert ours.keys() == theirs.keys()
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) <= 1e-5
 
 
 def test_saving_in_the_background_publishes_the_same_bytes(
