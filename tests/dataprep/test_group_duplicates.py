@@ -293,7 +293,7 @@ def test_more_pairs_than_the_memory_budget_is_for_are_a_warning_with_the_estimat
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="a process's peak memory is read from Linux's /proc")
 def test_memory_is_what_is_documented_for_each_pair_and_document(tmp_path: Path) -> None:
     peaks: list[int] = []
-    for count in (70_000, 170_000):
+    for count in (70_000, 270_000):  # far apart: threads that read ahead differ by tens of MB on a busy machine
         rows = pa.Table.from_pylist([pair(0, 1, 0.9)], PAIR_SCHEMA)
         table = pa.concat_tables([rows] * count).combine_chunks()
         for name, numbers in (("row_a", range(0, 2 * count, 2)), ("row_b", range(1, 2 * count, 2))):
@@ -312,7 +312,7 @@ def test_memory_is_what_is_documented_for_each_pair_and_document(tmp_path: Path)
         command = [sys.executable, "-c", code, *map(str, words)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         peaks.append(1024 * int(done.stdout))
-    assert peaks[1] - peaks[0] < 100_000 * (200 + 2 * 500)
+    assert peaks[1] - peaks[0] < 200_000 * (200 + 2 * 500)
 
 
 @pytest.mark.parametrize(
