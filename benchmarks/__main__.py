@@ -3,7 +3,7 @@
     python -m benchmarks
 
 The sample road stage by stage (from the provenance of the last `dvc repro`), deduplication beside
-datasketch on mixtures of the sample's articles, and, where there is a GPU, the GPU check.
+datasketch on mixtures of the sample's articles, and, where there is a GPU, pretraining on it and the layouts' speeds.
 """
 
 import json
@@ -57,6 +57,8 @@ def main() -> None:
         if torch.cuda.is_available():
             print("\n## The trainer on GPUs\n", flush=True)
             subprocess.run([sys.executable, "benchmarks/gpu.py", f"{folder}/gpu"], check=True)
+            speeds = ["--speed", "--no-parity"]
+            subprocess.run([sys.executable, "-m", "benchmarks.layouts", f"{folder}/layouts", *speeds], check=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Pretraining as a stage on real GPUs: parity with the CPU, exact resume after a kill, torchrun, speed, memory.
+"""Pretraining as a stage on real GPUs: parity with the CPU, exact resume after a kill, torchrun.
 
-    python benchmarks/gpu.py WORKDIR [--speed]
+    python benchmarks/gpu.py WORKDIR
 
 Needs nothing but the packages of `trainer/` (no DVC, no network): it makes random token shards with structure, runs the
-stage commands as a user would, and prints one table. Every row is checked against a stated limit.
+stage commands as a user would, and prints one table. Every row is checked against a stated limit. Speed and memory:
+`benchmarks.layouts --speed`.
 """
 
 import csv
 import itertools
 import json
-import math
 import signal
 import subprocess
 import sys
@@ -177,32 +177,6 @@ def check_torchrun(work: Path, gpus: int, reference: dict[str, Any]) -> None:
     row(f"loss under torchrun, {gpus} processes", f"largest difference {gap:.2e}", gap < LIMIT)
 
 
-def measure_speed(
-    work: Path, gpus: int, name: str, layers: int, heads: int, width: int, micro: int, steps: int
-) -> None:
-    """Tokens per second and model FLOP utilisation of a GPT-2 in bf16 with compiled blocks."""
-    train, val = shards(work / "gpt2/train", 50_257, 200, 11_000, 1), shards(work / "gpt2/val", 50_257, 2, 2_100, 2)
-    shape = ["--model.n-layer", layers, "--model.n-head", heads, "--model.n-embd", width, "--model.n-positions", 1024]
-    flags = ["--sequence-length", 1024, "--micro-batch-size", micro, "--global-batch-size", micro * 4 * gpus]
-    flags += ["--steps", steps, "--warmup-steps", 5, "--validate-every", 0, "--validation-samples", 1]
-    flags += ["--checkpoint-every", 10_000, "--precision", "bf16", "--parallel.dp-replicate", gpus]
-    rates: list[float] = []
-    for compiled in (False, True):
-        out = work / f"{name}-{gpus}-{compiled}"
-        run = pretrain(train, val, out, *shape, *flags, "--compile" if compiled else "--no-compile")
-        segment, parameters = run["segments"][-1], run["stats"]["parameters"]
-        rate = segment["tokens_per_second"] / gpus
-        rates.append(rate)
-        flops = 6 * parameters + 12 * layers * width * 1024
-        memory = segment.get("peak_memory_gb")
-        row(
-            f"{name}, {gpus} GPU(s), bf16, {'compiled' if compiled else 'eager'}, micro batch {micro}",
-            f"{rate:,.0f} tokens/s/GPU, {rate * flops / 989e12:.1%} MFU" + (f", {memory} GB" if memory else ""),
-            math.isfinite(run["losses"][-1]) and run["losses"][-1] < run["losses"][0],
-        )
-    row(f"{name}, {gpus} GPU(s): compiled against eager", f"{rates[1] / rates[0]:.2f} times", rates[1] > 1.1 * rates[0])
-
-
 def main() -> None:
     """Run everything that the machine's GPUs allow."""
     work = Path(sys.argv[1])
@@ -212,9 +186,6 @@ def main() -> None:
     reference = check_parity(work, gpus)
     if gpus > 1:
         check_torchrun(work, gpus, reference)
-    if "--speed" in sys.argv:
-        for number in sorted({1, gpus}):
-            measure_speed(work, number, "GPT-2 124M", 12, 12, 768, 32, 30)
     print("\n| what | figure | |\n| --- | --- | --- |")
     for entry in ROWS:
         print("| " + " | ".join(entry) + " |")

@@ -209,7 +209,7 @@ def main() -> None:
         return any(word in name for word in given.only) and not any(word in name for word in given.skip)
 
     cases, tuned_cases = ([each for each in group if wanted(each.name)] for group in (CASES, TUNED))
-    speeds = [each for each in SPEEDS if each.gpus == gpus and wanted(each.name)]
+    speeds = [each for each in SPEEDS if each.gpus <= gpus and wanted(each.name)]
     if given.no_parity:
         cases, tuned_cases = [], []
     if not given.speed:

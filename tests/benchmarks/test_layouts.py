@@ -112,3 +112,16 @@ def test_choosing_no_row_is_an_error(
     with pytest.raises(SystemExit, match="2"):
         layouts.main()
     assert "no row is left" in capsys.readouterr().err
+
+
+def test_two_gpus_time_what_takes_one(
+    machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    timed: list[layouts.Speed] = []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    monkeypatch.setattr("sys.argv", ["layouts", str(tmp_path), "--speed", "--no-parity"])
+    monkeypatch.setattr(layouts, "measure_speeds", lambda _, speeds: timed.extend(speeds) or [])
+    layouts.main()
+    assert [each.gpus for each in timed] == [each.gpus for each in layouts.SPEEDS if each.gpus == 1]
+    capsys.readouterr()
