@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+MARKS ?= not nightly
 # Tests of one file stay in one process, where they share what is slow to make; in the order of their folders, since the
 # slowest file would otherwise come last.
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -27,8 +28,8 @@ run: install ## the whole road for the active profile (sample: offline, about tw
 	$(BIN)/dvc repro
 	@echo "The report: $$($(BIN)/python -m pipelines report)"
 
-test: install ## every test, JOBS=2 at a time (each of them up to 3 GB and 8 processes)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+test: install ## the tests, JOBS=2 at a time (each of them up to 3 GB and 8 processes); MARKS= runs the nightly ones too
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m '$(MARKS)'
 
 lint: install ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -36,9 +37,10 @@ lint: install ## format, lint, types
 	$(BIN)/pyright
 
 check: lint ## format, lint, types, fast tests
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not slow'
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not slow and not nightly'
 
-matrix: install ## every layout beside one process: docs/parity.md (hours; a killed run goes on)
+matrix: install ## the tests of further layouts; then every layout beside one process: docs/parity.md (hours; can resume)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m nightly tests/trainer/parallel
 	$(BIN)/python -m tests.trainer.parallel.matrix $(ARGS)
 
 bench: install ## the benchmarks of benchmarks/README.md

@@ -5,7 +5,7 @@ Optional: where it does not compile, the installation goes on and NumPy does the
 
 from setuptools import Extension, setup
 
-SOURCES = ("module", "portable", "avx2", "avx512", "sets")
+SOURCES = ("module", "portable", "avx2", "sets")
 HEADERS = ("kernel", "blocks", "characters", "folding", "shingling", "collecting", "compilation")
 
 setup(

@@ -1,42 +1,57 @@
-"""Stage `clean` beside the seeds' way and beside datatrove: whole processes, JSONL in and out, in interleaved rounds.
+"""Stage `clean` beside Megatron's way and beside datatrove: whole processes, JSONL in and out, in interleaved rounds.
 
     python -m benchmarks.cleaning CORPUS.jsonl... [--rounds 3] [--venv FOLDER] [--gpt2 FOLDER] [--documents N]
     python -m benchmarks.cleaning CORPUS.jsonl... --profile
 
-For each corpus (lines with a "text"; every document gets a URL of its own): our modes and presets beside the seeds'
-way (`benchmarks.cleaning_rivals`); datatrove's formatter and quality filters, where --venv has them, beside our rules
-of the same families; a folder of Parquet shards with one worker and with two, which must give the same bytes; and the
-memory that 1, 4 and 16 copies of the corpus take. CPU seconds and memory are those of all processes together, with
-their start-up. --only names the parts to run, --documents takes so many at even distances. Prints Markdown.
+For each corpus (lines with a "text"; every document gets a URL of its own): our modes and presets beside Megatron's
+way; datatrove's formatter and quality filters, where --venv has them, beside our rules of the same families; a folder
+of Parquet shards with one worker and with two, which must give the same bytes; and the memory that 1, 4 and 16 copies
+of the corpus take. CPU seconds and memory are those of all processes together, with their start-up. --only names the
+parts to run, --documents takes so many at even distances. Prints Markdown.
 
 The packages for --venv: datatrove==0.10.1 spacy "xxhash<3.7" orjson ftfy regex. The folder of --gpt2 holds
-encoder.json and vocab.bpe, with which the seeds and ours count tokens.
+encoder.json and vocab.bpe, with which Megatron's script and ours count tokens.
+
+--profile prints instead where the CPU time of `clean` goes: one process, sampled each millisecond of CPU time, by part
+and by function. A sample gives the CPU time since the last one to the innermost function that belongs to a part, so a
+library called by a part counts as that part. (cProfile would charge langdetect's many small calls about twice.)
+
+What is measured in a process of its own is this file again, from the root of the repository; the rivals' Python may
+lack our packages:
+
+    python -m benchmarks.cleaning rival megatron CORPUS.jsonl KEPT.jsonl GPT2_FOLDER
+    VENV/bin/python -m benchmarks.cleaning rival datatrove CORPUS.jsonl FOLDER
+    python -m benchmarks.cleaning profiled CORPUS.jsonl [FLAG OF dataprep.clean...]
 """
 
 import argparse
+import json
 import os
+import re
+import signal
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from pathlib import Path
+from types import CodeType, FrameType
 
-import yaml
-
-from benchmarks.cleaning_runs import (
+from benchmarks.processes import (
     Case,
     Corpus,
     Result,
     interleave,
+    measure,
     outcome_of,
     outcome_of_datatrove,
     write_corpus,
 )
-from benchmarks.processes import measure
 
-SEEDS, DATATROVE = "the seeds' way", "datatrove"
-RIVALS = Path(__file__).with_name("cleaning_rivals.py")
+MEGATRON, DATATROVE = "Megatron's way", "datatrove"
+RIVAL = ("-m", "benchmarks.cleaning", "rival")
 PRESETS = Path("configs/clean")
 FTFY_OF_DATATROVE = {
     "uncurl_quotes": False,
@@ -50,6 +65,28 @@ FTFY_OF_DATATROVE = {
 """Its FTFYFormatter's defaults where they are not ftfy's."""
 SHARDS = 8
 COPIES = (1, 4, 16)
+MIN_TOKENS = 128
+TOKENIZED_BELOW = 8 * MIN_TOKENS
+"""Characters; a longer text is taken to be long enough."""
+_SAMPLE_SECONDS = 0.001
+START = "start-up: imports, command line"
+# A function is of the first part whose pattern is found in `file:function`.
+_PARTS = (
+    ("language: loading profiles", r"/langdetect_profiles\.py|/langdetect/.*:(?:load_json_profile|add_profile)"),
+    ("language", r"/langdetect/|/dataprep/clean/language/|/resiliparse/|/lingua/|/fasttext/"),
+    ("token floor", r"/token_floor\.py|/dataprep/text/tokenizers\.py"),
+    (
+        "repair and other edits",
+        r"/ftfy/|/clean/edits\.py|/dataprep/text/repair|megatron\.py:(?:general_cleaning|stories|realnews|gutenberg|_book|_after)",
+    ),
+    ("other rules", r"/dataprep/clean/"),
+    (
+        "reading",
+        r"/pipelines/(?:documents|jsonl|store)\.py:_?(?:open|read|ingest|parse|judge|lines|batches|count)|identity",
+    ),
+    ("writing", r"/pipelines/(?:documents|columns|jsonl|outputs|store|run|manifest)\.py"),
+    (START, r"importlib|/tyro/|/pydantic/|:<module>|/pipelines/(?:command|config|presets|fingerprint)\.py"),
+)
 
 
 def ours(name: str, source: Path, target: Path, *flags: str, workers: int = 1) -> Case:
@@ -60,19 +97,18 @@ def ours(name: str, source: Path, target: Path, *flags: str, workers: int = 1) -
 
 
 def mode_cases(corpus: Corpus, options: argparse.Namespace, work: Path) -> list[Case]:
-    """Our modes and presets beside the seeds' way, which comes first."""
-    seeds = work / "seeds.jsonl"
+    """Our modes and presets beside Megatron's way, which comes first."""
+    megatron = work / "megatron.jsonl"
     tokenizer = ("--tokenizer", str(options.gpt2))
     modes = {
         "default, no tokenizer": (),
         "default": tokenizer,
         "exact": (*tokenizer, "--language-mode", "exact"),
-        "sampled": (*tokenizer, "--language-mode", "sampled"),
         "preset megatron, compat": (*tokenizer, "--preset", "megatron", "--compat"),
         **{f"preset {name}": ("--preset", name) for name in ("gopher", "c4", "fineweb")},
     }
-    command = [sys.executable, str(RIVALS), "seeds", *map(str, (corpus.file, seeds, options.gpt2))]
-    cases = [Case(SEEDS, command, lambda: outcome_of(seeds))]
+    command = [sys.executable, *RIVAL, "megatron", *map(str, (corpus.file, megatron, options.gpt2))]
+    cases = [Case(MEGATRON, command, lambda: outcome_of(megatron))]
     cases += [ours(name, corpus.file, work / f"{name}.jsonl", *flags) for name, flags in modes.items()]
     cases += [
         ours(f"{name}, 2 workers", corpus.file, work / f"{name}-2.jsonl", *modes[name], workers=2)
@@ -87,10 +123,12 @@ def mode_cases(corpus: Corpus, options: argparse.Namespace, work: Path) -> list[
 
 def datatrove_cases(corpus: Corpus, options: argparse.Namespace, work: Path) -> list[Case]:
     """The filters of datatrove, and ours of the same families and nothing else."""
+    import yaml
+
     folder, preset = work / "datatrove", work.parent / "same-rules.yaml"
     families = {name: yaml.safe_load((PRESETS / f"{name}.yaml").read_text())[name] for name in ("gopher", "fineweb")}
     preset.write_text(yaml.safe_dump({**FTFY_OF_DATATROVE, "min_tokens": 0, "languages": [], **families}))
-    command = [str(options.venv / "bin" / "python"), str(RIVALS), "datatrove", str(corpus.file), str(folder)]
+    command = [str(options.venv / "bin" / "python"), *RIVAL, "datatrove", str(corpus.file), str(folder)]
     theirs = Case(DATATROVE, command, lambda: outcome_of_datatrove(folder))
     return [theirs, ours("the same rules", corpus.file, work / "same.jsonl", "--preset", str(preset))]
 
@@ -184,8 +222,8 @@ def compare(source: Path, options: argparse.Namespace, folder: Path) -> None:
     if "modes" in options.only:
         print("\n### Modes and presets\n")
         results = interleave(mode_cases(corpus, options, work), options.rounds, work)
-        speed_table(results, corpus.documents, SEEDS)
-        agreement_table(results, SEEDS)
+        speed_table(results, corpus.documents, MEGATRON)
+        agreement_table(results, MEGATRON)
     if "datatrove" in options.only and options.venv:
         print("\n### The same rules as datatrove\n")
         results = interleave(datatrove_cases(corpus, options, work), options.rounds, work)
@@ -199,13 +237,144 @@ def compare(source: Path, options: argparse.Namespace, folder: Path) -> None:
         memory_table(source, options, folder)
 
 
-def profile(source: Path, options: argparse.Namespace, folder: Path) -> None:
+def profile_modes(source: Path, options: argparse.Namespace, folder: Path) -> None:
     """Where the time of the default and the exact mode goes."""
     corpus = write_corpus(source, folder, options.documents)
     for mode in ((), ("--language-mode", "exact")):
         print(f"\n## {corpus.name}, {corpus.documents:,} documents: {' '.join(mode) or 'default mode'}\n", flush=True)
         flags = ["--tokenizer", str(options.gpt2), *mode]
-        subprocess.run([sys.executable, "-m", "benchmarks.cleaning_profile", str(corpus.file), *flags], check=False)
+        subprocess.run([sys.executable, "-m", "benchmarks.cleaning", "profiled", str(corpus.file), *flags], check=False)
+
+
+class Profile:
+    """CPU seconds by part and by function."""
+
+    def __init__(self) -> None:
+        self.parts = defaultdict[str, float](float)
+        self.functions = defaultdict[str, float](float)
+        self._part_of: dict[CodeType, str | None] = {}
+        self._last = 0.0
+
+    def sample(self, _signal: int, frame: FrameType | None) -> None:
+        """Charge what has passed to the running function; the first time, to the start."""
+        now = time.process_time()
+        seconds, self._last = now - self._last, now
+        if frame:
+            self.functions[_name(frame.f_code)] += seconds
+        part = None
+        while frame and part is None:
+            part, frame = self._part(frame.f_code), frame.f_back
+        self.parts[part or "the rest"] += seconds
+
+    def _part(self, code: CodeType) -> str | None:
+        if code not in self._part_of:
+            name = f"{code.co_filename}:{code.co_name}"
+            self._part_of[code] = next((part for part, pattern in _PARTS if re.search(pattern, name)), None)
+        return self._part_of[code]
+
+
+def _name(code: CodeType) -> str:
+    path = code.co_filename
+    for root in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(Path.cwd())):
+        path = path.removeprefix(f"{root}/")
+    return f"{path}: {code.co_qualname}"
+
+
+def profile(corpus: Path, flags: list[str]) -> Profile:
+    """Run the stage on a corpus in this process."""
+    from pipelines.command import StageSpec
+    from pipelines.stage import run_command
+
+    found = Profile()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(corpus), f"{folder}/kept.jsonl", "--workers", "1", "--log-level", "error", *flags]
+        signal.signal(signal.SIGPROF, found.sample)
+        signal.setitimer(signal.ITIMER_PROF, _SAMPLE_SECONDS, _SAMPLE_SECONDS)
+        try:
+            status = run_command(StageSpec.load("dataprep.clean"), command)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    if status:
+        sys.exit(status)
+    return found
+
+
+def print_profile(corpus: str, *flags: str) -> None:
+    """Print the seconds of the parts, and of the functions that take the most."""
+    found = profile(Path(corpus), list(flags))
+    total = sum(found.parts.values())
+    for heading, seconds, rows in (("part", found.parts, None), ("function", found.functions, 12)):
+        print(f"| {heading} | CPU seconds | share |\n| --- | --- | --- |")
+        for name, spent in sorted(seconds.items(), key=lambda item: -item[1])[:rows]:
+            print(f"| {name} | {spent:.2f} | {spent / total:.1%} |")
+        print()
+
+
+def clean_as_megatron(corpus: Path, kept: Path, gpt2: Path) -> None:
+    """What Megatron-LM's cleanup_dataset.py did, with what is at hand for Python 3.11.
+
+    That is ftfy, langdetect on the whole text, and GPT-2's tokens (end-of-text is one of them) of a short one; the
+    reasons go to KEPT.rejected.jsonl. Two things differ from the script: the tokenizer is HF's (theirs was pure Python
+    and slower), and langdetect is seeded, so that its verdicts can be compared.
+    """
+    import ftfy
+    import langdetect
+    from tokenizers import ByteLevelBPETokenizer
+
+    langdetect.DetectorFactory.seed = 0
+    tokenizer = ByteLevelBPETokenizer(str(gpt2 / "encoder.json"), str(gpt2 / "vocab.bpe"))
+
+    def reason(text: str) -> str:
+        try:
+            if langdetect.detect(text) != "en":
+                return "language"
+        except langdetect.LangDetectException:
+            return "exception"
+        short = len(text) < TOKENIZED_BELOW and len(tokenizer.encode(text).ids) + 1 < MIN_TOKENS
+        return "too_few_tokens" if short else ""
+
+    with corpus.open() as lines, kept.open("w") as out, kept.with_suffix(".rejected.jsonl").open("w") as rejected:
+        for line in lines:
+            document = json.loads(line)
+            document["text"] = ftfy.fix_text(document["text"])
+            if rule := reason(document["text"]):
+                rejected.write(json.dumps({"url": document["url"], "rule": rule}) + "\n")
+            else:
+                out.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def clean_with_datatrove(corpus: Path, folder: Path) -> None:
+    """Its formatter and quality filters with their defaults, in its local executor with one worker.
+
+    The kept documents go to FOLDER/kept/, those of a filter to FOLDER/<filter>/.
+    """
+    from datatrove.executor.local import LocalPipelineExecutor
+    from datatrove.pipeline.filters import FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
+    from datatrove.pipeline.formatters import FTFYFormatter
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.writers.jsonl import JsonlWriter
+
+    def writer(name: str) -> JsonlWriter:
+        return JsonlWriter(str(folder / name), output_filename="${rank}.jsonl", compression=None)
+
+    steps = [
+        JsonlReader(str(corpus.parent), glob_pattern=corpus.name, id_key="url"),
+        FTFYFormatter(),
+        GopherQualityFilter(exclusion_writer=writer("gopher_quality")),
+        GopherRepetitionFilter(exclusion_writer=writer("gopher_repetition")),
+        FineWebQualityFilter(exclusion_writer=writer("fineweb_quality")),
+        writer("kept"),
+    ]
+    LocalPipelineExecutor(steps, tasks=1, workers=1, logging_dir=str(folder / "log")).run()
+
+
+def run_rival(name: str, *paths: str) -> None:
+    """A rival from JSONL to JSONL, without anything of ours."""
+    {"megatron": clean_as_megatron, "datatrove": clean_with_datatrove}[name](*map(Path, paths))
+
+
+PROCESSES = {"rival": run_rival, "profiled": print_profile}
+"""What this file is in a process of its own, by its first argument."""
 
 
 def main() -> None:
@@ -222,8 +391,11 @@ def main() -> None:
     options = parser.parse_args()
     for source in options.corpora:
         with tempfile.TemporaryDirectory() as folder:
-            (profile if options.profile else compare)(source, options, Path(folder))
+            (profile_modes if options.profile else compare)(source, options, Path(folder))
 
 
 if __name__ == "__main__":
-    main()
+    if process := PROCESSES.get("".join(sys.argv[1:2])):
+        process(*sys.argv[2:])
+    else:
+        main()

@@ -1,4 +1,4 @@
-"""Decontamination beside the seeds' way in plain Python: whole processes, in interleaved rounds.
+"""Decontamination beside Megatron's way in plain Python: whole processes, in interleaved rounds.
 
     python -m benchmarks.decontamination CORPUS.jsonl GLUE_FOLDER [--rounds 3]
 

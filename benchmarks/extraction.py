@@ -1,37 +1,54 @@
-"""Quality and speed of the extractors on real pages, beside those that others use.
+"""The stage `extract`: its extractors beside those that others use, every kind of source, several workers.
 
-    python -m benchmarks.extraction FOLDER [--sets scrapinghub cleaneval l3s] [--rounds 2] [--halves]
+    python -m benchmarks.extraction quality FOLDER [--sets scrapinghub cleaneval l3s] [--rounds 2] [--halves]
+    python -m benchmarks.extraction sources ../shared/data/warc ../shared/data/html ../shared/data/text
+    python -m benchmarks.extraction workers PAGES.tar.gz [--rounds 3] [--copies 3]
 
-FOLDER: see `benchmarks.page_sets`. Ours go through the stage's own function, from bytes to text with decoding
-and all caps, and `routed (child)` through the child process as in the stage (CPU time of parent and child).
-Every page goes through all extractors before the next one, so that a busy machine hits all alike; figures are
-pages per CPU second of one core, and the ratio to trafilatura's fast mode called alone. --halves prints F1 of
-`routed` for several thresholds on both halves of each collection instead.
+quality  Quality and speed on real pages; FOLDER: see `benchmarks.page_sets`. Ours go through the stage's own function,
+         from bytes to text with decoding and all caps, and `routed (child)` through the child process as in the stage
+         (CPU time of parent and child). Every page goes through all extractors before the next one, so that a busy
+         machine hits all alike; figures are pages per CPU second of one core, and the ratio to trafilatura's fast mode
+         called alone. --halves prints F1 of `routed` for several thresholds on both halves of each collection instead.
+sources  One row for each file and folder in the given folders, as a user would give it to the command: records in,
+         documents out, reasons, seconds. A folder that the command refuses as a whole (its files are of no kind, or do
+         not belong together) is followed by a row for each of what it holds. Prints Markdown.
+workers  The pages of a tar archive (or a folder), packed into eight WARC files, with one worker and with two.
 """
 
 import argparse
+import gzip
 import hashlib
 import importlib.util
+import json
 import logging
 import os
 import random
+import subprocess
+import sys
+import tarfile
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks import page_sets
-from dataprep.pages import resiliparse_text
-from dataprep.pages.contract import ExtractorName, PageOptions
-from dataprep.pages.html_text import page_text
-from dataprep.pages.page_child import PageChild
+from dataprep.download.outcomes import Fetched
+from dataprep.download.warc_writer import pack
+from dataprep.extract import resiliparse_text
+from dataprep.extract.contract import ExtractorName, PageOptions
+from dataprep.extract.page_child import PageChild
+from dataprep.extract.page_text import page_text
 
 SETS = ("scrapinghub", "cleaneval", "l3s")
 ALONE = "trafilatura alone, fast"
 CHILD = "**routed (child)**"
 Extract = Callable[[bytes], str]
+SHARDS = 8
 
 
-def options(extractor: ExtractorName, fallback_chars: int = 1000) -> PageOptions:
+def page_options(extractor: ExtractorName, fallback_chars: int = 1000) -> PageOptions:
     return PageOptions(
         extractor=extractor,
         fallback_chars=fallback_chars,
@@ -43,7 +60,7 @@ def options(extractor: ExtractorName, fallback_chars: int = 1000) -> PageOptions
 
 
 def ours(extractor: ExtractorName) -> Extract:
-    return lambda body: page_text(body, None, options(extractor)).text
+    return lambda body: page_text(body, None, page_options(extractor)).text
 
 
 def rivals() -> dict[str, Extract]:
@@ -98,7 +115,7 @@ class Child:
     """The stage's way: a child process, and the CPU time of both ends."""
 
     def __init__(self) -> None:
-        self._child = PageChild(options("routed"))
+        self._child = PageChild(page_options("routed"))
 
     def __call__(self, body: bytes) -> str:
         """The text of one page."""
@@ -135,7 +152,7 @@ def interval(matches: list[page_sets.Match]) -> float:
     return 1.96 * (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
 
 
-def compare(folder: Path, names: list[str], rounds: int) -> None:
+def compare_extractors(folder: Path, names: list[str], rounds: int) -> None:
     """One table per collection."""
     extractors: dict[str, Extract] = {
         "**routed** (default)": ours("routed"),
@@ -161,7 +178,7 @@ def compare(folder: Path, names: list[str], rounds: int) -> None:
             print(f"| {key} | {f1:.4f} ± {interval(matches[key]):.3f} | {precision:.3f} | {recall:.3f} | {speed} |")
 
 
-def halves(folder: Path, names: list[str]) -> None:
+def compare_halves(folder: Path, names: list[str]) -> None:
     """F1 of `routed` on each half of each collection (by a hash of the page's name) for several thresholds."""
     print("| marked share | fallback chars | " + " | ".join(f"{name} 1 | {name} 2" for name in names) + " |")
     print("| --- | --- |" + " --- | --- |" * len(names))
@@ -173,26 +190,141 @@ def halves(folder: Path, names: list[str]) -> None:
         for pages in collections.values():
             matches: tuple[list[page_sets.Match], list[page_sets.Match]] = ([], [])
             for page in pages:
-                text = page_text(page.body, None, options("routed", fallback)).text
+                text = page_text(page.body, None, page_options("routed", fallback)).text
                 matches[hashlib.sha256(page.name.encode()).digest()[0] % 2].append(page_sets.match(page.text, text))
             cells += [f"{page_sets.scores(half)[0]:.4f}" for half in matches]
         mark = "**" if (share, fallback) == (chosen, 1000) else ""
         print(f"| {mark}{share}{mark} | {fallback} | " + " | ".join(cells) + " |", flush=True)
 
 
+@dataclass(frozen=True)
+class Result:
+    """What one run of the command said."""
+
+    seconds: float
+    counts: dict[str, Any] | None
+    """None when it refused."""
+    message: str
+
+
+def run_stage(source: Path, output: Path, *options: str) -> Result:
+    """`extract` as a user runs it."""
+    command = [sys.executable, "-m", "dataprep.extract", str(source), str(output), "--log-level", "warning", *options]
+    started = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - started
+    counts = json.loads((output / "manifest.json").read_bytes())["counts"] if done.returncode == 0 else None
+    lines = [line for line in done.stderr.splitlines() if "error:" in line or "not read," in line]
+    return Result(seconds, counts, " ".join(lines))
+
+
+def source_row(name: str, result: Result) -> str:
+    """One line of the table."""
+    message = result.message.partition("error: ")[2] or result.message.partition("extract: ")[2]
+    if result.counts is None:
+        return f"| {name} | {result.seconds:.1f} | | | | | {message} |"
+    reasons = ", ".join(f"{rule} {number}" for rule, number in sorted(result.counts["rejected"].items()))
+    skipped = ", ".join(
+        f"{total.removeprefix('skipped_')} {number}"
+        for total, number in sorted(result.counts["totals"].items())
+        if total.startswith("skipped_")
+    )
+    columns = (name, f"{result.seconds:.1f}", result.counts["in"], result.counts["out"], reasons, skipped, message)
+    return "| " + " | ".join(str(column) for column in columns) + " |"
+
+
+def each_source(path: Path, root: Path, work: Path) -> Iterator[str]:
+    """The rows of a file or a folder."""
+    output = work / f"{len(list(work.iterdir())):05d}"
+    result = run_stage(path, output)
+    name = path.relative_to(root).as_posix() + ("/" if path.is_dir() else "")
+    yield source_row(name, result).replace(f"{path.parent}/", "")
+    if result.counts is None and path.is_dir():
+        for child in sorted(path.iterdir()):
+            yield from each_source(child, root, work)
+
+
+def compare_sources(folders: list[Path]) -> None:
+    """A row for every source."""
+    print("| source | seconds | in | documents | rejected | skipped records | said |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as work:
+        for folder in folders:
+            for path in sorted(folder.iterdir()):
+                for line in each_source(path, folder.parent, Path(work)):
+                    print(line, flush=True)
+
+
+def read_pages(source: Path) -> list[bytes]:
+    """The HTML files of a tar archive or of a folder, plain or .gz."""
+    if source.is_dir():
+        files = sorted(file for file in source.rglob("*") if ".html" in file.name)
+        return [gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes() for file in files]
+    with tarfile.open(source) as tar:
+        members = [member for member in tar if member.isfile() and member.name.endswith(".html")]
+        return [file.read() for member in members if (file := tar.extractfile(member))]
+
+
+def pack_pages(pages: list[bytes], folder: Path) -> None:
+    """The pages in WARC files as our crawler makes them."""
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+    for k in range(SHARDS):
+        members: list[bytes] = []
+        for i, body in list(enumerate(pages))[k::SHARDS]:
+            url = f"http://bench.test/{i}"
+            fetched = Fetched(url=url, final_url=url, started="2026-01-31T12:00:00Z", response_head=head, body=body)
+            members.append(pack(fetched).members)
+        (folder / f"segment-{k:05d}.warc.gz").write_bytes(b"".join(members))
+
+
+def compare_workers(source: Path, rounds: int, copies: int) -> None:
+    """One worker and two on the same archives, in turns; the outputs must be equal."""
+    pages = read_pages(source) * copies
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        (work / "in").mkdir()
+        pack_pages(pages, work / "in")
+        results: dict[int, list[Result]] = {1: [], 2: []}
+        for turn in range(rounds):
+            for workers, rows in results.items():
+                rows.append(run_stage(work / "in", work / f"{turn}-{workers}", "--workers", str(workers)))
+            first, second = [(work / f"{turn}-{workers}" / "manifest.json").read_bytes() for workers in results]
+            assert first == second, "the number of workers changed the output"
+        best = {workers: min(rows, key=lambda row: row.seconds) for workers, rows in results.items()}
+        print(f"{len(pages)} pages of {sum(map(len, pages)) / len(pages) / 1000:.0f} kB, best of {rounds} rounds\n")
+        print("| workers | seconds | pages per second |\n| --- | --- | --- |")
+        for workers, each in best.items():
+            print(f"| {workers} | {each.seconds:.1f} | {len(pages) / each.seconds:.0f} |")
+        print(f"\ntwo workers are {best[1].seconds / best[2].seconds:.2f} times as fast as one")
+
+
 def main() -> None:
-    """Parse the command line and print."""
+    """One of the three."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--halves", action="store_true")
-    arguments = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    if arguments.halves:
-        halves(arguments.folder, arguments.sets)
+    commands = parser.add_subparsers(dest="command", required=True)
+    quality = commands.add_parser("quality")
+    quality.add_argument("folder", type=Path)
+    quality.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    quality.add_argument("--rounds", type=int, default=2)
+    quality.add_argument("--halves", action="store_true")
+    sources = commands.add_parser("sources")
+    sources.add_argument("folders", type=Path, nargs="+")
+    workers = commands.add_parser("workers")
+    workers.add_argument("pages", type=Path)
+    workers.add_argument("--rounds", type=int, default=3)
+    workers.add_argument("--copies", type=int, default=3, help="of the pages; the start takes 2 to 4 seconds")
+    options = parser.parse_args()
+    if options.command == "sources":
+        compare_sources(options.folders)
+    elif options.command == "workers":
+        compare_workers(options.pages, options.rounds, options.copies)
     else:
-        compare(arguments.folder, arguments.sets, arguments.rounds)
+        logging.disable(logging.CRITICAL)
+        if options.halves:
+            compare_halves(options.folder, options.sets)
+        else:
+            compare_extractors(options.folder, options.sets, options.rounds)
 
 
 if __name__ == "__main__":

@@ -27,20 +27,16 @@ import torch
 from benchmarks.gpu import shards
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
-from trainer import checkpoint, finetune, launch
-from trainer.base_model import BaseModel
-from trainer.config import (
-    FinetuneConfig,
-    ModelConfig,
-    ParallelConfig,
-    PretrainConfig,
-    check_finetune,
-    check_pretrain,
-    needs_newer_torch,
-)
-from trainer.pretrain import Job, prepare
-from trainer.process import Process
-from trainer.records import step_folder
+from trainer import finetune
+from trainer.checks import check_finetune, check_pretrain, needs_newer_torch
+from trainer.config import FinetuneConfig, ModelConfig, ParallelConfig, PretrainConfig
+from trainer.plan import Layout, Plan, plan_finetuning, plan_pretraining
+from trainer.pretrain import PretrainJob, prepare
+from trainer.processes import launch
+from trainer.processes.process import Process
+from trainer.weights import checkpoint
+from trainer.weights.base_model import BaseModel
+from trainer.weights.records import step_folder
 
 STEPS = 5
 SECONDS = 120
@@ -282,14 +278,35 @@ def layout(keys: Keys, determinism: str) -> ParallelConfig:
     return ParallelConfig(**values, determinism=determinism)  # pyright: ignore[reportArgumentType]
 
 
+def planned(config: PretrainConfig | FinetuneConfig, layout: Layout) -> Plan:
+    """What a case resolves to: all of them are given in steps."""
+    return Plan(steps=config.steps, warmup_steps=config.warmup_steps, layout=layout)
+
+
+def pretrain_job(
+    training: PretrainConfig, model: ModelConfig, parallel: ParallelConfig, train: Path, val: Path, scratch: Path
+) -> PretrainJob:
+    """Return the job of a case, which every process of it gets."""
+    return PretrainJob(
+        config=training,
+        model=model,
+        parallel=parallel,
+        plan=planned(training, plan_pretraining(training, parallel, launch.count_processes(parallel))),
+        train=train,
+        val=val,
+        data={"train": "train", "val": "val"},
+        scratch=scratch,
+    )
+
+
 def pretrained(work: Path, changes: Keys, parallel: ParallelConfig) -> Keys:
     """Train in processes; losses, norms and the weights of the checkpoint that they wrote."""
     training = dataclasses.replace(TRAINING, **changes)
     check_pretrain(training, MODEL, parallel)
     train, val = shards(work / "small/train", TOKENS, 200, 600, 1), shards(work / "small/val", TOKENS, 20, 600, 2)
-    data, scratch = {"train": "train", "val": "val"}, work / "case"
+    scratch = work / "case"
     store.remove(scratch)
-    job = Job(config=training, model=MODEL, parallel=parallel, train=train, val=val, data=data, scratch=scratch)
+    job = pretrain_job(training, MODEL, parallel, train, val, scratch)
     with deadline(SECONDS):
         found = launch.launch(train_and_save, parallel, job)
     folder = step_folder(job.checkpoints, STEPS)
@@ -305,9 +322,10 @@ def tuned(work: Path, changes: Keys, parallel: ParallelConfig) -> Keys:
     config = dataclasses.replace(TUNING, **off, **changes)
     check_finetune(config, parallel, MODEL.n_layer, MODEL.n_head, n_embd=MODEL.n_embd)
     base, glue = base_model(work / "base"), glue_rows(work / "glue")
-    job = finetune.Job(
+    job = finetune.FinetuneJob(
         config=config,
         parallel=parallel,
+        plan=planned(config, plan_finetuning(config, parallel, launch.count_processes(parallel))),
         task="rows",
         base=base,
         glue=glue,
@@ -322,8 +340,8 @@ def tuned(work: Path, changes: Keys, parallel: ParallelConfig) -> Keys:
 
 def base_model(folder: Path) -> BaseModel:
     """A Hugging Face folder with seeded weights; nothing here asks for its tokenizer."""
-    from trainer import huggingface
     from trainer.model import Architecture, LanguageModel, initial_weight
+    from trainer.weights import huggingface
 
     if not folder.exists():
         shape = Architecture.of(MODEL, TOKENS)
@@ -365,9 +383,9 @@ def deadline(seconds: int) -> Generator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def train_and_save(process: Process, job: Job) -> Keys:
+def train_and_save(process: Process, job: PretrainJob) -> Keys:
     """One process of a case."""
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
 
     training = prepare(process, job)
     with training.feed:
@@ -376,10 +394,10 @@ def train_and_save(process: Process, job: Job) -> Keys:
     return {"losses": [report.loss for report in reports], "norms": [report.grad_norm for report in reports]}
 
 
-def tune_and_predict(process: Process, job: finetune.Job) -> Keys:
+def tune_and_predict(process: Process, job: finetune.FinetuneJob) -> Keys:
     """One process of a case of fine-tuning."""
-    from trainer.loader.glue import GlueRows
-    from trainer.loop import train_step
+    from trainer.data.glue import GlueRows
+    from trainer.loop.loop import train_step
     from trainer.parallel.mesh import Mesh
 
     rows = GlueRows(job.glue / "train.arrow")
@@ -421,13 +439,12 @@ def measure_speeds(work: Path, speeds: list[Speed]) -> list[str]:
             precision="bf16",
             compile=speed.compile,
         )
-        data = {"train": "train", "val": "val"}
         scratch = work / f"speed-{number}"
-        job = Job(config=training, model=model, parallel=parallel, train=train, val=val, data=data, scratch=scratch)
         head = f"| {speed.size} | {speed.gpus} | {speed.name.removeprefix(f'{speed.size}, ')} "
         head += f"| {speed.micro_batch_size} x {speed.passes} | "
         try:
             check_pretrain(training, model, parallel)
+            job = pretrain_job(training, model, parallel, train, val, scratch)
             with deadline(SECONDS):
                 rows.append(head + launch.launch(time_steps, parallel, job))
         except (UserError, ConfigError, TimeoutError) as error:
@@ -436,9 +453,9 @@ def measure_speeds(work: Path, speeds: list[Speed]) -> list[str]:
     return rows
 
 
-def time_steps(process: Process, job: Job) -> str:
+def time_steps(process: Process, job: PretrainJob) -> str:
     """Cells of one process's view: all processes' tokens per second, share of the peak, memory."""
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
 
     training = prepare(process, job)
     seconds: list[float] = []
@@ -450,7 +467,7 @@ def time_steps(process: Process, job: Job) -> str:
     config, shape = job.config, training.model.shape
     rate = config.global_batch_size * config.sequence_length / statistics.median(seconds[5:])
     flops = 6 * shape.parameters + 12 * shape.n_layer * shape.n_embd * config.sequence_length
-    share = rate * flops / PEAK_FLOPS / process.place.size
+    share = rate * flops / PEAK_FLOPS / process.rank.size
     return f"{rate:,.0f} | {share:.1%} | {torch.cuda.max_memory_allocated() / 2**30:.0f} |"
 
 

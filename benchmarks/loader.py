@@ -3,8 +3,18 @@
     python -m benchmarks.loader TOKENS [--venv VENV] [--tokens 100000000] [--batch 256] [--rounds 5]
 
 TOKENS: a folder of token shards of real text; its documents are copied in seeded orders until there are enough.
-VENV: where the rivals' torch and datasets are (default: here). Every loader reads the same tokens from files that are
-in the page cache, in a random order of its own kind, with one thread; rounds are interleaved, the best one counts.
+VENV: where the rivals' numpy, torch and datasets are (default: here). Every loader reads the same tokens from files
+that are in the page cache, in a random order of its own kind, with one thread; rounds are interleaved, the best one
+counts.
+
+The other loaders are measured in a process of their own, from the root of the repository; our packages may be missing
+there. The last line of the output is JSON: [name, rows/s, rows per CPU second].
+
+    VENV/bin/python -m benchmarks.loader rivals TOKENS.bin FOLDER BATCH SECONDS
+
+nanoGPT's get_batch (karpathy/nanoGPT: train.py): a new memory map per batch, int64 copies of each row, stacked.
+torch's DataLoader over a Dataset of rows of the mapped file, shuffled, no workers (workers are slower: each batch
+goes through shared memory). datasets: rows of a mapped Arrow dataset by random indexes, one by one and in batches.
 """
 
 import argparse
@@ -17,15 +27,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from pipelines import store
-from pipelines.manifest import Counts, FileEntry, Manifest
-from pipelines.tokens import MAX_TOKENS, open_tokens, write_tokens
-from trainer.batches import PretrainBatches
-from trainer.config import PretrainConfig
+if TYPE_CHECKING:
+    from trainer.data.batches import PretrainBatches
 
 Tokens = np.ndarray
 LENGTH = 1024
@@ -44,6 +52,10 @@ MODES = {
 
 def make_corpus(source: Path, folder: Path, tokens: int) -> int:
     """Shards of at least so many tokens in all, and the same as nanoGPT's .bin beside them; returns their number."""
+    from pipelines import store
+    from pipelines.manifest import Counts, FileEntry, Manifest
+    from pipelines.tokens import MAX_TOKENS, open_tokens, write_tokens
+
     shards = open_tokens(source)
     meta = shards[0].meta
     documents = [
@@ -55,7 +67,7 @@ def make_corpus(source: Path, folder: Path, tokens: int) -> int:
     rounds = max(1, -(-tokens // size))
     orders = [np.random.default_rng(number).permutation(len(documents)) for number in range(rounds)]
     order = np.concatenate(orders).tolist()
-    for number, rows in enumerate(_shards([documents[i] for i in order])):
+    for number, rows in enumerate(_shards([documents[i] for i in order], MAX_TOKENS)):
         write_tokens(folder / f"part-{number:05d}.arrow", rows, [bytes(16)] * len(rows), meta)
         with folder.with_suffix(".bin").open("ab") as file:
             file.write(np.concatenate(rows).data)
@@ -66,19 +78,22 @@ def make_corpus(source: Path, folder: Path, tokens: int) -> int:
     return rounds * size
 
 
-def _shards(documents: list[Tokens]) -> Iterator[list[Tokens]]:
+def _shards(documents: list[Tokens], most: int) -> Iterator[list[Tokens]]:
     """Documents by the shard, each as long as `tokenize` makes them."""
     ends = np.cumsum([len(document) for document in documents])
     first = 0
     while first < len(documents):
         before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + MAX_TOKENS, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
         yield documents[first:last]
         first = last
 
 
-def open_mode(folder: Path, changes: dict[str, object], batch: int) -> PretrainBatches:
+def open_mode(folder: Path, changes: dict[str, object], batch: int) -> "PretrainBatches":
     """Our loader in one of its modes."""
+    from trainer.config import PretrainConfig
+    from trainer.data.batches import PretrainBatches
+
     config = dataclasses.replace(PretrainConfig(sequence_length=LENGTH, global_batch_size=batch), **changes)
     folders = [folder] * (1 + len(config.mixture))
     return PretrainBatches.of(config, folders, ["corpus"] * len(folders), folder.parent / "index")
@@ -99,10 +114,87 @@ def measure_rivals(
     python: Path, file: Path, folder: Path, batch: int, seconds: float
 ) -> dict[str, tuple[float, float]]:
     """The same of the other loaders, in a process of their own."""
-    script = Path(__file__).with_name("loader_rivals.py")
-    command = [str(python), str(script), str(file), str(folder), str(batch), str(seconds)]
+    arguments = map(str, (file, folder, batch, seconds))
+    command = [str(python), "-m", "benchmarks.loader", "rivals", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return {name: (wall, cpu) for name, wall, cpu in json.loads(done.stdout.splitlines()[-1])}
+
+
+def nanogpt(file: Path, batch: int) -> Callable[[int], object]:
+    """Inputs and targets as its training loop makes them."""
+
+    def next_batch(_: int) -> object:
+        data = np.memmap(file, dtype=np.uint16, mode="r")
+        ix = torch.randint(len(data) - LENGTH, (batch,))
+        x = torch.stack([torch.from_numpy((data[i : i + LENGTH]).astype(np.int64)) for i in ix])
+        y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + LENGTH]).astype(np.int64)) for i in ix])
+        return x, y
+
+    return next_batch
+
+
+class Rows(torch.utils.data.Dataset[torch.Tensor]):
+    """Rows of the mapped file, as int64 tensors."""
+
+    def __init__(self, file: Path) -> None:
+        self.tokens = np.memmap(file, dtype=np.uint16, mode="r")
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // LENGTH
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        return torch.from_numpy(self.tokens[row * LENGTH : row * LENGTH + LENGTH + 1].astype(np.int64))
+
+
+def dataloader(file: Path, batch: int) -> Callable[[int], object]:
+    """Shuffled batches, epoch after epoch."""
+    loader = torch.utils.data.DataLoader(Rows(file), batch_size=batch, shuffle=True, drop_last=True)
+    epoch: Iterator[Any] = iter(())
+
+    def next_batch(_: int) -> object:
+        nonlocal epoch
+        try:
+            return next(epoch)
+        except StopIteration:
+            epoch = iter(loader)
+            return next(epoch)
+
+    return next_batch
+
+
+def hugging_face(file: Path, folder: Path, batch: int, *, batched: bool) -> Callable[[int], object]:
+    """Rows of a dataset on disk, as torch tensors, at random indexes."""
+    import datasets
+    import pyarrow as pa
+
+    saved = folder.with_name("rows.hf")
+    if not saved.exists():
+        tokens = np.fromfile(file, np.uint16)
+        tokens = tokens[: len(tokens) // (LENGTH + 1) * (LENGTH + 1)]
+        table = pa.table({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens), LENGTH + 1)})
+        datasets.disable_progress_bars()
+        datasets.Dataset(table).save_to_disk(str(saved))
+    rows = datasets.load_from_disk(str(saved)).with_format("numpy")
+    rng = np.random.default_rng(0)
+
+    def next_batch(_: int) -> object:
+        indexes = rng.integers(0, len(rows), batch).tolist()
+        found = rows[indexes]["tokens"] if batched else np.stack([rows[i]["tokens"] for i in indexes])
+        return torch.from_numpy(found)
+
+    return next_batch
+
+
+def run_rivals(file: Path, folder: Path, batch: int, seconds: float) -> None:
+    """Measure each of the other loaders once, without anything of ours."""
+    torch.set_num_threads(1)
+    loaders = {
+        "nanoGPT's get_batch": nanogpt(file, batch),
+        "torch DataLoader, no workers": dataloader(file, batch),
+        "datasets, row by row": hugging_face(file, folder, batch, batched=False),
+        "datasets, in batches": hugging_face(file, folder, batch, batched=True),
+    }
+    print(json.dumps([[name, *measure(loader, batch, seconds)] for name, loader in loaders.items()]))
 
 
 def main() -> None:
@@ -132,7 +224,7 @@ def main() -> None:
                 shard.tokens[:: LENGTH // 2].sum()  # pages of a mapping are slow when they are first touched
         for _ in range(call.rounds):
             for name, batches in modes.items():
-                found = measure(lambda n, b=batches: b.collate(b.places(n * call.batch)), call.batch, call.seconds)
+                found = measure(lambda n, b=batches: b.collate(b.sample_ids(n * call.batch)), call.batch, call.seconds)
                 note(f"Millrace, {name}", found)
             for name, found in measure_rivals(
                 python, folder.with_suffix(".bin"), folder, call.batch, call.seconds
@@ -149,4 +241,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["rivals"]:
+        tokens_file, tokens_folder, rows, duration = sys.argv[2:]
+        run_rivals(Path(tokens_file), Path(tokens_folder), int(rows), float(duration))
+    else:
+        main()

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dataprep.cleaning.c4 import remove_lines
-from dataprep.cleaning.config import CleanConfig
-from dataprep.cleaning.document_text import DocumentText
-from dataprep.cleaning.rules import Rule, Threshold, check
-from dataprep.cleaning.table import all_rules, threshold_of
+from dataprep.clean.config import CleanConfig
+from dataprep.clean.rules.c4 import remove_lines
+from dataprep.clean.rules.document import DocumentText
+from dataprep.clean.rules.rule import Rule, Threshold
+from dataprep.clean.rules.table import all_rules, threshold_of
 from pipelines import presets
 
 PRESETS = ("gopher", "c4", "fineweb")
@@ -103,7 +103,7 @@ def our_preset(config: CleanConfig) -> Callable[[str], tuple[bool, str]]:
     def judge(text: str) -> tuple[bool, str]:
         cut = remove_lines(text, config.c4.lines)
         document = DocumentText(cut.text, text, uncut=text, removed=cut.removed)
-        return all(not check(rule, document, threshold).reason for rule, threshold in rules), cut.text
+        return all(rule.failing_value(document, threshold) is None for rule, threshold in rules), cut.text
 
     return judge
 
@@ -112,7 +112,7 @@ def our_rule(rule: Rule, threshold: Threshold, config: CleanConfig) -> Callable[
     def judge(text: str) -> tuple[bool, str]:
         cut = remove_lines(text, config.c4.lines)
         document = DocumentText(cut.text, text, uncut=text, removed=cut.removed)
-        return not check(rule, document, threshold).reason, cut.text
+        return rule.failing_value(document, threshold) is None, cut.text
 
     return judge
 
@@ -281,7 +281,7 @@ def _show_differences(preset: str, config: CleanConfig, texts: list[str]) -> Non
     for text in texts:
         cut = remove_lines(text, config.c4.lines)
         document = DocumentText(cut.text, text, uncut=text, removed=cut.removed)
-        failed = [(r.name, r.measure(document), t) for r, t in rules if check(r, document, t).reason]
+        failed = [(r.name, r.measure(document), t) for r, t in rules if r.failing_value(document, t) is not None]
         theirs = [r.name for r, t in rules if not datatrove_rule(r.name, t)(text)[0]]
         print(f"  {preset}: ours {failed or 'keeps'}, datatrove {theirs or 'keeps'}: {text[:60]!r}", file=sys.stderr)
 

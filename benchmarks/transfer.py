@@ -70,8 +70,8 @@ def write_random(like: Path, folder: Path) -> None:
 
     from pipelines import store
     from pipelines.manifest import MANIFEST
-    from trainer import huggingface
     from trainer.model import LanguageModel, initial_weight
+    from trainer.weights import huggingface
 
     shape = huggingface.read_architecture(like)
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Stage `urls` beside the seeds' blacklist_urls.py on made-up lists: whole processes, one after the other.
+"""Stage `urls` beside Megatron's blacklist_urls.py on made-up lists: whole processes, one after the other.
 
     python -m benchmarks.urls [--urls 5000000] [--workers 2] [--memory-budget 1GB]
 
@@ -24,8 +24,8 @@ import psutil
 RIVAL = """
 import glob, re, sys
 import tldextract
-from dataprep.url_lists.blacklists import LISTS, list_files, load_blacklists
-from dataprep.url_lists.megatron import _WELL_FORMED
+from dataprep.urls.blacklists import LISTS, list_files, load_blacklists
+from dataprep.urls.megatron import _WELL_FORMED
 lists = load_blacklists(list_files(LISTS))
 extract = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
 labels = {extract(entry).domain for entry in lists.domains}
@@ -47,22 +47,23 @@ with open(sys.argv[2], "w") as out:
 JUDGE_ONE_CORE = """
 import sys, time
 from pathlib import Path
-from dataprep.url_lists.blacklists import LISTS, compile_blacklists, list_files
-from dataprep.url_lists.pieces import cut
-from dataprep.url_lists.submissions import submission_rules
-from dataprep.urls import UrlsConfig, judge_piece
+from dataprep.urls.blacklists import LISTS, compile_blacklists, list_files
+from dataprep.web.url_lists import split_lists
+from dataprep.urls.reddit import submission_rules
+from dataprep.urls.config import UrlsConfig
+from dataprep.urls.stage import judge_chunk
 from pipelines.command import Part
 folder = Path(sys.argv[2])
 folder.mkdir()
 compile_blacklists(Part("lists", tuple(list_files(LISTS))), folder, "none")
 tables = tuple(sorted(folder.glob("*.ipc")))
-pieces = cut(sorted(Path(sys.argv[1]).glob("*.txt")))
-names = [piece.file.name for piece in pieces]
+chunks = split_lists(sorted(Path(sys.argv[1]).glob("*.txt")))
+names = [chunk.file.name for chunk in chunks]
 rules = submission_rules("auto", 3, "", "")
 started, rows = time.process_time(), 0
-for piece in pieces[:2]:
-    part = Part(f"lines-{piece.number:05d}", (piece.file, *tables))
-    rows += judge_piece(part, folder, pieces, names, UrlsConfig(), rules, 64 << 20).rows_in
+for chunk in chunks[:2]:
+    part = Part(f"lines-{chunk.number:05d}", (chunk.file, *tables))
+    rows += judge_chunk(part, folder, chunks, names, UrlsConfig(), rules, 64 << 20).rows_in
 print(rows / (time.process_time() - started))
 """
 WORDS = [a + b + c for a in "b d f g k l m n p r s t".split() for b in "a e i o u".split() for c in "l n r s t".split()]

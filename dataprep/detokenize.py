@@ -1,8 +1,8 @@
 """Token shards back to documents: the text of each, as it was tokenized.
 
 token shards + their tokenizer -> documents (`doc_id` and `text`; `url` and `source` are empty, since token shards do
-not keep them: find them by `python -m pipelines explain DOC_ID`). The text is exact for a byte-level tokenizer;
-what another one changes before it looks at a text (a normalizer, a space in front) cannot come back.
+not store them: `python -m pipelines explain DOC_ID` shows them). The text is exact for a byte-level tokenizer; changes
+that another tokenizer makes before it splits a text (a normalizer, a leading space) cannot be undone.
 
     python -m dataprep.detokenize tokens/ tokenizer/ documents.jsonl
 """
@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.command import Part, Source, Table
+from pipelines.command import Part, Source, StageSpec, Table
 from pipelines.documents import DOCUMENT_SCHEMA, TableWriter
 from pipelines.errors import UserError
 from pipelines.manifest import Counts, load_checked
@@ -28,21 +28,21 @@ logger = logging.getLogger(__name__)
 VERSION = 1
 SHAPED_BY = ("tokenizers", "pyarrow")
 DECODED_TOKENS = 1 << 20
-"""Tokens that are decoded at once, and one document more."""
+"""Most tokens that are decoded at once; a longer document is decoded alone."""
 
 
 def detokenize(run: StageRun, tokens: Source, tokenizer: Source, output: Table) -> None:
     """Decode each token shard by itself."""
-    from dataprep.text.bpe import TextEncoder
+    from dataprep.text.tokenizers import TextEncoder
 
     shards = open_tokens(tokens.path)
-    load_checked(tokens.path)  # without its manifest nobody would miss a shard from the middle
+    load_checked(tokens.path)  # without the manifest, a missing shard would go unnoticed
     encoder = TextEncoder.load(tokenizer.path)
-    made_with = shards[0].meta.tokenizer_sha256
-    if encoder.meta.tokenizer_sha256 != made_with:
+    expected = shards[0].meta.tokenizer_sha256
+    if encoder.meta.tokenizer_sha256 != expected:
         raise UserError(
             f"{tokenizer.path}: sha256 {encoder.meta.tokenizer_sha256[:12]}, but {tokens.path} was made with "
-            f"{made_with[:12]}; name the tokenizer that made the shards"
+            f"{expected[:12]}; name the tokenizer that made the shards"
         )
     if changes := changes_to_text(encoder.tokenizer):
         logger.warning("detokenize: the texts are as %s left them, not as they were", " and ".join(changes))
@@ -51,7 +51,7 @@ def detokenize(run: StageRun, tokens: Source, tokenizer: Source, output: Table) 
 
 
 def changes_to_text(tokenizer: "Tokenizer") -> list[str]:
-    """What of a tokenizer changes a text for good; nothing for byte-level BPE as GPT-2 has it."""
+    """Return what in a tokenizer changes texts irreversibly; empty for byte-level BPE such as GPT-2's."""
     settings: dict[str, Any] = json.loads(tokenizer.to_str())
     changes = [f"the normalizer {settings['normalizer']['type']}"] if settings["normalizer"] else []
     splitter = settings["pre_tokenizer"] or {}
@@ -66,8 +66,8 @@ def changes_to_text(tokenizer: "Tokenizer") -> list[str]:
 
 
 def detokenize_shard(part: Part, folder: Path, tokenizer: Path) -> Counts:
-    """The documents of one token shard."""
-    from dataprep.text.bpe import TextEncoder
+    """Write the documents of one token shard."""
+    from dataprep.text.tokenizers import TextEncoder
 
     shard = TokenShard(part.file)
     decoder = TextEncoder.load(tokenizer).tokenizer
@@ -85,7 +85,7 @@ def detokenize_shard(part: Part, folder: Path, tokenizer: Path) -> Counts:
 
 
 def document_ranges(shard: TokenShard) -> list[tuple[int, int]]:
-    """Documents in groups (first, one after the last) of at most DECODED_TOKENS; a longer one alone."""
+    """Return ranges of documents (first, last + 1) of at most DECODED_TOKENS; a longer document alone."""
     groups: list[tuple[int, int]] = []
     first = 0
     while first < len(shard):
@@ -94,6 +94,8 @@ def document_ranges(shard: TokenShard) -> list[tuple[int, int]]:
         first = groups[-1][1]
     return groups
 
+
+STAGE = StageSpec.of(detokenize, VERSION, SHAPED_BY)
 
 if __name__ == "__main__":
     stage_main("dataprep.detokenize")

@@ -1,7 +1,7 @@
 """Token shards as the files of other trainers: Megatron's `.bin` and `.idx`, or nanoGPT's `.bin`.
 
-token shards -> NAME_text_document.bin and .idx (Megatron's indexed data set, one sequence per document, end-of-text
-in it), or NAME.bin (nanoGPT's stream of tokens). Both hold every token of the shards, in order.
+token shards -> NAME_text_document.bin and .idx (Megatron's indexed data set, one sequence per document including its
+end-of-text), or NAME.bin (nanoGPT's stream of tokens). Both contain every token of the shards, in order.
 
     python -m dataprep.export_tokens tokens/ megatron/ --format megatron
 
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipelines.command import Output, Part, Source
+from pipelines.command import Output, Part, Source, StageSpec
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts, load_checked
 from pipelines.run import StageRun
@@ -28,11 +28,11 @@ from pipelines.tokens import TokenMeta, TokenShard, open_tokens
 VERSION = 1
 SHAPED_BY = ()
 CHUNK = 1 << 22
-"""Numbers that are converted and written at once."""
+"""Numbers that are converted and written at a time."""
 MEGATRON_MAGIC = b"MMIDIDX\0\0"
 MEGATRON_VERSION = 1
 MEGATRON_DTYPES = {np.dtype(np.int32): 4, np.dtype(np.uint16): 8}
-"""The codes of the two that Megatron chooses from for tokens."""
+"""Megatron's codes of the two types that it uses for tokens."""
 
 Array = np.ndarray[Any, Any]
 
@@ -44,15 +44,15 @@ class ExportTokensConfig:
     format: Literal["megatron", "nanogpt"] = "megatron"
     """megatron: .bin and .idx; nanogpt: one .bin."""
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
-    """nanogpt only. auto: uint16, which its train.py reads; uint32 needs the same in each np.memmap of train.py."""
+    """nanogpt only. auto: uint16, which its train.py reads; for uint32, change each np.memmap in train.py to it."""
     name: str = "train"
-    """What the files are called: nanoGPT looks for train.bin and val.bin."""
+    """Name of the files: nanoGPT looks for train.bin and val.bin."""
 
 
 def check_config(config: ExportTokensConfig) -> None:
-    """Refuse settings that do not go together, before any input is opened."""
+    """Refuse settings that do not fit together, before any input is opened."""
     if not re.fullmatch(r"[\w.-]+", config.name) or config.name.startswith("."):
-        raise ConfigError(f"export_tokens.name: {config.name!r} is no file name; use letters, digits, - and _")
+        raise ConfigError(f"export_tokens.name: {config.name!r} is not a file name; use letters, digits, - and _")
     if config.format == "megatron" and config.dtype != "auto":
         raise ConfigError("export_tokens.dtype: Megatron's follows from the vocabulary (uint16 or int32); leave it out")
 
@@ -60,20 +60,20 @@ def check_config(config: ExportTokensConfig) -> None:
 def export_tokens(config: ExportTokensConfig, run: StageRun, tokens: Source, output: Output) -> dict[str, Any]:
     """Write the files in one step."""
     shards = open_tokens(tokens.path)
-    load_checked(tokens.path)  # without its manifest nobody would miss a shard from the middle
+    load_checked(tokens.path)  # without the manifest, a missing shard would go unnoticed
     dtype = choose_dtype(config, shards[0].meta)
     run.step(write_files, config.name, [shard.path for shard in shards], config, dtype.name, into=output)
     return {"format": config.format, "dtype": dtype.name}
 
 
 def choose_dtype(config: ExportTokensConfig, meta: TokenMeta) -> np.dtype[Any]:
-    """The type of a token in the file; UserError where it cannot hold every id of the vocabulary."""
+    """Return the type of a token in the file; raise UserError if it cannot hold every id of the vocabulary."""
     if config.format == "megatron":
         dtype = np.dtype(np.uint16 if meta.dtype == np.uint16 else np.int32)
-        advice = "it has no larger type"
+        advice = "Megatron has no larger type"
     else:
         dtype = np.dtype(np.uint16 if config.dtype == "auto" else config.dtype)
-        advice = "take --dtype uint32, and change np.uint16 to np.uint32 wherever its train.py opens the file"
+        advice = "use --dtype uint32, and change np.uint16 to np.uint32 wherever its train.py opens the file"
     if meta.vocab_size - 1 > np.iinfo(dtype).max:
         raise UserError(
             f"{config.format}: a vocabulary of {meta.vocab_size:,} does not fit in {dtype.name}, "
@@ -83,7 +83,7 @@ def choose_dtype(config: ExportTokensConfig, meta: TokenMeta) -> np.dtype[Any]:
 
 
 def write_files(part: Part, folder: Path, config: ExportTokensConfig, dtype: str) -> Counts:
-    """Stream all shards, once for the tokens and once for each list of the index."""
+    """Stream all shards once for the tokens, and once for each list of the index."""
     counts = Counts()
     name = f"{config.name}_text_document" if config.format == "megatron" else config.name
     with (folder / f"{name}.bin").open("wb") as file:
@@ -100,10 +100,10 @@ def write_files(part: Part, folder: Path, config: ExportTokensConfig, dtype: str
 
 
 def write_index(path: Path, shards: Iterable[Path], dtype: np.dtype[Any], documents: int) -> None:
-    """Header, then tokens per document (int32), their places in bytes and the documents' first sequences (int64)."""
+    """Write the header, the tokens per document (int32), their byte offsets and first sequences (both int64)."""
     with path.open("wb") as file:
         file.write(MEGATRON_MAGIC)
-        # The list of documents' first sequences has their end as well, and its length counts that.
+        # The list of first sequences also contains their end, which its length includes.
         file.write(struct.pack("<QBQQ", MEGATRON_VERSION, MEGATRON_DTYPES[dtype], documents, documents + 1))
         for shard in map(TokenShard, shards):
             lengths = np.diff(shard.offsets)
@@ -121,9 +121,11 @@ def write_index(path: Path, shards: Iterable[Path], dtype: np.dtype[Any], docume
 
 
 def little_endian(numbers: Array, dtype: str) -> bytes:
-    """The bytes of `numbers` as the formats have them."""
+    """Return `numbers` as little-endian bytes, as in both formats."""
     return numbers.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
 
+
+STAGE = StageSpec.of(export_tokens, VERSION, SHAPED_BY, check_config=check_config)
 
 if __name__ == "__main__":
     stage_main("dataprep.export_tokens")

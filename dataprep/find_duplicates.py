@@ -1,14 +1,14 @@
 """Stage `find_duplicates`: pairs of documents that are the same or nearly the same.
 
-Documents -> pairs (of each document shard, row, doc_id, url, source, length, start of its text; the jaccard of
-the two, kind exact or near), and signatures/ with every document's MinHash signature. Texts are compared after
-NFC, case folding and collapsing white space. Exact copies come first, by a 128-bit hash; then MinHash-LSH
+Documents -> pairs (for each document shard, row, doc_id, url, source, length, start of its text; the jaccard of
+both, kind exact or near), and signatures/ with every document's MinHash signature. Texts are compared after
+NFC, case folding and collapsing white space. Exact copies are found first, by a 128-bit hash; then MinHash-LSH
 proposes pairs, and each is verified by the exact Jaccard similarity of the two shingle sets. Words are runs of
 letters, marks, digits and connectors of any script; in scripts without spaces each letter is a word.
 
-Incremental: --save-fingerprints FOLDER writes down all that a later search needs (8 bytes for each distinct
-shingle, and the signature), --load-fingerprints FOLDER... compares with documents of earlier runs, whose texts
-are not needed. Save those of documents that are deduplicated already: old documents are never removed.
+Incremental: --save-fingerprints FOLDER saves all that a later search needs (8 bytes for each distinct shingle, and
+the signature); --load-fingerprints FOLDER... compares with documents of earlier runs without their texts.
+Save the fingerprints of deduplicated documents: old documents are never removed.
 
 The command line of Megatron's find_duplicates.py (--inputs FILE KEY ... --output OUT) works here too.
 
@@ -19,21 +19,20 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from dataprep.dedup import datasketch_backend
+from dataprep.dedup import datasketch_backend, megatron
 from dataprep.dedup.banding import Banding, choose_banding, explicit_banding
 from dataprep.dedup.corpus import Against, Corpus
-from dataprep.dedup.duplicate_search import Backend, Search
 from dataprep.dedup.fingerprints import find_folders, open_fingerprints, write_fingerprints
-from dataprep.dedup.found_pairs import output_parts, write_pairs
-from dataprep.dedup.seed_commands import seed_main
+from dataprep.dedup.search import Backend, Search, output_parts, write_pairs
+from dataprep.dedup.shingle_sets import Mode
 from dataprep.dedup.shingles import Shingle
 from dataprep.dedup.signatures import FOLDER, SignatureMeta, Signer, write_signatures
 from dataprep.dedup.verification import Measure
 from dataprep.native.kernel import kernel_name
-from pipelines.command import Documents, Output, Part, Table
-from pipelines.config import Count, NonNegative, Share, SourcePath, given, to_plain
+from pipelines.command import Documents, Output, Part, StageSpec, Table
+from pipelines.config import Count, Fraction, HasIdentity, NonNegative, SourcePath, given, to_plain
 from pipelines.documents import count_rows
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, content_hash
@@ -47,50 +46,50 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindDuplicatesConfig:
-    """What a near-duplicate is, and how thoroughly to look."""
+class FindDuplicatesConfig(HasIdentity):
+    """What counts as a near-duplicate, and how thoroughly to search."""
 
     shingle: str = "word:5"
-    """What documents are compared by: word:N or char:N, runs of N words or characters."""
-    threshold: Share = 0.7
+    """Unit of comparison: word:N or char:N, runs of N words or characters."""
+    threshold: Fraction = 0.7
     """Lowest similarity of a recorded pair, 0 to 1; the bands are chosen for it."""
-    jaccard: Literal["union", "min", "max"] = "union"
-    """Shared shingles over those of the union, or of the smaller document (its containment in the other), or of the
-    larger one. Bands go by the union: `min` finds ever fewer texts within others the longer these are."""
+    jaccard: Mode = "union"
+    """Shared shingles divided by those of the union, of the smaller document (its containment in the other), or of the
+    larger one. Bands depend on the union, so the longer the containing texts, the fewer contained ones `min` finds."""
     normalise: bool = True
-    """Compare after NFC, case folding and collapsing white space; else as written."""
+    """Compare after NFC, case folding and collapsing white space; otherwise as written."""
     num_perm: Count = 128
-    """Permutations, the values of a signature; 4 bytes each per document."""
+    """Permutations, one value of a signature each; 4 bytes each per document."""
     seed: NonNegative = 1234
     """Seed of the permutations."""
     bands: NonNegative = 0
     """Bands of a signature; 0 chooses bands and rows from the threshold."""
     rows: NonNegative = 0
-    """Values per band; 0 chooses."""
-    min_recall: Share = 0.97
-    """Least expected share of compared pairs at the threshold; 0 leaves it to the weights."""
-    false_positive_weight: Share = 0.5
+    """Values per band; 0 chooses them with the bands."""
+    min_recall: Fraction = 0.97
+    """Least expected share of pairs compared at the threshold; 0 leaves it to the weight."""
+    false_positive_weight: Fraction = 0.5
     """Weight of needless comparisons against missed pairs when bands are chosen."""
     sources: tuple[str, ...] = ()
     """Sources in order of preference, if group_duplicates is to choose survivors by best_source."""
     load_fingerprints: tuple[str, ...] = ()
-    """Fingerprint folders of earlier runs, any number; their documents are old and come first. For the command
-    line: a profile names a folder in `fingerprints`."""
+    """Fingerprint folders of earlier runs, any number; their documents are old and come first. Only for the command
+    line; a profile names a folder in `fingerprints`."""
     fingerprints: SourcePath = ""
     """A fingerprint folder, or a folder of them."""
     against: Against = "both"
-    """Compare new documents with old and new ones, with old ones only, or (joint) old ones with each other too: then
-    the new ones are judged as in one run over all, even where the old ones are not deduplicated."""
+    """Compare new documents with old and new ones, with old ones only, or (joint) old ones with each other too: the
+    new ones are then judged as in one run over all, even if the old ones are not deduplicated."""
     backend: Backend = "millrace"
-    """datasketch: buckets by its MinHashLSH, in memory and one process; refused above 100,000 documents."""
+    """datasketch: buckets by its MinHashLSH, in the memory of one process; at most 100,000 documents."""
 
     def identity(self) -> dict[str, Any]:
-        """All of it, with the contents of the fingerprints beside their names."""
+        """Return all values, and the contents of the fingerprint folders."""
         return {**to_plain(self), "contents": [content_hash(folder) for folder in self.folders]}
 
     @property
     def least_jaccard(self) -> float:
-        """Shared shingles over those of the union of two documents of one size, right at the threshold."""
+        """Jaccard similarity of two documents of equal size whose similarity is exactly the threshold."""
         return self.threshold if self.jaccard == "union" else self.threshold / (2.0 - self.threshold)
 
     @property
@@ -100,11 +99,11 @@ class FindDuplicatesConfig:
 
 
 def check_parameters(params: Mapping[str, Any]) -> None:
-    """Refuse, when parameters are composed, folders that the graph cannot depend on."""
+    """Raise ConfigError if composed parameters name folders that the graph cannot depend on."""
     if params["find_duplicates"]["load_fingerprints"]:
         raise ConfigError(
             "find_duplicates.load_fingerprints: only for the command line, since DVC would not see the folders "
-            "change; put them into a folder and name that: find_duplicates.fingerprints=FOLDER"
+            "change; put them into a folder and set find_duplicates.fingerprints=FOLDER"
         )
 
 
@@ -115,7 +114,7 @@ def find_duplicates(
     output: Table,
     save_fingerprints: Output | None,
 ) -> dict[str, Any]:
-    """Sign every document, search, and write the pairs under the documents' names."""
+    """Sign every document, search, and write the pairs with the documents' names."""
     run.provenance["kernel"] = kernel_name()
     logger.info("signatures and set sizes by the kernel %s", kernel_name())
     banding = choose_bands(config)
@@ -130,14 +129,14 @@ def find_duplicates(
         datasketch_backend.check_size(corpus.num_documents)
     measure = Measure(meta, config.jaccard, config.threshold, config.sources)
     search = Search(run, documents.parts, signatures, corpus, measure, banding, config.backend)
-    found = search.run()
+    edge_files = search.run()
     large_clusters, memory = search.totals.totals["large_clusters"], run.memory_budget // run.workers
-    run.map(write_pairs, output_parts(found, signatures), corpus, measure, large_clusters, memory, into=output)
+    run.map(write_pairs, output_parts(edge_files, signatures), corpus, measure, large_clusters, memory, into=output)
     return describe(config, banding) | {"old_documents": corpus.num_old, **search.totals.totals}
 
 
 def describe(config: FindDuplicatesConfig, banding: Banding) -> dict[str, Any]:
-    """What the bands are expected to find, for the log and the stats."""
+    """Log and return what the bands are expected to find."""
     least, curve = config.least_jaccard, banding.curve()
     recall = banding.probability(least)
     logger.info(
@@ -152,17 +151,17 @@ def describe(config: FindDuplicatesConfig, banding: Banding) -> dict[str, Any]:
 
 
 def load_fingerprints(config: FindDuplicatesConfig, run: StageRun, meta: SignatureMeta) -> dict[Path, str]:
-    """The shards of all fingerprint folders in order, each with the name of its folder."""
+    """Return the shards of all fingerprint folders in order, each with the name of its folder."""
     folders = config.folders
     if config.against != "both" and not folders:
         raise ConfigError(
-            f"find_duplicates.against: {config.against}: there are no old documents; name some by --load-fingerprints"
+            f"find_duplicates.against: {config.against}: there are no old documents; name some with --load-fingerprints"
         )
     return {file: folder.as_posix() for folder in folders for file in open_fingerprints(run, folder, meta)}
 
 
 def choose_bands(config: FindDuplicatesConfig) -> Banding:
-    """The user's bands and rows, or those that the threshold asks for."""
+    """Return the user's bands and rows, or those that suit the threshold."""
     if config.bands or config.rows:
         return explicit_banding(config.bands, config.rows, config.num_perm)
     weight = config.false_positive_weight
@@ -172,20 +171,27 @@ def choose_bands(config: FindDuplicatesConfig) -> Banding:
 
 
 def sign_documents(run: StageRun, documents: Documents, meta: SignatureMeta, output: Output) -> list[Path]:
-    """Publish the signatures of every shard; returns their files in order."""
-    # Parts of another name than the pairs', because both lie in the same output.
+    """Publish the signatures of every shard. Return their files in order."""
+    # Their parts have another name than those of the pairs, because both are in the same output.
     parts = [Part(part.name.replace("part", "sign"), part.files) for part in documents.parts]
     run.map(sign_part, parts, meta, into=output)
     return [output.folder / FOLDER / f"{part.name}.parquet" for part in documents.parts]
 
 
 def sign_part(part: Part, folder: Path, meta: SignatureMeta) -> Counts:
-    """The signatures of one shard of documents."""
+    """Write the signatures of one shard of documents."""
     name = part.name.replace("sign", "part")
     shard = int(name.removeprefix("part-"))
     return Counts(rows_in=write_signatures(part.file, folder / FOLDER / f"{name}.parquet", shard, Signer.make(meta)))
 
 
+STAGE = StageSpec.of(
+    find_duplicates,
+    VERSION,
+    SHAPED_BY,
+    check_parameters=check_parameters,
+    other_command=megatron.find_duplicates,
+)
+
 if __name__ == "__main__":
-    seed_main("find_duplicates")
     stage_main("dataprep.find_duplicates")

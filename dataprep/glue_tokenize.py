@@ -1,10 +1,10 @@
 """Stage `glue_tokenize`: one GLUE task as token rows, one Arrow IPC file per split.
 
-GLUE tables (of `glue_download`) + tokenizer -> SPLIT.arrow with `input_ids` (list<int32>, not padded),
-`label` (int64; float64 for a score), `index`, and the text columns; rows without a token in rejected/SPLIT.parquet.
+GLUE tables (of `glue_download`) + tokenizer -> SPLIT.arrow with `input_ids` (list<int32>, not padded), `label` (int64;
+float64 for a score), `index`, and the text columns; rows without a token go to rejected/SPLIT.parquet.
 Schema metadata: tokenizer_sha256, vocab_size (of the tokenizer), end_of_text, task, num_labels, labels (the names of
-the classes, as JSON), max_length, padding and pad_token_id. A pair is what transformers makes of it for GPT-2: the
-ids of both texts in a row with nothing between. Special-token strings in a text are text.
+the classes, as JSON), max_length, padding and pad_token_id. A pair becomes the ids of both texts with nothing between,
+as in transformers for GPT-2. The names of special tokens in a text are ordinary text.
 
 Run: python -m dataprep.glue_tokenize mrpc glue/ tokenizer/ mrpc/ --max-length 128
 """
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from dataprep.glue.tables import read_meta, task_tables
-from dataprep.glue.task import TaskMeta
+from dataprep.glue.tasks import TaskMeta
 from pipelines.columns import column
-from pipelines.command import Output, Part, Source
+from pipelines.command import Output, Part, Source, StageSpec
 from pipelines.config import Count
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter, read_batches
 from pipelines.manifest import Counts
@@ -28,7 +28,7 @@ from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
 if TYPE_CHECKING:
-    from dataprep.text.bpe import TextEncoder
+    from dataprep.text.tokenizers import TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -41,16 +41,16 @@ class GlueTokenizeConfig:
     """How a GLUE row becomes tokens."""
 
     max_length: Count = 128
-    """Most tokens of a row. Of a pair, the longer text is cut first, token by token (`longest_first`)."""
+    """Most tokens of a row. In a pair, the longer text is truncated first, token by token (`longest_first`)."""
     padding: Literal["added", "end_of_text"] = "added"
-    """The token that fills up a batch. added: one more than the tokenizer has, so that the embedding grows by a row;
-    end_of_text: that one again, and the embedding stays as it is."""
+    """The token that pads a batch. added: a new one after the tokenizer's last, for which the embedding grows by a
+    row; end_of_text: the existing one, which leaves the embedding unchanged."""
 
 
 def glue_tokenize(
     config: GlueTokenizeConfig, run: StageRun, task: str, glue: Source, tokenizer: Source, output: Output
 ) -> dict[str, Any]:
-    """Tokenize every split of one task; the stats say how many rows were cut."""
+    """Tokenize every split of one task; the stats count the truncated rows."""
     files = task_tables(glue.path, task)
     meta = read_meta(files[0])
     parts = [Part(f"{task}-{file.stem}", (file,)) for file in files]
@@ -61,8 +61,8 @@ def glue_tokenize(
 
 
 def tokenize_split(part: Part, folder: Path, task: TaskMeta, tokenizer: Path, config: GlueTokenizeConfig) -> Counts:
-    """One split: a record batch of tokens for every batch of its table; rows without a token are rejected."""
-    from dataprep.text.bpe import TextEncoder
+    """Tokenize one split into a record batch for each batch of its table; reject rows without a token."""
+    from dataprep.text.tokenizers import TextEncoder
 
     split = part.file.stem
     encoder = TextEncoder.load(tokenizer)
@@ -76,8 +76,8 @@ def tokenize_split(part: Part, folder: Path, task: TaskMeta, tokenizer: Path, co
             input_ids = encode_rows(encoder, texts, split, counts)
             for row, index in enumerate(batch.column("index").to_pylist()):
                 if not input_ids[row]:
-                    place = {"doc_id": None, "url": f"{task.name}/{split}:{index}", "rule": "no_tokens"}
-                    rejected.write({**place, "value": " | ".join(text[row] for text in texts)})
+                    identity = {"doc_id": None, "url": f"{task.name}/{split}:{index}", "rule": "no_tokens"}
+                    rejected.write({**identity, "value": " | ".join(text[row] for text in texts)})
                     counts.reject("no_tokens")
             columns = [column(input_ids, pa.list_(pa.int32())), *batch.select(schema.names[1:]).columns]
             arrays = [each.cast(field.type) for each, field in zip(columns, schema, strict=True)]
@@ -87,12 +87,12 @@ def tokenize_split(part: Part, folder: Path, task: TaskMeta, tokenizer: Path, co
 
 
 def kept_rows(batch: pa.RecordBatch, input_ids: list[list[int]]) -> pa.RecordBatch:
-    """The rows with tokens; mostly the very batch."""
+    """Return the rows with tokens; usually the batch itself."""
     return batch if all(input_ids) else batch.filter(column([bool(ids) for ids in input_ids], pa.bool_()))
 
 
 def token_schema(task: TaskMeta, encoder: "TextEncoder", config: GlueTokenizeConfig) -> pa.Schema:
-    """Columns of a split of tokens, and what they were made with."""
+    """Return the columns of a tokenized split, with the settings in the metadata."""
     fields = [
         pa.field("input_ids", pa.list_(pa.int32())),
         pa.field("label", pa.int64() if task.labels else pa.float64()),
@@ -100,7 +100,7 @@ def token_schema(task: TaskMeta, encoder: "TextEncoder", config: GlueTokenizeCon
         *(pa.field(name, pa.string()) for name in task.texts),
     ]
     added = config.padding == "added"
-    made_with = {
+    settings = {
         **encoder.meta.to_schema(),
         "task": task.name,
         "num_labels": str(task.num_labels),
@@ -109,19 +109,21 @@ def token_schema(task: TaskMeta, encoder: "TextEncoder", config: GlueTokenizeCon
         "padding": config.padding,
         "pad_token_id": str(encoder.meta.vocab_size if added else encoder.meta.end_of_text),
     }
-    return pa.schema(fields, metadata=made_with)
+    return pa.schema(fields, metadata=settings)
 
 
 def encode_rows(encoder: "TextEncoder", texts: list[list[str]], split: str, counts: Counts) -> list[list[int]]:
-    """`texts[c][i]`, text column c of row i, as one list of ids per row; counts rows, tokens and cut rows."""
+    """Return one list of ids per row of `texts[column][row]`; count rows, tokens and truncated rows."""
     rows: Any = texts[0] if len(texts) == 1 else list(zip(*texts, strict=True))
     encodings = encoder.tokenizer.encode_batch(rows, add_special_tokens=False)
     counts.rows_in += len(encodings)
-    for place in ("", f"{split}/"):
-        counts.total(f"{place}tokens", sum(len(encoding) for encoding in encodings))
-        counts.total(f"{place}truncated", sum(bool(encoding.overflowing) for encoding in encodings))
+    for prefix in ("", f"{split}/"):
+        counts.total(f"{prefix}tokens", sum(len(encoding) for encoding in encodings))
+        counts.total(f"{prefix}truncated", sum(bool(encoding.overflowing) for encoding in encodings))
     return [encoding.ids for encoding in encodings]
 
+
+STAGE = StageSpec.of(glue_tokenize, VERSION, SHAPED_BY)
 
 if __name__ == "__main__":
     stage_main("dataprep.glue_tokenize")

@@ -5,27 +5,33 @@ python -m pipelines check [--deep [OUTPUT...]]
 python -m pipelines status
 python -m pipelines explain URL|DOC_ID
 python -m pipelines explain --token SPLIT:INDEX
-python -m pipelines gc [--delete]
+python -m pipelines gc [--delete] [FOLDER...]
+python -m pipelines report
 python -m pipelines versions
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pipelines.config import read_yaml
-from pipelines.errors import ConfigError, UserError
-from pipelines.graph import PARAMS_YAML, GraphStage, load_stages
+from pipelines.config import PARAMS_YAML, read_yaml
+from pipelines.errors import ConfigError, UserError, did_you_mean
+from pipelines.project.graph import GraphStage, load_stages
 
+COMMANDS = ("use", "check", "status", "explain", "gc", "report", "versions")
 BROKEN_PIPE = 128 + 13
-"""What a shell says of a program that SIGPIPE ended."""
+"""The exit status that a shell gives a program that SIGPIPE ended."""
 
 
-def main() -> int:
-    """Run one command; user errors are one line and exit 1 (2 for configuration)."""
-    options = build_parser().parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; user errors are one line and 1, or 2 for configuration."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        print(f"error: {arguments[0]}: no such command.{did_you_mean(arguments[0], COMMANDS)}", file=sys.stderr)
+        return 2
+    options = build_parser().parse_args(arguments)
     if not Path("dvc.yaml").exists() and not getattr(options, "folders", None):
         print("error: dvc.yaml: not here; run this in the project's folder", file=sys.stderr)
         return 2
@@ -33,7 +39,7 @@ def main() -> int:
         code = options.run(options)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever reads has enough, as `head` has
+    except BrokenPipeError:  # the reader has enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         return BROKEN_PIPE
     except UserError as error:
@@ -45,7 +51,7 @@ def main() -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
+    """Return the parser of all commands and their options."""
     parser = argparse.ArgumentParser(
         prog="python -m pipelines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--deep", action="store_true", help="also compare every file of every published output with its manifest"
     )
     check.add_argument(
-        "folders", nargs="*", type=Path, metavar="OUTPUT", help="with --deep: only these outputs; else the graph's"
+        "folders", nargs="*", type=Path, metavar="OUTPUT", help="with --deep: only these outputs; default: the graph's"
     )
     check.set_defaults(run=run_check)
     status = commands.add_parser("status", help="per stage: published or not, whether it matches, rows, bytes")
@@ -72,25 +78,29 @@ def build_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--token",
         metavar="SPLIT:INDEX",
-        help="a token by its place, such as train:123456, val:-1 (the last) or a folder of token shards and a place",
+        help="a token by its number: train:123456, val:-1 (the last), or a folder of token shards: FOLDER:123456",
     )
     explain.set_defaults(run=run_explain)
     gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
     gc.add_argument(
-        "folders", nargs="*", type=Path, metavar="FOLDER", help="where stand-alone outputs lie; else the graph's"
+        "folders",
+        nargs="*",
+        type=Path,
+        metavar="FOLDER",
+        help="where stand-alone outputs are; default: the graph's outputs",
     )
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.set_defaults(run=run_gc)
     report = commands.add_parser("report", help="say where the report of the active run is")
     report.set_defaults(run=run_report)
-    versions = commands.add_parser("versions", help="write versions.yaml from the stage modules")
+    versions = commands.add_parser("versions", help="write versions.yaml: what each stage is made of")
     versions.set_defaults(run=run_versions)
     return parser
 
 
 def run_use(options: argparse.Namespace) -> int:
     """Compose and write params.yaml."""
-    from pipelines.profiles import compose, missing_sources, write_params
+    from pipelines.project.profiles import compose, missing_sources, write_params
 
     params = compose(options.profile, options.overrides)
     write_params(params)
@@ -101,7 +111,7 @@ def run_use(options: argparse.Namespace) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    """The parameters, and with --deep the outputs; of stand-alone outputs only these."""
+    """Check the parameters, and with --deep the outputs; if outputs are named, only these."""
     if options.folders and not options.deep:
         raise ConfigError("check: outputs are compared with --deep; without it, only params.yaml is checked")
     code = _check_outputs(options.folders) if options.deep else 0
@@ -109,14 +119,14 @@ def run_check(options: argparse.Namespace) -> int:
 
 
 def _check_outputs(folders: list[Path]) -> int:
-    """Name every file that is not as its manifest says."""
-    from pipelines.integrity import damages
+    """Print every file that differs from its manifest; return 1 if there is one."""
+    from pipelines.project.status import find_damage
 
     for missing in (folder for folder in folders if not folder.exists()):
         raise UserError(f"{missing}: no such output; check the path")
     outputs = folders or [out for stage in _stages() for out in stage.outs if out.exists()]
     damaged = 0
-    for line in damages(outputs):
+    for line in find_damage(outputs):
         print(line)
         damaged += 1
     print(f"{len(outputs)} outputs: {f'{damaged} things wrong' if damaged else 'every file is as it was published'}")
@@ -125,7 +135,7 @@ def _check_outputs(folders: list[Path]) -> int:
 
 def _check_params() -> int:
     """Check every section, then compose again from the recorded profile and compare."""
-    from pipelines.profiles import checked, compose, difference
+    from pipelines.project.profiles import checked, compose, difference
 
     params = read_yaml(PARAMS_YAML)
     if "profile" not in params:
@@ -143,8 +153,8 @@ def _check_params() -> int:
 
 
 def run_status(_options: argparse.Namespace) -> int:
-    """A table of the stages."""
-    from pipelines.status import table
+    """Print a table of the stages."""
+    from pipelines.project.status import table
 
     params = read_yaml(PARAMS_YAML)
     for line in table(load_stages(params)):
@@ -154,8 +164,7 @@ def run_status(_options: argparse.Namespace) -> int:
 
 def run_explain(options: argparse.Namespace) -> int:
     """Print what each stage says of one document."""
-    from pipelines.explain import explain, nearest
-    from pipelines.explain_token import explain_token
+    from pipelines.project.explain import explain, explain_token, nearest
 
     stages = _stages()
     if options.token:
@@ -175,18 +184,20 @@ def run_explain(options: argparse.Namespace) -> int:
 
 
 def _print_verdicts(verdicts: Iterable[tuple[str, str]]) -> bool:
-    """Whether there were any."""
-    found = False
+    """Print (stage, verdict) pairs; return whether there were any."""
+    printed = False
     for stage, verdict in verdicts:
         print(f"{stage:18} {verdict}")
-        found = True
-    return found
+        printed = True
+    return printed
 
 
 def run_gc(options: argparse.Namespace) -> int:
     """List, and with --delete remove, scratch folders that no running process holds."""
-    from pipelines.status import scratch_folders
+    from pipelines.project.status import scratch_folders
 
+    for missing in (folder for folder in options.folders if not folder.is_dir()):
+        raise UserError(f"{missing}: no such folder; check the path")
     parents = set(options.folders) or {out.parent for stage in _stages() for out in stage.outs}
     folders = scratch_folders(parents)
     for folder, size, state in folders:
@@ -216,7 +227,7 @@ def run_report(_options: argparse.Namespace) -> int:
 
 def run_versions(_options: argparse.Namespace) -> int:
     """Write versions.yaml."""
-    from pipelines.profiles import VERSIONS_YAML, write_versions
+    from pipelines.project.versions import VERSIONS_YAML, write_versions
 
     write_versions()
     print(f"{VERSIONS_YAML}: written")

@@ -1,7 +1,7 @@
-"""Arrow columns from lists of Python values, equal to what `pa.array` makes of them.
+"""Arrow columns from lists of Python values and NumPy arrays, and back, equal to pyarrow's.
 
-`pa.array` and `pa.Table.from_pylist` look whether a list is a pandas object, and import pandas for that: 0.2 s
-of every process, more than a small stage needs for its work. Text and bytes also take a third of the time here.
+`pa.array`, `pa.Table.from_pylist` and `to_numpy` test for pandas objects and import pandas to do so: 0.2 s in every
+process, more than the work of a small stage. With this module, lists of text and bytes also take a third of the time.
 """
 
 from array import array
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 Values = Sequence[Any]
+Array = np.ndarray[Any, Any]
 
 _TYPECODES: Mapping[pa.DataType, str] = {
     pa.int8(): "b",
@@ -26,11 +27,11 @@ _TYPECODES: Mapping[pa.DataType, str] = {
     pa.float32(): "f",
     pa.float64(): "d",
 }
-"""Numbers that `array.array` checks and packs as Arrow has them."""
+"""Number types that `array.array` checks and packs in Arrow's layout."""
 
 
 def column(values: Values, kind: pa.DataType) -> pa.Array:
-    """`values`, of which any may be None, as an Arrow array of type `kind`."""
+    """Return `values`, any of which may be None, as an Arrow array of type `kind`."""
     if pa.types.is_string(kind):
         return _strings([None if value is None else value.encode() for value in values], kind)
     if pa.types.is_binary(kind):
@@ -49,6 +50,37 @@ def column(values: Values, kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
+def from_numpy(values: Array) -> pa.Array:
+    """Return an array of numbers or booleans as an Arrow array, without copying the numbers."""
+    if values.dtype == np.bool_:
+        bits = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
+
+
+def to_numpy(values: pa.Array | pa.ChunkedArray) -> Array:
+    """Return a column as an array; with nulls, or of another type, as Arrow's `to_numpy` returns it."""
+    kind = values.type
+    boolean = pa.types.is_boolean(kind)
+    if values.null_count or not (boolean or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
+    dtype = np.dtype(np.uint8 if boolean else kind.to_pandas_dtype())
+    arrays = [np.empty(0, bool if boolean else dtype)]
+    for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+        stop = chunk.offset + len(chunk)
+        data = np.frombuffer(chunk.buffers()[1] or b"", dtype)
+        if boolean:
+            data = np.unpackbits(data, count=stop, bitorder="little").view(bool)
+        arrays.append(data[chunk.offset : stop])
+    return np.concatenate(arrays)
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows."""
+    return pa.Table.from_batches([], schema)
+
+
 def _strings(values: Values, kind: pa.DataType) -> pa.Array:
     data = [value or b"" for value in values] if None in values else values
     offsets = array("i", accumulate(map(len, data), initial=0))
@@ -64,7 +96,7 @@ def _fixed_bytes(values: Values, kind: pa.DataType) -> pa.Array:
 
 
 def _validity(values: Values) -> pa.Buffer | None:
-    """Arrow's bitmap of the values that are not None; none where all are there."""
+    """Return Arrow's bitmap of the values that are not None, or None if all are present."""
     return _bits([value is not None for value in values]) if None in values else None
 
 

@@ -2,12 +2,13 @@
 
     def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Output) -> None
 
-gives `python -m dataprep.clean DOCUMENTS... OUTPUT --min-tokens 128 ...`: every parameter that is a
-`Documents`, `Source` or `Output` is a path argument (an option where it may be None), a `str` is a
-word, a `tuple[str, ...]` any number of words, and every field of the configuration dataclasses is a
-flag (`--gopher.min-words` where a field is a dataclass itself). `--params params.yaml` takes the
-sections from there, `--preset gopher` starts from a preset; flags override. A second dataclass parameter
-is the section of its own name, with prefixed flags.
+gives `python -m dataprep.clean DOCUMENTS... OUTPUT --min-tokens 128 ...`. A parameter of type `Documents`,
+`Source` or `Output` becomes a path argument (an option if it may be None), a `str` one word, a
+`tuple[str, ...]` any number of words, and every field of the configuration dataclass a flag
+(`--gopher.min-words` if the field is itself a dataclass). A second dataclass parameter is the section of
+its own name, with prefixed flags. `--params params.yaml` reads the sections from a file, `--preset gopher`
+starts from a preset; flags override both. `STAGE = StageSpec.of(clean, VERSION, SHAPED_BY)` at the end of
+the module declares the stage.
 """
 
 import argparse
@@ -15,10 +16,11 @@ import dataclasses
 import importlib
 import inspect
 import os
+import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,28 +36,28 @@ HELP_COLUMNS = 80
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """One unit of work: what its files are called, and the files it reads."""
+    """One unit of work: the name of its output files, and the files that it reads."""
 
     name: str
     files: tuple[Path, ...]
 
     @property
     def file(self) -> Path:
-        """The only file of a part that has just one."""
+        """The file of a part that has only one."""
         (file,) = self.files
         return file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Documents:
-    """An input of documents: Parquet shards in order, whatever the user gave (JSONL, folders)."""
+    """An input of documents: Parquet shards in order, whatever the user named (JSONL, folders)."""
 
     parts: tuple[Part, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """Any other input: a path of the user's, or a folder that a stage published (with its manifest)."""
+    """Any other input: a path from the user, or a folder that a stage published, with its manifest."""
 
     path: Path
     manifest: Manifest | None
@@ -63,7 +65,7 @@ class Source:
 
 @dataclasses.dataclass(slots=True)
 class Output:
-    """A path that the stage publishes: `folder` is where its files go now, `final` where they will be."""
+    """A path that the stage publishes: its files are written to `folder` and end up in `final`."""
 
     folder: Path
     final: Path
@@ -72,40 +74,41 @@ class Output:
 
 
 class Table(Output):
-    """An output of rows: a folder of shards, or one JSONL file when its path ends so."""
+    """An output of rows: a folder of shards, or one JSONL file if its path has such a suffix."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run: nothing here but the parameters themselves can change a byte of the output."""
+    """How to run: of these options, only `params` can change a byte of the output."""
 
     params: Path | None = None
-    """Take the sections from this parameter file; flags override it."""
+    """Read the sections from this parameter file; flags override it."""
     workers: Annotated[int, Ge(0)] = 0
-    """Processes; 0 is one per core (or MILLRACE_WORKERS)."""
+    """Number of processes; 0 means one per core (or MILLRACE_WORKERS)."""
     engine: Literal["local"] = "local"
-    """Where shards are worked on."""
+    """Where shards are processed."""
     memory_budget: str = "50%"
-    """Memory for sorting and tables: bytes such as 2GB, or a share of RAM (or MILLRACE_MEMORY_BUDGET)."""
+    """Memory for sorting and tables: a size such as 2GB, or a percentage of RAM (or MILLRACE_MEMORY_BUDGET)."""
     overwrite: bool = False
-    """Replace an output that exists; it stays in place until the new one is complete."""
+    """Replace an existing output; it stays in place until the new one is complete."""
     sample_rejected: Annotated[int, Ge(0)] = 0
-    """Print so many rejected rows per rule in the end; of an output that exists, print them and run nothing."""
+    """Print this many rejected rows per rule at the end; if the output exists, print them and run nothing."""
     stats: Path | None = None
-    """Write counts and scores here as JSON (times go to the same path below provenance/)."""
+    """Write counts and scores to this JSON file (times go to the same path below provenance/)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What to report on standard error."""
+    """Verbosity of the log on standard error."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageSpec:
-    """What a stage module declares: its function, sections, paths, VERSION and SHAPED_BY."""
+    """The declaration of a stage, written once in its module as `STAGE = StageSpec.of(...)`."""
 
     name: str
     function: Callable[..., Any]
     doc: str
     version: int
     shaped_by: tuple[str, ...]
+    """Libraries whose version can change the output."""
     sections: dict[str, tuple[str, type]]
     """Parameter name -> (section of params.yaml, its dataclass)."""
     inputs: dict[str, tuple[type, bool]]
@@ -116,34 +119,71 @@ class StageSpec:
     """Outputs that may be one JSONL file."""
     words: dict[str, bool]
     """Parameter name -> takes any number of words."""
+    check_config: Callable[..., None] | None
+    """Refuses wrong settings before any input is opened; takes the function's sections, under the same names."""
+    check_parameters: Callable[[Mapping[str, Any]], None] | None
+    """Refuses parameters that cannot work in the graph when a profile is composed; takes all sections."""
+    other_command: Callable[[Sequence[str]], int | None] | None
+    """Runs the command line of a program that the stage can replace; returns the exit status, or None if the arguments
+    are not for that program."""
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        version: int,
+        shaped_by: tuple[str, ...],
+        *,
+        check_config: Callable[..., None] | None = None,
+        check_parameters: Callable[[Mapping[str, Any]], None] | None = None,
+        other_command: Callable[[Sequence[str]], int | None] | None = None,
+    ) -> "StageSpec":
+        """Declare a stage by the signature of `function`; the docstring of its module is the help text.
+
+        Raises TypeError if `check_config` does not take the sections that `function` takes.
+        """
+        name, hints = function.__name__, typing.get_type_hints(function)
+        kinds = {parameter: _unwrap(hints[parameter]) for parameter in inspect.signature(function).parameters}
+        inputs = {parameter: kind for parameter, kind in kinds.items() if kind[0] in (Documents, Source)}
+        outputs = {parameter: required for parameter, (kind, required) in kinds.items() if kind in (Output, Table)}
+        words = {
+            parameter: kind is not str
+            for parameter, (kind, _) in kinds.items()
+            if kind is str or typing.get_origin(kind) is tuple
+        }
+        sections = {
+            parameter: (name if parameter == "config" else parameter, kind)
+            for parameter, (kind, _) in kinds.items()
+            if parameter not in {"run", *inputs, *outputs, *words}
+        }
+        if check_config and {*inspect.signature(check_config).parameters} != {*sections}:
+            raise TypeError(f"{name}: check_config must take the sections of the stage: {', '.join(sections)}")
+        return cls(
+            name=name,
+            function=function,
+            doc=inspect.getdoc(sys.modules[function.__module__]) or "",
+            version=version,
+            shaped_by=shaped_by,
+            sections=sections,
+            inputs=inputs,
+            outputs=outputs,
+            tables=frozenset(parameter for parameter, (kind, _) in kinds.items() if kind is Table),
+            words=words,
+            check_config=check_config,
+            check_parameters=check_parameters,
+            other_command=other_command,
+        )
 
     @classmethod
     def load(cls, module_name: str) -> "StageSpec":
-        """Read the declaration of the stage in module `module_name`."""
+        """Return the declaration of a stage in `module_name`, or in its `stage.py` if that is a package."""
         module = importlib.import_module(module_name)
-        name = module_name.rpartition(".")[2]
-        function = getattr(module, name)
-        hints = typing.get_type_hints(function)
-        sections: dict[str, tuple[str, type]] = {}
-        inputs: dict[str, tuple[type, bool]] = {}
-        outputs: dict[str, bool] = {}
-        words: dict[str, bool] = {}
-        tables: set[str] = set()
-        for parameter in inspect.signature(function).parameters:
-            kind, required = _unwrap(hints[parameter])
-            if kind in (Output, Table):
-                outputs[parameter] = required
-                tables |= {parameter} if kind is Table else set()
-            elif kind in (Documents, Source):
-                inputs[parameter] = (kind, required)
-            elif kind is str or typing.get_origin(kind) is tuple:
-                words[parameter] = kind is not str
-            elif parameter != "run":
-                sections[parameter] = (name if parameter == "config" else parameter, kind)
-        doc = inspect.getdoc(module) or ""
-        return cls(
-            name, function, doc, module.VERSION, module.SHAPED_BY, sections, inputs, outputs, frozenset(tables), words
-        )
+        return (importlib.import_module(f"{module_name}.stage") if hasattr(module, "__path__") else module).STAGE
+
+    @property
+    def command(self) -> str:
+        """The module that a user runs: `dataprep.clean` for a stage in `dataprep/clean/stage.py`."""
+        return self.function.__module__.removesuffix(".stage")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,7 +198,7 @@ class Invocation:
 
 
 def _unwrap(hint: Any) -> tuple[Any, bool]:
-    """`X` -> (X, required), `X | None` -> (X, not required)."""
+    """Return (X, True) for a required `X`, and (X, False) for `X | None`."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         return kinds[0], False
@@ -166,9 +206,9 @@ def _unwrap(hint: Any) -> tuple[Any, bool]:
 
 
 def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
-    """Parse the command line of a stage; exits with usage on a wrong one, as argparse does.
+    """Parse the command line of a stage; exit with a usage message if it is wrong, as argparse does.
 
-    Raises ConfigError for a parameter file or a value that is wrong.
+    Raises ConfigError for a wrong parameter file or value.
     """
     import tyro
 
@@ -184,7 +224,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     command = _command_class(spec, defaults, options)
     result = tyro.cli(
         command,
-        prog=f"python -m {spec.function.__module__}",
+        prog=f"python -m {spec.command}",
         description=_wrapped(spec.doc),
         args=list(arguments),
     )
@@ -199,11 +239,13 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     }
     if many := _variadic(spec):
         last = [name for name, required in spec.outputs.items() if required]
-        given: tuple[str, ...] = result.arguments
-        looks_only = result.run.sample_rejected and len(given) == len(last)  # at an output that is there
-        if len(given) < len(last) + (many in spec.inputs) and not looks_only:
-            raise ConfigError(f"{where}: expected {_metavar(spec, many)}, got {len(given)} argument(s); see --help")
-        first, rest = given[: -len(last)], given[-len(last) :]
+        positional: tuple[str, ...] = result.arguments
+        only_shows = result.run.sample_rejected and len(positional) == len(last)  # the rows of an existing output
+        if len(positional) < len(last) + (many in spec.inputs) and not only_shows:
+            raise ConfigError(
+                f"{where}: expected {_metavar(spec, many)}, got {len(positional)} argument(s); see --help"
+            )
+        first, rest = positional[: -len(last)], positional[-len(last) :]
         values[many] = tuple(Path(path) for path in first) if many in spec.inputs else first
         values |= {name: Path(path) for name, path in zip(last, rest, strict=True)}
     return Invocation(
@@ -216,7 +258,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
 
 
 def _wrapped(doc: str) -> str:
-    """A docstring in lines of at most 80 columns, all but commands; tyro joins lines that do not begin with a space."""
+    """Wrap a docstring to 80 columns, except commands; tyro joins lines that do not begin with a space."""
     paragraphs = doc.split("\n\n")
     return "\n\n".join(
         paragraph if paragraph.startswith(" ") else textwrap.fill(paragraph, HELP_COLUMNS, subsequent_indent="  ")
@@ -225,7 +267,7 @@ def _wrapped(doc: str) -> str:
 
 
 def _in_order(paths: tuple[Path, ...], kind: type) -> tuple[Path, ...]:
-    """Documents in order of their files' names, so that no result depends on the order in which they are given."""
+    """Sort documents by file name, so that no result depends on the order of arguments; leave other paths alone."""
     return tuple(sorted(paths, key=lambda path: (path.name, path.as_posix()))) if kind is Documents else paths
 
 
@@ -245,7 +287,7 @@ def _environment_workers() -> int:
 
 
 def _variadic(spec: StageSpec) -> str | None:
-    """The parameter that takes any number of arguments: words, or documents when nothing else is required."""
+    """Return the parameter that takes any number of arguments: words, or documents if no other input is required."""
     for name, many in spec.words.items():
         if many:
             return name
@@ -256,13 +298,13 @@ def _variadic(spec: StageSpec) -> str | None:
 
 
 def _files(arguments: Sequence[str]) -> argparse.Namespace:
-    """What the sections start from: `--params` or `--preset`, read before the other flags."""
+    """Return `--params` and `--preset`, read before the other flags because they set the defaults of these."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     early.add_argument("--params", type=Path, nargs="?")
     early.add_argument("--preset", nargs="?")
     files = early.parse_known_args(list(arguments))[0]
     if files.params and files.preset:
-        raise ConfigError("--preset: not together with --params, which gives every value already; leave one out")
+        raise ConfigError("--preset: cannot be combined with --params, which sets every value already; leave one out")
     return files
 
 
@@ -279,10 +321,10 @@ def _output_help(spec: StageSpec, name: str) -> str:
 
 
 def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOptions) -> type:
-    """The dataclass that tyro turns into a parser: paths, sections, run options."""
+    """Return the dataclass that tyro turns into a parser: paths, sections, run options."""
     from tyro.conf import OmitArgPrefixes, Positional, arg
 
-    documents = "JSONL files, folders of them, or folders of our shards; read in order of name"
+    documents = "JSONL files, folders of JSONL files, or folders of document shards; read in order of name"
     fields: list[Any] = []
     optional: list[Any] = []
     many = _variadic(spec)
@@ -302,12 +344,12 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
         for name, (kind, needed) in spec.inputs.items()
     }
     paths |= {name: (needed, _output_help(spec, name)) for name, needed in spec.outputs.items()}
-    for name, (needed, words) in paths.items():
+    for name, (needed, description) in paths.items():
         if not needed:
-            option = Annotated[Path | None, arg(help=words, metavar="PATH")]
+            option = Annotated[Path | None, arg(help=description, metavar="PATH")]
             optional.append((name, option, dataclasses.field(default=None)))
         elif not many:
-            fields.append((name, Positional[Annotated[Path, arg(help=words, metavar=name.upper())]]))
+            fields.append((name, Positional[Annotated[Path, arg(help=description, metavar=name.upper())]]))
     for parameter, (section, cls) in spec.sections.items():
         kind = Annotated[cls, arg(name="")] if parameter == "config" else cls
         optional.append((section, kind, dataclasses.field(default=defaults[parameter])))

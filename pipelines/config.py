@@ -5,6 +5,7 @@ A section is a plain frozen dataclass; limits are written in its types (`Annotat
 file, the key, what was expected and the nearest valid name.
 """
 
+import abc
 import dataclasses
 import functools
 import json
@@ -13,22 +14,43 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Interval
 
+from pipelines import store
 from pipelines.errors import ConfigError, did_you_mean
 
 C = TypeVar("C")
+
+PARAMS_YAML = Path("params.yaml")
 
 Count = Annotated[int, Gt(0)]
 """A whole number, at least 1."""
 NonNegative = Annotated[int, Ge(0)]
 """A whole number, at least 0."""
-Share = Annotated[float, Interval(ge=0, le=1)]
+Fraction = Annotated[float, Interval(ge=0, le=1)]
 """A number from 0 to 1."""
 Positive = Annotated[float, Gt(0)]
 """A number above 0."""
+PreparedKind = Literal["warc", "wet", "html", "jsonl", "parquet", "text", "tar", "megatron"]
+"""A kind of source that holds documents, or pages to extract; ARC files, which came before WARC, count as such."""
+KINDS: tuple[str, ...] = typing.get_args(PreparedKind)
+"""In the order in which they come out; `dataprep/readers/__init__.py` says what a new one needs."""
+SourceChoice = Literal["auto", PreparedKind]
+"""Sources of every kind, told by names, or of one."""
+CorpusKind = Literal["urls", "replay", "hub", SourceChoice]
+"""What a corpus is made from: the web, an archive in its place, a data set on the Hub, or what is prepared."""
+
+
+class HasIdentity(abc.ABC):
+    """Base of the sections that say themselves what of them shapes the output, in place of all their fields."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return what makes two runs with this section the same, as plain values that JSON can hold."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,9 +59,9 @@ class SourceKind:
 
     file_only: bool = False
     names: tuple[str, ...] = ()
-    """Patterns of the files that count right in a folder; without any, all below it counts."""
+    """Patterns of the files that count directly in a folder; without any, everything below it counts."""
     by_stage: bool = False
-    """The stage itself says what is wrong with it, because it knows more."""
+    """The stage itself checks it, because it knows more."""
 
 
 SourcePath = Annotated[str, SourceKind()]
@@ -56,11 +78,11 @@ TokenizerPath = Annotated[
         names=("tokenizer.json", "tokenizer_config.json", "*vocab.json", "*merges.txt", "*encoder.json", "*vocab.bpe")
     ),
 ]
-"""A tokenizer file, or a folder with a tokenizer's files among others, in the layouts of `dataprep/text/bpe.py`."""
+"""A tokenizer file, or a folder that holds one, in the layouts of `dataprep/text/tokenizers.py`."""
 
 
 def named_sources(section: Any) -> list[tuple[str, Path, SourceKind]]:
-    """Field, path and kind of each source that a section names, be it there or not; `hub` is no path."""
+    """Return field, path and kind of each source that a section names, existing or not; `hub` is not a path."""
     hints = typing.get_type_hints(type(section), include_extras=True)
     kinds = {
         name: kind
@@ -79,12 +101,12 @@ def named_sources(section: Any) -> list[tuple[str, Path, SourceKind]]:
 
 
 def source_files(path: Path, kind: SourceKind) -> list[Path]:
-    """The files that count in a folder of a kind with names, in order."""
+    """Return the files that count in a folder of a kind with name patterns, in order."""
     return sorted({file for name in kind.names for file in path.glob(name) if file.is_file()})
 
 
 def check_sources(section: Any, name: str) -> None:
-    """ConfigError for a source of section `name` that is not there, or not what it should be."""
+    """Raise ConfigError for a source of section `name` that is missing or of the wrong kind."""
     for field, path, kind in named_sources(section):
         where = f"{name}.{field}: {path}"
         if kind.by_stage:
@@ -98,7 +120,7 @@ def check_sources(section: Any, name: str) -> None:
 
 
 def given(source: Path | str | None) -> Path | None:
-    """A source path, or None where a profile names no source: None, "" or an empty file.
+    """Return a source path, or None if a profile names no source: None, "" or an empty file.
 
     A source is always a DVC dependency, so profiles without one name the empty `configs/none`.
     """
@@ -108,64 +130,68 @@ def given(source: Path | str | None) -> Path | None:
     return None if path.is_file() and path.stat().st_size == 0 else path
 
 
-_FOUND = {list: "a list", type(None): "nothing"}
+_KIND_NAMES = {list: "a list", type(None): "nothing"}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; ConfigError when it is missing, broken or something else."""
-    import yaml
+    """Return the mapping in a YAML file, read by the parser that DVC reads it with.
+
+    Raises ConfigError when it is missing, broken or something else.
+    """
+    from ruamel.yaml import YAML, YAMLError
 
     try:
-        value = yaml.load(path.read_bytes(), _loader())  # noqa: S506 - a SafeLoader with YAML 1.2's floats
+        value = YAML(typ="safe").load(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `python -m pipelines use sample` writes it") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except (YAMLError, ValueError, TypeError, RecursionError) as error:  # the last three: 2024-13-45, [{}]: 1, [[[...
+        raise ConfigError(f"{path}: not valid YAML: {_problem(error)}") from None
     if not isinstance(value, dict):
         raise ConfigError(
-            f"{path}: expected keys with values (key: value), found {_FOUND.get(type(value), 'one word')}"
+            f"{path}: expected keys with values (key: value), found {_KIND_NAMES.get(type(value), 'one word')}"
         )
     return typing.cast(dict[str, Any], value)
 
 
-@functools.cache
-def _loader() -> Any:
-    """As DVC reads it: YAML 1.2, where 2e-05 is a number, `no` a word (Norwegian), and no key stands twice.
+def _problem(error: Any) -> str:
+    """Return the parser's message in one line; for a doubled key without its values, which may be whole sections."""
+    problem = getattr(error, "problem", None) or ""
+    if twice := re.match(r'found duplicate key "(.*?)" with value "', problem, re.DOTALL):
+        return f"key {twice[1]!r} stands twice, also in line {error.problem_mark.line + 1}; keep one"
+    return " ".join(str(error).split())
 
-    PyYAML has YAML 1.1, takes these for text and false, and of a key that stands twice the last.
-    """
+
+def write_yaml(path: Path, value: Mapping[str, Any], header: str) -> None:
+    """Write a mapping after a line of comment, so that readers of YAML 1.1 and of 1.2 (DVC) find the same values."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if key.value in seen:
-                    problem = f"key {key.value!r} stands twice, also in line {key.start_mark.line + 1}; keep one"
-                    raise yaml.constructor.ConstructorError(problem=problem)
-                seen.add(key.value)
-            return super().construct_mapping(node, deep)
+    text = yaml.dump(value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=False)
+    with store.create(path) as file:
+        file.write(f"{header}\n{text}".encode())
 
-    boolean = "tag:yaml.org,2002:bool"
-    resolvers: dict[str, list[tuple[str, Any]]] = Loader.yaml_implicit_resolvers
-    Loader.yaml_implicit_resolvers = {
-        first: [each for each in tags if each[0] != boolean] for first, tags in resolvers.items()
-    }
-    Loader.add_implicit_resolver(boolean, re.compile("(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-    number = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
-    return Loader
+
+@functools.cache
+def _dumper() -> Any:
+    """Return PyYAML's dumper, which also quotes text that is a number in YAML 1.2 only: 1e5, 0o10, 08."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    number = re.compile(r"(?=.*\d)[-+]?(0[box][\da-fA-F_]+|[\d_]*\.?[\d_]*([eE][-+]?\d+)?)$", re.ASCII)
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return Dumper
 
 
 def load_section(cls: type[C], params: Mapping[str, Any], section: str, file: Path | str) -> C:
-    """Section `section` of `params` as a `cls`; every key must be there and right."""
+    """Return section `section` of `params` as a `cls`; every key must be present and valid."""
     if section not in params:
         raise ConfigError(f"{file}: section {section!r} is missing.{did_you_mean(section, params)}")
     return check(cls, params[section], section, str(file), complete=True)
 
 
 def check(cls: type[C], value: Any, section: str, file: str, *, complete: bool = False) -> C:
-    """`value` (a mapping or an instance) as a valid `cls`.
+    """Return `value` (a mapping or an instance) as a valid `cls`.
 
     Raises ConfigError naming file, key, expectation and nearest name; with `complete`, keys that
     have a default must be given too, so that no default slips past the parameter file.
@@ -220,7 +246,7 @@ def _explain(section: str, problem: Any) -> str:
 
 
 def describe(hint: Any) -> str:
-    """A type as a user would say it: `int`, `text or nothing`, `one of a, b`."""
+    """Return a type in a user's words: `int`, `text or nothing`, `one of a, b`."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return "one of " + ", ".join(str(choice) for choice in typing.get_args(hint))
@@ -234,5 +260,5 @@ def describe(hint: Any) -> str:
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """A section as it stands in YAML and JSON: plain dictionaries, lists, text and numbers."""
+    """Return a section as YAML and JSON hold it: plain dictionaries, lists, text and numbers."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))

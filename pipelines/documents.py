@@ -12,15 +12,17 @@ import operator
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipelines import store
 from pipelines.columns import column
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq  # lazy below: it adds a tenth to the start of a command that only prints its help
 
 DOCUMENT_FIELDS = [
     pa.field("doc_id", pa.binary(16)),
@@ -40,7 +42,7 @@ REJECTED_SCHEMA = pa.schema(
 REJECTED = "rejected"
 ROW_GROUP_ROWS = 1024
 ROW_GROUP_BYTES = 64 << 20
-"""A row group ends early at so many characters and bytes, since all of it is held until then."""
+"""A row group ends early at this many characters and bytes, since all of it is held in memory until then."""
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
 UNREADABLE_FILE = "unreadable_file"
 """The rule for one file of several that cannot be read, or not to its end."""
@@ -52,7 +54,7 @@ _in_scratch = contextvars.ContextVar("in_scratch", default=False)
 
 @contextlib.contextmanager
 def in_scratch(scratch: bool) -> Generator[None, None, None]:
-    """While `scratch`, files are written for the stage itself: as large as their text, for a tenth of the time."""
+    """If `scratch`, write files for the stage itself: as large as their text, in a tenth of the time."""
     token = _in_scratch.set(scratch)
     try:
         yield
@@ -61,7 +63,7 @@ def in_scratch(scratch: bool) -> Generator[None, None, None]:
 
 
 def parquet_options() -> dict[str, Any]:
-    """How Parquet is written: zstd where it is published, plain in scratch. The rows are the same."""
+    """Return the options for writing Parquet: zstd for what is published, plain in scratch. The rows are the same."""
     if _in_scratch.get():
         return {"compression": "none", "use_dictionary": False, "write_statistics": False}
     return {"compression": "zstd", "compression_level": 3}
@@ -98,6 +100,8 @@ class TableWriter:
 
     def _flush(self) -> None:
         if self._writer is None:
+            import pyarrow.parquet as pq
+
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(str(self._path), self._schema, **parquet_options())
         if self._held:
@@ -142,7 +146,7 @@ class ShardWriter:
         self.counts.rows_out += 1
 
     def reject(self, row: Mapping[str, Any], rule: str, value: object, **extra: object) -> None:
-        """Write down which rule kept a document out, the value it saw, and the stage's own columns."""
+        """Record which rule rejected a document, the value it saw, and the stage's further columns."""
         self._rejected.write({"doc_id": row["doc_id"], "url": row["url"], "rule": rule, "value": str(value), **extra})
         self.counts.rows_in += 1
         self.counts.reject(rule)
@@ -160,20 +164,22 @@ class ShardWriter:
 
 
 def extra_fields(path: Path) -> list[pa.Field]:
-    """The columns of a document shard that earlier stages added, to be carried along."""
+    """Return the columns of a document shard that earlier stages added, to be carried along."""
+    import pyarrow.parquet as pq
+
     return [field for field in pq.read_schema(str(path)) if field.name not in DOCUMENT_SCHEMA.names]
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
-    """The rows of one Parquet file of ours, in order, a row group at a time."""
+    """Yield the rows of one of our Parquet files, in order, reading a row group at a time."""
     for batch in read_batches(path, columns):
         yield from batch.to_pylist()
 
 
 def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of one Parquet file, up to 1024 at a time; UserError when it is damaged or lacks a column.
+    """Yield the rows of one Parquet file, up to 1024 at a time; raise UserError if it is damaged or lacks a column.
 
-    Rows of two row groups never come together: of a file of ours that is at most 64 MiB and one row.
+    No batch spans two row groups, so a batch of one of our files holds at most 64 MiB and one row.
     """
     names = list(columns) if columns else None
     with open_parquet(path) as file:
@@ -183,21 +189,23 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[p
             yield from file.iter_batches(ROW_GROUP_ROWS, row_groups=[group], columns=names, use_threads=False)
 
 
-def _check_columns(path: Path, file: pq.ParquetFile, columns: Sequence[str] | None) -> None:
+def _check_columns(path: Path, file: "pq.ParquetFile", columns: Sequence[str] | None) -> None:
     missing = set(columns or ()) - set(file.schema_arrow.names)
     if missing:
         raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
 
 
 def read_table(path: Path) -> pa.Table:
-    """One whole Parquet file, also one without rows; UserError when it is damaged."""
+    """Read a whole Parquet file, which may have no rows; raise UserError if it is damaged."""
     with open_parquet(path) as file:
         return file.read()
 
 
 @contextlib.contextmanager
-def open_parquet(path: Path) -> Generator[pq.ParquetFile, None, None]:
-    """A Parquet file for reading; UserError when it is damaged, at the opening or later."""
+def open_parquet(path: Path) -> "Generator[pq.ParquetFile, None, None]":
+    """Open a Parquet file for reading; raise UserError if it is damaged, at once or while it is read."""
+    import pyarrow.parquet as pq
+
     try:
         # Without the two, every column of a row group is read whole, and people write files of one row group.
         with pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20) as file:
@@ -209,12 +217,12 @@ def open_parquet(path: Path) -> Generator[pq.ParquetFile, None, None]:
 
 
 def part_files(folder: Path) -> list[Path]:
-    """The shards of a folder of ours, in order; its side tables are not among them."""
+    """Return the shards of one of our folders, in order, without its side tables."""
     return sorted(folder.glob("part-*.parquet"))
 
 
 def is_jsonl(path: Path) -> bool:
-    """Whether a file is JSON lines by its name, compressed or not."""
+    """Return whether a file's name says JSON lines, compressed or not."""
     suffixes = path.suffixes
     if suffixes and suffixes[-1] in store.COMPRESSED:
         suffixes = suffixes[:-1]
@@ -222,26 +230,26 @@ def is_jsonl(path: Path) -> bool:
 
 
 def jsonl_files(folder: Path) -> list[Path]:
-    """The JSONL files directly in a folder, in order of name; not the companions of an output of ours."""
+    """Return the JSONL files directly in a folder, in order of name, without the companions of our outputs."""
     companions = ("manifest.json", ".provenance.json")
     files = (path for path in folder.iterdir() if path.is_file() and is_jsonl(path))
     return sorted(p for p in files if not p.name.endswith(companions) and ".rejected" not in p.suffixes)
 
 
 def reason_of(error: UserError, file: Path) -> str:
-    """What an error says of a file, the same wherever the file lies."""
+    """Return what an error says of a file, without the folder, so that it is the same wherever the file is."""
     return str(error).replace(f"{file.parent}/", "").removeprefix(f"{file.name}: ")
 
 
 def rejected_rows(folder: Path, rule: str) -> list[tuple[str, str]]:
-    """URL and value of every row that a rule kept out of an output, or of one in the making."""
+    """Return URL and value of every row that a rule rejected, of an output that is published or being made."""
     files = sorted((folder / REJECTED).glob("*.parquet"))
     rows = (row for file in files for row in read_rows(file, ["url", "rule", "value"]))
     return [(row["url"], row["value"]) for row in rows if row["rule"] == rule]
 
 
 def count_rows(file: Path) -> int | None:
-    """Rows of a Parquet, Arrow or `.jsonl` file; None for a format without rows."""
+    """Count the rows of a Parquet, Arrow or `.jsonl` file; return None for a format without rows."""
     if file.suffix == ".parquet":
         with open_parquet(file) as opened:
             return opened.metadata.num_rows

@@ -1,7 +1,7 @@
-"""Map a function over shards: in local processes. An engine decides where, never what.
+"""Engines map a function over shards, here in local processes. An engine decides where work runs, never what it does.
 
-An engine yields results in the order of the items, so no output depends on who finished first.
-Another engine (a cluster) offers the same `map`; items and results are small, and shards stay files.
+An engine yields results in the order of the items, so no output depends on which one finished first.
+Another engine (a cluster) would offer the same `map`; items and results are small, and shards stay in files.
 """
 
 import concurrent.futures
@@ -23,10 +23,10 @@ R = TypeVar("R")
 
 
 class Engine(Protocol):
-    """Where the shards of a stage are worked on."""
+    """Runs the shards of a stage."""
 
     def prepare(self) -> None:
-        """Begin what a `map` of several items would have to wait for."""
+        """Start what a `map` of several items would otherwise wait for."""
         ...
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
@@ -34,16 +34,16 @@ class Engine(Protocol):
         ...
 
     def stop(self) -> None:
-        """End all work at once, whatever has begun; only `close` may follow."""
+        """Kill all work at once; only `close` may follow."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; what has not begun is not begun any more."""
+        """Release all resources; items that have not started do not start."""
         ...
 
 
 class LocalEngine:
-    """Processes of this machine, started once per stage; with one worker, or one item, simply this process."""
+    """Processes of this machine, started once per stage; with one worker or one item, the current process."""
 
     def __init__(self, workers: int, preload: str) -> None:
         self.workers = workers
@@ -52,7 +52,7 @@ class LocalEngine:
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
 
     def prepare(self) -> None:
-        """Let the server of the workers import the stage while this process is still at its own preparations."""
+        """Let the workers' server import the stage while this process still prepares the work."""
         if self.workers > 1:
             # forkserver: workers inherit no threads, locks or half-written files of this process, and are
             # forked from one that has imported the stage already.
@@ -60,7 +60,7 @@ class LocalEngine:
             _start_forkserver()
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Yield `function(item)` for each item, in order; UserError when a worker is killed."""
+        """Yield `function(item)` for each item, in order; raise UserError if a worker is killed."""
         if min(self.workers, len(items)) <= 1:
             yield from map(function, items)
             return
@@ -76,14 +76,14 @@ class LocalEngine:
 
     def _start(self) -> concurrent.futures.ProcessPoolExecutor:
         self.prepare()
-        # Waits until the stage is imported: a worker whose birth Ctrl-C cut off would miss the pool's semaphores.
+        # Wait until the stage is imported: a worker that Ctrl-C stops while it starts would miss the pool's semaphores.
         first = self._context.Process(target=_do_nothing)
         first.start()
         first.join()
         return concurrent.futures.ProcessPoolExecutor(self.workers, self._context, _start_worker)
 
     def stop(self) -> None:
-        """Kill the workers and their own children: that costs the shards at hand, which have no receipt yet."""
+        """Kill the workers and their children; that costs the shards in progress, which have no receipt yet."""
         for worker in multiprocessing.active_children():
             assert worker.pid is not None  # it has been started
             with contextlib.suppress(ProcessLookupError):  # a worker that has no group yet has no child either
@@ -91,14 +91,14 @@ class LocalEngine:
             worker.kill()
 
     def close(self) -> None:
-        """End the workers; shards that have begun are finished, the others are not begun."""
+        """End the workers; shards in progress are finished, the others do not start."""
         if self._pool:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _start_forkserver() -> None:
-    # Ctrl-C is the parent's to handle, also while the server imports the stage and while workers are born:
-    # they inherit that it is blocked. (The tracker comes first: its start unblocks it.)
+    # Only the parent handles Ctrl-C, also while the server imports the stage and while workers start:
+    # they inherit the blocked signal. (The tracker comes first, because starting it unblocks the signal.)
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -112,7 +112,7 @@ def _do_nothing() -> None:
 
 
 def _start_worker() -> None:
-    # A group of its own: what a worker starts ends with it, and Ctrl-C on a terminal reaches the parent alone.
+    # A separate process group: a worker's children end with it, and Ctrl-C on a terminal reaches only the parent.
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -120,7 +120,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    # A killed parent says nothing to its pool: without this, workers would wait for ever.
+    # A killed parent cannot tell its pool: without this thread, workers would wait forever.
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -128,7 +128,7 @@ def _end_with_parent() -> None:
 
 
 def default_workers() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -136,7 +136,7 @@ ENGINES = ("local",)
 
 
 def make_engine(name: str, workers: int, module: str) -> Engine:
-    """The engine called `name`, for a stage whose functions are in `module`."""
+    """Return the engine called `name`, for a stage whose functions are in `module`."""
     if name not in ENGINES:
         raise UserError(f"--engine {name}: unknown; choose from: {', '.join(ENGINES)}")
     return LocalEngine(workers, module)

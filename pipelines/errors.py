@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: one line that says what, where and what to do."""
+"""Errors that the user can fix, one line that says what, where and what to do; and rows that are rejected."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,16 @@ class ConfigError(UserError):
     """A parameter, profile or option is wrong; commands print its text and exit 2."""
 
 
+class RejectedRowError(ValueError):
+    """A row or line of the input is rejected; `rule` is the rule under which it is counted."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'X'?` for the nearest of `known` in any case, else the whole list of choices."""
+    """Return ` Did you mean 'X'?` for the nearest of `known`, ignoring case, or else the whole list of choices."""
     choices = sorted(known)
     cased = {choice.casefold(): choice for choice in choices}
     nearest = difflib.get_close_matches(name.casefold(), cased, n=1)
@@ -23,6 +31,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def describe(files: Sequence[tuple[str, str]]) -> str:
-    """Files that are not read and why, the first few by name."""
+    """Describe the files that are not read, and why; only the first few by name."""
     named = ", ".join(f"{name} ({why})" for name, why in files[:5])
     return named + (f" and {len(files) - 5} more" if len(files) > 5 else "")

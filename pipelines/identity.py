@@ -1,13 +1,13 @@
 """Identity: the canonical form of a URL and the id of a document.
 
-Both are part of every published file, so a change here is a change of format. The canonical form is
-the address that a browser would ask for (WHATWG URL, RFC 3986 section 6.2.2), less what names no page:
+Both are part of every published file, so a change here changes the format. The canonical form is the
+address that a browser would request (WHATWG URL, RFC 3986 section 6.2.2), without what does not identify a page:
 
-- scheme and host in lower case, host in IDNA form without a last dot, IPv4 dotted whatever its notation
+- scheme and host in lower case, host in IDNA form without a trailing dot, IPv4 in dotted form
 - no default port, no credentials, no fragment, `/` for an empty path, `.` and `..` segments resolved
 - `%41` is `A`, `%2f` is `%2F`, a stray `%` is `%25`, everything outside RFC 3986's characters is escaped
-- no tracking parameters (`TRACKING_NAMES`) and no empty ones; the others stay, in their order
-- scheme, `www.`, a last slash and the case of the path stay: they may be other pages
+- no tracking parameters (`TRACKING_NAMES`) and no empty ones; the others keep their order
+- scheme, `www.`, a trailing slash and the case of the path are kept: they may distinguish pages
 """
 
 import encodings.idna
@@ -32,7 +32,7 @@ TRACKING_NAMES = "|".join(
 _DROPPED = re.compile(rf"(?:^|&)(?:(?:{TRACKING_NAMES})(?:[=&]|\Z)|&|\Z)", re.IGNORECASE)
 _TRACKING = re.compile(TRACKING_NAMES, re.IGNORECASE)
 _SAFE = "!$&'()*+,;=:@/?~-._%"
-# A URL that urlsplit would take apart in just this way: ASCII, a plain host, no credentials, nothing to quote.
+# A URL that urlsplit would split in the same way: ASCII, a plain host, no credentials, nothing to quote.
 _PLAIN = re.compile(
     r"([Hh][Tt][Tt][Pp][Ss]?)://([A-Za-z0-9._-]{1,254})(?::([0-9]{0,5}))?(/[\w!$&'()*+,;=:@/~.%-]*)?(?:\?([\w!$&'()*+,;=:@/?~.%-]*))?(?:#[!-~]*)?",
     re.ASCII,
@@ -67,12 +67,12 @@ class Address(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The address as a URL again."""
+        """The address as a URL."""
         return self.origin + self.path + (f"?{self.query}" if self.query else "")
 
 
 def canonical_url(url: str) -> str | None:
-    """The one spelling of `url` used everywhere, or None when it is not an http(s) URL.
+    """Return the one spelling of `url` used everywhere, or None if it is not an http(s) URL.
 
     Lower-case scheme and host (IDNA), no default port, no fragment, no credentials, no tracking
     parameters, percent-encoding normalised (RFC 3986 section 6.2.2), `/` for an empty path; an IPv4
@@ -86,7 +86,7 @@ def canonical_url(url: str) -> str | None:
 
 
 def without_tracking(address: Address) -> Address:
-    """The address less the parameters that name no page."""
+    """Return the address without the parameters that do not identify a page."""
     if not address.query or not _DROPPED.search(address.query):
         return address
     kept = [p for p in address.query.split("&") if p and not _TRACKING.fullmatch(p.partition("=")[0])]
@@ -94,7 +94,7 @@ def without_tracking(address: Address) -> Address:
 
 
 def split_url(url: str) -> Address | None:
-    """The parts of an http(s) URL in normal form (all parameters kept), or None when it is not one."""
+    """Return the parts of an http(s) URL in normal form (all parameters kept), or None if it is not one."""
     plain = _PLAIN.fullmatch(url)
     if not plain:
         return _split_any(url)
@@ -103,14 +103,14 @@ def split_url(url: str) -> Address | None:
 
 
 def _split_any(url: str) -> Address | None:
-    # The same for every other spelling, ten times slower.
+    # Splits any other spelling, ten times more slowly.
     try:
         parts = urllib.parse.urlsplit(url.strip(_OUTER).translate(_INNER))
         port = parts.port
         host = normal_host(urllib.parse.unquote(parts.hostname or "", errors="strict"))
     except ValueError:
         return None
-    # A backslash before the path reads as a slash in browsers: two readings of one host are refused.
+    # Browsers read a backslash before the path as a slash: a URL with two possible hosts is refused.
     if parts.scheme not in _DEFAULT_PORTS or "\\" in parts.netloc:
         return None
     return _normal(parts.scheme, host, port, _quoted(parts.path), _quoted(parts.query))
@@ -125,7 +125,7 @@ def _normal(scheme: str, host: str | None, port: int | None, path: str, query: s
 
 
 def normal_host(host: str) -> str | None:
-    """A host in the form of `Address.host`, or None when no host is spelled like that."""
+    """Return a host in the form of `Address.host`, or None if it is not a valid host."""
     if ":" in host:
         return _ipv6(host)
     try:
@@ -142,7 +142,7 @@ _known_host = functools.lru_cache(maxsize=65_536)(normal_host)
 
 
 def _idna(label: str) -> str:
-    # ß is a letter of its own since IDNA 2008, and to every browser; the standard library's IDNA 2003 takes it for ss.
+    # IDNA 2008 and all browsers keep ß as a letter; the standard library's IDNA 2003 turns it into ss.
     if "ß" not in label:
         return label.encode("idna").decode()
     return f"xn--{'ß'.join(map(encodings.idna.nameprep, label.split('ß'))).encode('punycode').decode()}"
@@ -158,7 +158,7 @@ def _ipv6(host: str) -> str | None:
 
 
 def _ipv4(labels: list[str]) -> str | None:
-    """WHATWG's IPv4 parser: up to four numbers, each decimal, octal or hexadecimal; the last fills the rest."""
+    """Parse IPv4 as WHATWG does: up to four numbers, each decimal, octal or hexadecimal; the last fills the rest."""
     if len(labels) > 4 or not all(_NUMBER.fullmatch(label) for label in labels):
         return None
     try:
@@ -167,7 +167,7 @@ def _ipv4(labels: list[str]) -> str | None:
         return None
     if any(number > 255 for number in first) or last >= 256 ** (4 - len(first)):
         return None
-    value = last + sum(number << (24 - 8 * place) for place, number in enumerate(first))
+    value = last + sum(number << (24 - 8 * position) for position, number in enumerate(first))
     return str(ipaddress.IPv4Address(value))
 
 
@@ -208,6 +208,6 @@ def _normal_escape(match: re.Match[str]) -> str:
 
 
 def document_id(url: str, text: str) -> bytes:
-    """16 bytes: xxh3_128 of the canonical URL (or `url` as it is), NUL, text."""
+    """Return 16 bytes: xxh3_128 of the canonical URL (or of `url` if it has none), NUL and the text."""
     canonical = canonical_url(url) or url
     return xxhash.xxh3_128_digest(f"{canonical}\0{text}".encode("utf-8", "surrogatepass"))

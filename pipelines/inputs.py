@@ -1,4 +1,4 @@
-"""Opens the inputs of a stage: published folders with their manifests, and anything that holds documents."""
+"""Opens the inputs of a stage: published folders with their manifests, and other files of documents."""
 
 import contextlib
 import logging
@@ -17,19 +17,19 @@ logger = logging.getLogger(__name__)
 
 
 def open_source(run: StageRun, path: Path) -> Source:
-    """A path with its manifest, if it has one; its files' digests are then known without hashing."""
+    """Return a path with its manifest, if it has one; the digests of its files then come from there."""
     manifest = load_checked(path) if is_published(path) else None
     if manifest:
-        run.know(path, manifest)
+        run.use_digests_of(path, manifest)
     return Source(path, manifest)
 
 
 def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents:
-    """Shards of all `paths` in order; JSONL is converted in scratch first, its broken lines counted."""
+    """Return the shards of all `paths` in order; JSONL is first converted in scratch, its broken lines counted."""
     files: list[Path] = []
     for number, path in enumerate(paths):
         if path.is_dir() and formats.part_files(path):
-            run.know(path, load_checked(path))
+            run.use_digests_of(path, load_checked(path))
             files += formats.part_files(path)
             continue
         sources = formats.jsonl_files(path) if path.is_dir() else [path]
@@ -39,25 +39,25 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
             raise UserError(f"{path}: holds neither document shards (part-*.parquet) nor JSONL files")
         files += _ingest(run, f"{name}-{number}", sources)
     if not any(formats.count_rows(file) for file in files):
-        named = ", ".join(str(path) for path in paths)
-        raise UserError(f"{named}: holds no document; nothing to do (if a stage made it, its rejected/ says why)")
+        listing = ", ".join(str(path) for path in paths)
+        raise UserError(f"{listing}: holds no document; nothing to do (if a stage made it, its rejected/ says why)")
     return Documents(tuple(Part(f"part-{i:05d}", (file,)) for i, file in enumerate(files)))
 
 
 def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
-    """The shards of JSONL files in scratch; their broken lines are rejected rows of the first output."""
+    """Convert JSONL files to shards in scratch; their broken lines become rejected rows of the first output."""
     target = Output(run.scratch / folder, Path(folder))
     names = {f"file-{number:05d}": source for number, source in enumerate(sources)}
     parts = [
-        Part(f"{name}-{piece:05d}", (source,))
+        Part(f"{name}-{block:05d}", (source,))
         for name, source in names.items()
-        for piece in range(jsonl.count_pieces(source))
+        for block in range(jsonl.count_blocks(source))
     ]
-    run.trust(sources)
+    run.assume_unchanged(sources)
     counts = run.map(ingest_part, parts, len(sources) == 1, into=target)
     ingested = {name: Ingested(source, target) for name, source in names.items()}
-    for piece, lines in sorted(counts.totals.items(), key=lambda item: int(item[0].rpartition("-")[2])):
-        ingested[piece.rpartition("-")[0]].pieces.append((piece, lines))
+    for block, lines in sorted(counts.totals.items(), key=lambda item: int(item[0].rpartition("-")[2])):
+        ingested[block.rpartition("-")[0]].blocks.append((block, lines))
     first_output = next(iter(run.outputs.values()))
     unreadable: list[tuple[str, str]] = []
     for name, file in ingested.items():
@@ -79,28 +79,28 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
 
 
 def ingest_part(part: Part, folder: Path, alone: bool) -> Counts:
-    """One piece of a JSONL file, alone or one of a folder, as document shards."""
-    name, _, piece = part.name.rpartition("-")
-    return jsonl.ingest_jsonl(part.file, folder, name, int(piece), alone=alone)
+    """Convert one block of a JSONL file, which is alone or one of a folder, to document shards."""
+    name, _, block = part.name.rpartition("-")
+    return jsonl.ingest_jsonl(part.file, folder, name, int(block), alone=alone)
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """One JSONL file whose pieces are document shards and tables of broken lines in `target`."""
+    """A JSONL file whose blocks are document shards and tables of broken lines in `target`."""
 
     source: Path
     target: Output
-    pieces: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """Name and number of lines of each piece, in order."""
+    blocks: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Name and number of lines of each block, in order."""
 
     @property
     def shards(self) -> list[Path]:
-        """Those of the pieces that have a document."""
-        files = (f"{piece}.parquet" for piece, _ in self.pieces)
+        """The shards of the blocks that have a document."""
+        files = (f"{block}.parquet" for block, _ in self.blocks)
         return [self.target.folder / file for file in files if file in self.target.files]
 
     def rejected_rows(self, *, alone: bool) -> Iterator[formats.Row]:
-        """The broken lines, with their places in the file; UserError where a file that is alone has nothing else."""
+        """Yield the broken lines with their line numbers; raise UserError if a file that is alone has no others."""
         first = row = None
         lines = 0
         for row in self._broken_lines():
@@ -117,23 +117,23 @@ class Ingested:
 
     def _broken_lines(self) -> Iterator[formats.Row]:
         lines_before = 0
-        for piece, lines in self.pieces:
-            if f"{jsonl.BROKEN}/{piece}.parquet" in self.target.files:
-                for row in formats.read_rows(self.target.folder / jsonl.BROKEN / f"{piece}.parquet"):
+        for block, lines in self.blocks:
+            if f"{jsonl.BROKEN}/{block}.parquet" in self.target.files:
+                for row in formats.read_rows(self.target.folder / jsonl.BROKEN / f"{block}.parquet"):
                     number = None if row["line"] is None else lines_before + row["line"]
                     yield self._rejected_row(number, row["rule"], row["value"])
             lines_before += lines
 
     def _rejected_row(self, number: int | None, rule: str, value: str) -> formats.Row:
-        place = self.source.name if number is None else f"{self.source.name}:{number}"
-        return {"doc_id": None, "url": place, "rule": rule, "value": value}
+        location = self.source.name if number is None else f"{self.source.name}:{number}"
+        return {"doc_id": None, "url": location, "rule": rule, "value": value}
 
 
 @contextlib.contextmanager
 def _rejected_table(output: Output, name: str) -> Generator[formats.TableWriter, None, None]:
-    """A table of rejected rows of an output, which is declared when it is done; without rows there is none."""
+    """Open a table for rejected rows of an output, and register it when it is done; without rows there is no file."""
     path = output.folder / formats.REJECTED / f"{name}.parquet"
-    store.remove(path)  # it may have a second name already, in an output that is being published
+    store.remove(path)  # it may already be linked into an output that is being published
     with formats.TableWriter(path, formats.REJECTED_SCHEMA, optional=True) as table:
         yield table
     if table.rows:

@@ -1,8 +1,8 @@
-"""JSON lines: read strictly, converted to document shards piece by piece, and written from shards.
+"""JSON lines: read strictly, converted to document shards block by block, and written from shards.
 
-A file is cut by bytes: piece `n` has the lines that begin in bytes n x 8 MiB to (n + 1) x 8 MiB of the plain text.
-So each piece of a plain file is a task of its own, a compressed one gives the same shards, and no result depends on
-who worked on what. A line that is no document is noted with its number in the piece, and never costs the good ones.
+A file is split by bytes: block `n` has the lines that begin in bytes n x 8 MiB to (n + 1) x 8 MiB of the plain text.
+So each block of a plain file is a task, a compressed file gives the same shards, and no result depends on which
+worker did what. A broken line is recorded with its number in the block, and does not affect the good ones.
 """
 
 import codecs
@@ -17,34 +17,30 @@ import pyarrow as pa
 
 from pipelines import store
 from pipelines.documents import DOCUMENT_SCHEMA, UNREADABLE_FILE, Row, TableWriter, read_rows, reason_of
-from pipelines.errors import UserError
+from pipelines.errors import RejectedRowError, UserError
 from pipelines.identity import document_id
 from pipelines.manifest import Counts
 
 MAX_LINE_BYTES = 1 << 27
-"""Longest JSONL line, which memory holds several times over; the longest documents of real corpora have some 10 MB."""
-PIECE_BYTES = 8 << 20
-"""Plain bytes of JSONL that become one shard: part of the result, so a constant and not an option."""
+"""Longest JSONL line; memory holds it several times. The longest documents of real corpora have about 10 MB."""
+BLOCK_BYTES = 8 << 20
+"""Uncompressed bytes of JSONL that become one shard: they shape the result, so this is a constant, not an option."""
 BUNDLE_BYTES = 4 << 20
-"""Plain bytes of JSONL that are written, and compressed, at once: a constant for the same reason."""
+"""Uncompressed bytes of JSONL that are compressed and written at once: a constant for the same reason."""
 BROKEN = "broken"
 BROKEN_SCHEMA = pa.schema([("line", pa.int64()), ("rule", pa.string()), ("value", pa.string())])
-"""Lines that are no document, by number in their piece from 1 on; null is the file as a whole."""
+"""Broken lines, by number in their block, from 1; null stands for the whole file."""
 
 
-class BrokenLineError(ValueError):
-    """A JSONL line that is no document; `rule` is its counted reason."""
-
-    def __init__(self, rule: str, message: str) -> None:
-        super().__init__(message)
-        self.rule = rule
+class BrokenLineError(RejectedRowError):
+    """A JSONL line that is not a document."""
 
 
 def parse_document(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> Row:
-    """One JSONL line as a document row. Only the text is required; raises BrokenLineError.
+    """Return a JSONL line as a document row. Only the text is required; raises BrokenLineError.
 
-    orjson takes what `json` takes but for NaN, Infinity, integers and floats too large for a double, and halves of
-    surrogate pairs (and it goes some levels deeper): whatever it refuses, `json` judges.
+    orjson accepts what `json` accepts, except NaN, Infinity, integers and floats too large for a double, and halves of
+    surrogate pairs (and it allows deeper nesting). `json` decides on the lines that orjson refuses.
     """
     if len(line) > MAX_LINE_BYTES:
         raise BrokenLineError("too_large", f"longer than {MAX_LINE_BYTES} bytes")
@@ -59,7 +55,7 @@ def parse_document(line: bytes, source: str, text_key: str = "text", url_key: st
 
 
 def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
-    """The same by `json`, which says what is wrong and where."""
+    """Do the same with `json`, which says what is wrong and where."""
     try:
         record = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -87,9 +83,9 @@ def _is_blank(line: bytes) -> bool:
 
 
 def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iterator[tuple[int, Row | BrokenLineError]]:
-    """The lines of a JSONL file that are not blank, by number: a document row, or why it is none.
+    """Yield the number of each line that is not blank, and its document row or its error.
 
-    Raises UserError at the end when there are lines and none of them is a document.
+    Raises UserError at the end if there are lines and none of them is a document.
     """
     lines = documents = 0
     first_problem = ""
@@ -110,35 +106,35 @@ def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iter
 
 
 def no_documents(path: Path, lines: int, first_problem: str) -> UserError:
-    """The error for a file of nothing but broken lines."""
+    """Return the error for a file that has only broken lines."""
     return UserError(f"{path}: none of its {lines} lines is a document; {first_problem}")
 
 
-def count_pieces(path: Path) -> int:
-    """How many tasks a JSONL file is: one for each of its pieces; a compressed one can be read from its start only."""
+def count_blocks(path: Path) -> int:
+    """Return the number of tasks for a JSONL file: one per block, or one for a compressed file, read from its start."""
     if store.is_compressed(path):
         return 1
-    return max(1, -(-path.stat().st_size // PIECE_BYTES))
+    return max(1, -(-path.stat().st_size // BLOCK_BYTES))
 
 
-def ingest_jsonl(path: Path, folder: Path, name: str, piece: int, *, alone: bool) -> Counts:
-    """Convert one piece, of a compressed file all of them, to shards `<name>-<piece>.parquet` in `folder`.
+def ingest_jsonl(path: Path, folder: Path, name: str, block: int, *, alone: bool) -> Counts:
+    """Convert one block, or all of a compressed file, to shards `<name>-<block>.parquet` in `folder`.
 
-    Broken lines go to `broken/<name>-<piece>.parquet`; totals count the lines of each piece, blank ones too.
-    Damaged compressed data is a UserError, or for a file that is not alone one more broken row after the good ones.
+    Broken lines go to `broken/<name>-<block>.parquet`; totals count the lines of each block, including blank ones.
+    Damaged compressed data raise UserError, or add a broken row after the good ones if the file is not `alone`.
     """
     counts = Counts()
-    for number, lines in itertools.groupby(_lines_of(path, piece, alone), lambda line: line[0] // PIECE_BYTES):
-        _ingest_piece((line for _, line in lines), path.name, folder, f"{name}-{number:05d}", counts)
+    for number, lines in itertools.groupby(_lines_of(path, block, alone), lambda line: line[0] // BLOCK_BYTES):
+        _ingest_block((line for _, line in lines), path.name, folder, f"{name}-{number:05d}", counts)
     return counts
 
 
-def _lines_of(path: Path, piece: int, alone: bool) -> Iterator[tuple[int, bytes | BrokenLineError]]:
-    """Where each line begins, and the line; of a file that is not alone, what is wrong with all of it comes last."""
-    start, stop = (0, None) if store.is_compressed(path) else (piece * PIECE_BYTES, (piece + 1) * PIECE_BYTES)
+def _lines_of(path: Path, block: int, alone: bool) -> Iterator[tuple[int, bytes | BrokenLineError]]:
+    """Yield the offset of each line and the line; if the file is not `alone`, its damage comes last, as an error."""
+    start, stop = (0, None) if store.is_compressed(path) else (block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES)
     offset = start
     try:
-        for offset, line in store.placed_lines(path, MAX_LINE_BYTES, start, stop):
+        for offset, line in store.lines_with_offsets(path, MAX_LINE_BYTES, start, stop):
             yield offset, line
     except UserError as error:
         if alone:
@@ -146,7 +142,7 @@ def _lines_of(path: Path, piece: int, alone: bool) -> Iterator[tuple[int, bytes 
         yield offset, BrokenLineError(UNREADABLE_FILE, reason_of(error, path))
 
 
-def _ingest_piece(
+def _ingest_block(
     lines: Iterable[bytes | BrokenLineError], source: str, folder: Path, name: str, counts: Counts
 ) -> None:
     number = 0
@@ -161,8 +157,8 @@ def _ingest_piece(
                 if not _is_blank(line):
                     documents.write(parse_document(line, source))
             except BrokenLineError as problem:
-                place = None if problem.rule == UNREADABLE_FILE else number
-                broken.write({"line": place, "rule": problem.rule, "value": str(problem)})
+                line_number = None if problem.rule == UNREADABLE_FILE else number
+                broken.write({"line": line_number, "rule": problem.rule, "value": str(problem)})
                 counts.reject(problem.rule)
     counts.rows_in += documents.rows + broken.rows
     counts.rows_out += documents.rows
@@ -170,14 +166,14 @@ def _ingest_piece(
 
 
 def write_lines(part: Path, chunk: Path) -> None:
-    """The rows of a Parquet file as JSON lines, bytes as hex; compressed by the suffix of `chunk`, in whole members."""
+    """Write the rows of a Parquet file as JSON lines, bytes as hex; the suffix of `chunk` says how to compress."""
     with chunk.open("wb") as file:
         for lines in _bundles(map(_to_line, read_rows(part))):
             file.write(store.pack(lines, chunk.suffix))
 
 
 def _bundles(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines end to end, some megabytes at a time: what memory holds, and what becomes one compressed member."""
+    """Join lines into bundles of a few megabytes: memory holds one, and each becomes one compressed member."""
     bundle: list[bytes] = []
     size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""What is in an output: `manifest.json`, a function of the content alone.
+"""The manifest of an output: `manifest.json`, a function of the content alone.
 
 `{"files": {name: {rows, bytes, sha256}}, "counts": {in, out, rejected: {rule: n}, totals: {...}}}`.
 A folder holds its own manifest; a single file has `<file>.manifest.json` beside it.
@@ -21,7 +21,7 @@ WORK = ".work"
 
 @dataclass(slots=True)
 class Counts:
-    """Rows in, rows out, rows rejected per rule, and whatever else a stage adds up."""
+    """Rows in, rows out, rows rejected per rule, and other sums of a stage."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -29,7 +29,7 @@ class Counts:
     totals: dict[str, int] = field(default_factory=dict[str, int])
 
     def reject(self, rule: str, number: int = 1) -> None:
-        """Count `number` rows that `rule` kept out."""
+        """Count `number` rows that `rule` rejected."""
         self.rejected[rule] = self.rejected.get(rule, 0) + number
 
     def total(self, name: str, number: int) -> None:
@@ -37,7 +37,7 @@ class Counts:
         self.totals[name] = self.totals.get(name, 0) + number
 
     def add(self, other: "Counts") -> None:
-        """Add another shard's counts."""
+        """Add the counts of another shard."""
         self.rows_in += other.rows_in
         self.rows_out += other.rows_out
         for rule, number in other.rejected.items():
@@ -46,7 +46,7 @@ class Counts:
             self.total(name, number)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in manifests, receipts and stats."""
+        """Return the counts as manifests, receipts and stats hold them."""
         return {
             "in": self.rows_in,
             "out": self.rows_out,
@@ -56,20 +56,20 @@ class Counts:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Counts":
-        """The reverse of `to_json`."""
+        """Return the counts that `to_json` wrote."""
         return cls(value["in"], value["out"], dict(value["rejected"]), dict(value["totals"]))
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file of an output; `rows` is None where a format has no rows."""
+    """One file of an output; `rows` is None if its format has no rows."""
 
     rows: int | None
     bytes: int
     sha256: str
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in manifests and receipts."""
+        """Return the entry as manifests and receipts hold it."""
         return {"rows": self.rows, "bytes": self.bytes, "sha256": self.sha256}
 
 
@@ -82,7 +82,7 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows of the output itself: rejected rows and other side tables do not count."""
+        """Rows of the output itself, without rejected rows and other side tables."""
         return sum(e.rows or 0 for name, e in self.files.items() if "/" not in name)
 
     @property
@@ -97,7 +97,7 @@ class Manifest:
 
     @classmethod
     def load(cls, path: Path) -> "Manifest":
-        """Read a manifest; UserError when it is not one."""
+        """Read a manifest; raise UserError if the file is not one."""
         value = store.read_json(path)
         try:
             files = {name: FileEntry(**entry) for name, entry in value["files"].items()}
@@ -107,28 +107,28 @@ class Manifest:
 
 
 def manifest_path(output: Path) -> Path:
-    """Where the manifest of `output` lies, be it a folder or a single file."""
+    """Return the path of the manifest of `output`, a folder or a single file."""
     if output.is_dir() or not output.suffix:
         return output / MANIFEST
     return output.with_name(f"{output.name}.{MANIFEST}")
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder has a manifest of ours; mirrors of web sites have a `manifest.json` of other makers."""
+    """Return whether a folder has a stage's manifest; a mirrored web site may have another kind of `manifest.json`."""
     path = folder / MANIFEST
     if not path.exists():
         return False
     try:
         value = json.loads(path.read_bytes())
     except ValueError:
-        return True  # whoever loads it says what is wrong with it
+        return True  # loading it reports what is wrong
     return not isinstance(value, dict) or "counts" in value
 
 
 def load_checked(folder: Path) -> Manifest:
-    """The manifest of `folder`, after checking that every file is there with its size, and no other shard.
+    """Return the manifest of `folder` after checking that every file is there with its size, and no other shard.
 
-    Raises UserError for a folder without manifest, with missing or cut files, or with a shard that is not its own.
+    Raises UserError for a folder without a manifest, with missing or truncated files, or with an unlisted shard.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -138,9 +138,9 @@ def load_checked(folder: Path) -> Manifest:
         file = folder / name
         size = file.stat().st_size if file.exists() else None
         if size != entry.bytes:
-            found = "missing" if size is None else f"{size} bytes"
+            actual = "missing" if size is None else f"{size} bytes"
             raise UserError(
-                f"{file}: {found}, its manifest says {entry.bytes} bytes; the folder is damaged, make it again"
+                f"{file}: {actual}, its manifest says {entry.bytes} bytes; the folder is damaged, make it again"
             )
     for file in sorted(folder.glob("part-*")):
         if file.name not in manifest.files:
@@ -149,7 +149,7 @@ def load_checked(folder: Path) -> Manifest:
 
 
 def content_hash(path: Path) -> str:
-    """Identity of an input: its manifest's sha256; without one, that of its bytes or of its children."""
+    """Return the identity of an input: the sha256 of its manifest or, without one, of its bytes or its children."""
     if path.is_file():
         return store.sha256(path)
     if not path.is_dir():
@@ -159,7 +159,7 @@ def content_hash(path: Path) -> str:
         return store.sha256(path / MANIFEST)
     digest = hashlib.sha256()
     for child in sorted(path.iterdir()):
-        # Scratch of a stage that works inside is not content.
+        # The scratch of a stage that works in this folder is not content.
         if child.name != WORK:
             digest.update(f"{child.name}\0{content_hash(child)}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

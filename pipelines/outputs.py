@@ -1,4 +1,4 @@
-"""Publishes what a stage made: whole outputs swapped in, manifests, stats and provenance."""
+"""Publishes the outputs of a stage: swaps whole outputs in, and writes manifests, stats and provenance."""
 
 import logging
 import platform
@@ -17,14 +17,14 @@ from pipelines.run import StageRun
 logger = logging.getLogger(__name__)
 
 FEW_RULES = 5
-"""Rules that the last line of a run names, those that rejected most."""
+"""Number of rules that the last line of a run names: those that rejected most."""
 
 
 def stage_output(output: Output, staged: Path, engine: Engine) -> None:
-    """Put the whole output, manifest included, into the folder `staged` and bring it to disk.
+    """Put the whole output, with its manifest, into the folder `staged` and sync it to disk.
 
-    Shards are hard links: the scratch keeps its own until the very end, so a crash costs nothing. JSON lines are
-    written by the workers of `engine`.
+    Shards are hard links: scratch keeps its files until the very end, so a crash costs nothing. The workers of `engine`
+    write JSON lines.
     """
     store.remove(staged)
     staged.mkdir(parents=True)
@@ -40,7 +40,7 @@ def stage_output(output: Output, staged: Path, engine: Engine) -> None:
 
 
 def _stage_jsonl(output: Output, manifest: Manifest, staged: Path, engine: Engine) -> None:
-    """The output as one JSONL file; rejected rows, if any, as a second one beside it."""
+    """Write the output as one JSONL file, and rejected rows, if any, as a second one beside it."""
     chunks = staged.with_name(f"{staged.name}-chunks")
     store.remove(chunks)
     chunks.mkdir()
@@ -66,17 +66,20 @@ def _write_chunk(task: tuple[Path, Path]) -> Path:
 
 
 def rejected_name(output: Path) -> str:
-    """`clean.jsonl.gz` -> `clean.rejected.jsonl.gz`."""
+    """Return the name of the file of rejected rows: `clean.jsonl.gz` -> `clean.rejected.jsonl.gz`."""
     return re.sub(r"(\.(?:jsonl|json|ndjson)(?:\.\w+)?)$", r".rejected\1", output.name)
 
 
 def rejected_path(output: Path) -> Path:
-    """Where the rejected rows of an output are: its folder `rejected`, or the file beside it."""
+    """Return the path of an output's rejected rows: its folder `rejected`, or the file beside it."""
     return output.with_name(rejected_name(output)) if formats.is_jsonl(output) else output / formats.REJECTED
 
 
 def publish(output: Output, staged: Path, previous: Path) -> None:
-    """Swap the staged output in; a JSONL file's manifest goes first and comes last, so it is never of other files."""
+    """Swap the staged output in.
+
+    A JSONL file's manifest is removed first and renamed last, so that it never describes other files.
+    """
     if not formats.is_jsonl(output.final):
         store.publish(staged, output.final, previous)
         return
@@ -91,13 +94,13 @@ def publish(output: Output, staged: Path, previous: Path) -> None:
 
 
 def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: float) -> None:
-    """Stats (deterministic) and provenance (everything else) of a finished run, and the last line."""
+    """Write stats (deterministic) and provenance (everything else) of a finished run, and log its last line."""
     counts = next(iter(run.outputs.values())).counts
     manifests = {name: Manifest(output.files, output.counts) for name, output in run.outputs.items()}
     stats: dict[str, Any] = {**counts.to_json(), **run.stats}
     stats["outputs"] = {
-        name: {"rows": made.rows, "bytes": _published_bytes(run.outputs[name], made)}
-        for name, made in manifests.items()
+        name: {"rows": manifest.rows, "bytes": _published_bytes(run.outputs[name], manifest)}
+        for name, manifest in manifests.items()
     }
     if call.options.stats:
         store.write_json(call.options.stats, stats)
@@ -123,19 +126,19 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
 
 
 def _most_frequent(rejected: Mapping[str, int]) -> str:
-    """`too_short 9, language 3 and 2 more rules`."""
+    """Return the rules that rejected most, such as `too_short 9, language 3 and 2 more rules`."""
     rules = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
     first = ", ".join(f"{rule} {number:,}" for rule, number in rules[:FEW_RULES])
     return first + (f" and {len(rules) - FEW_RULES} more" if len(rules) > FEW_RULES else "")
 
 
 def _published_bytes(output: Output, manifest: Manifest) -> int:
-    """Bytes of all files of an output, as they were published."""
+    """Return the bytes of all files of an output, as published."""
     return (Manifest.load(manifest_path(output.final)) if formats.is_jsonl(output.final) else manifest).bytes
 
 
 def provenance_path(stats: Path) -> Path:
-    """`stats/web/clean.json` -> `provenance/web/clean.json`; elsewhere `x.json` -> `x.provenance.json`."""
+    """Return `provenance/web/clean.json` for `stats/web/clean.json`; elsewhere `x.provenance.json` for `x.json`."""
     parts = stats.parts
     if "stats" in parts:
         index = parts.index("stats")

@@ -1,4 +1,4 @@
-"""Presets of a stage: the choices of its Hydra group, `configs/<stage>/<name>.yaml`, also for stand-alone commands.
+"""Presets of a stage: the choices of its Hydra group, `configs/<stage>/<name>.yaml`, also for single commands.
 
 A file lists only what differs from the defaults of the section's dataclass. `python -m pipelines use sample
 clean=gopher` composes it into params.yaml; `python -m dataprep.clean --preset gopher` starts from the same file.
@@ -19,20 +19,20 @@ _OF_SEVERAL_SECTIONS = "# @package _global_"
 
 
 def names(stage: str) -> list[str]:
-    """The presets that come with a stage, none for most: group `tokenizer` sets more than its stage, so it is none."""
+    """Return the presets of a stage. A choice that sets several sections, as in group `tokenizer`, is not a preset."""
     files = (FOLDER / stage).glob("*.yaml")
     return sorted(file.stem for file in files if not file.read_text("utf-8").startswith(_OF_SEVERAL_SECTIONS))
 
 
 def load(cls: type[C], stage: str, preset: str) -> C:
-    """A preset by name, or by the path of a YAML file, as the stage's section.
+    """Load the stage's section from a preset, by name or by the path of a YAML file.
 
-    Raises ConfigError for an unknown name or key, or a wrong value, naming the file and the nearest name.
+    Raises ConfigError for an unknown name or key, or a wrong value; it names the file and the closest match.
     """
     is_file = preset.endswith((".yaml", ".yml")) or "/" in preset
     if not is_file and preset not in names(stage):
         raise ConfigError(
-            f"--preset {preset}: {stage} has no such preset, and it is no .yaml file."
+            f"--preset {preset}: {stage} has no such preset, and it is not a .yaml file."
             f"{did_you_mean(preset, names(stage))}"
         )
     file = Path(preset) if is_file else FOLDER / stage / f"{preset}.yaml"
@@ -40,22 +40,22 @@ def load(cls: type[C], stage: str, preset: str) -> C:
         raise ConfigError(f"--preset {preset}: no such file; presets by name: {', '.join(names(stage))}")
     mapping = _mapping(file)
     if list(mapping) == [stage]:
-        raise ConfigError(f"{file}: {stage}: a preset is the keys of this section; take out the line `{stage}:`")
+        raise ConfigError(f"{file}: {stage}: a preset holds the keys of this section; remove the line `{stage}:`")
     return configs.check(cls, _merged(configs.to_plain(cls()), mapping), stage, str(file))
 
 
 def _mapping(file: Path) -> dict[str, Any]:
-    """The keys of a preset; a file of nothing but comments has none."""
+    """Return the keys of a preset; a file that has only comments has none."""
     text = file.read_text("utf-8", errors="replace")
     if all(not line.strip() or line.startswith("#") for line in text.splitlines()):
         return {}
     return configs.read_yaml(file)
 
 
-def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` over `defaults`, family by family."""
+def _merged(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `defaults` with `overrides` applied; nested families are merged key by key."""
     result = dict(defaults)
-    for key, value in given.items():
+    for key, value in overrides.items():
         before = result.get(key)
         nested = isinstance(before, dict) and isinstance(value, dict)
         result[key] = _merged(typing.cast(dict[str, Any], before), value) if nested else value

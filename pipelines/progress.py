@@ -1,4 +1,4 @@
-"""How work is going: a bar on a terminal; elsewhere a line in the log every half minute and at the end of long work."""
+"""Progress of work: a bar on a terminal; elsewhere a log line every 30 seconds and at the end of long work."""
 
 import logging
 import sys
@@ -17,22 +17,22 @@ I = TypeVar("I", contravariant=True)  # noqa: E741 - the item
 logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 30.0
-"""Between two lines in the log; work that takes no longer writes none."""
+"""Time between two lines in the log; shorter work writes none."""
 REFRESH_SECONDS = 0.1
-"""Between two changes of the bar; to redraw it for each item would cost more than many items do."""
+"""Time between two updates of the bar; redrawing it for each item would cost more than many items do."""
 NARROWEST_BAR, WIDEST_BAR = 8, 40
-"""Columns of the terminal."""
+"""Widths in terminal columns."""
 
 
 class Detail(Protocol[I]):
-    """What else there is to say: it is told of every item, and asked for its text now and then."""
+    """Summarizes the items beyond their number: it receives every item, and is asked for its text now and then."""
 
     def add(self, item: I, /) -> None:
-        """Take note of an item that is done."""
+        """Take note of a finished item."""
         ...
 
     def text(self, seconds: float, /) -> str:
-        """What was noted in so many seconds, such as `3.6 MB/s, 100 pages, http_status 20`."""
+        """Return the summary after this many seconds, such as `3.6 MB/s, 100 pages, http_status 20`."""
         ...
 
 
@@ -45,7 +45,7 @@ def track(
     done: int = 0,
     detail: Detail[T] | None = None,
 ) -> Iterator[T]:
-    """Yield `items`; show `what`, how many of `total` there are, the rate, the time left, and `detail`."""
+    """Yield `items`; show `what`, how many of `total` are done, the rate, the time left, and `detail`."""
     started = shown = time.monotonic()
     number = 0
     with _bar(what, total, unit, done) if sys.stderr.isatty() else _log(what, total, unit, done) as (show, interval):
@@ -88,7 +88,7 @@ def _bar(what: str, total: int, unit: str, done: int) -> Generator[tuple[Any, fl
 
 
 def _line_column(unit: str, console: "Console") -> "ProgressColumn":
-    """One column that is all of the line: rich would cut every column alike, the count among them."""
+    """Return one column that is the whole line: rich would truncate every column, even the count."""
     from rich.progress import BarColumn, ProgressColumn, Task, TimeRemainingColumn
     from rich.table import Table
     from rich.text import Text
@@ -109,24 +109,24 @@ def _line_column(unit: str, console: "Console") -> "ProgressColumn":
 
 
 def fit_line(what: str, parts: Sequence[str], width: int) -> tuple[int, str]:
-    """(columns for the bar, what stands behind it) of a line of `width` columns.
+    """Return (columns for the bar, the text after it) for a line of `width` columns.
 
-    The bar gives way first, then the end of the detail, the last of `parts`, then those before it; the count, which
-    is the first, never does.
+    The bar gives way first, then the end of the detail (the last of `parts`), then the parts before it. The count,
+    the first of `parts`, always stays.
     """
     count, *others, detail = parts
     head, *tail = detail.split(", ")
     shown = count
-    for piece in [f" {part}" for part in (*others, head) if part] + [f", {part}" for part in tail]:
-        if len(what) + 1 + len(shown + piece) > width:
+    for suffix in [f" {part}" for part in (*others, head) if part] + [f", {part}" for part in tail]:
+        if len(what) + 1 + len(shown + suffix) > width:
             return 0, shown
-        shown += piece
+        shown += suffix
     room = width - len(what) - len(shown) - 2
     return (min(room, WIDEST_BAR) if room >= NARROWEST_BAR else 0), shown
 
 
 def _time(seconds: float) -> str:
-    """`1 h 05 min`, `5 min` or `12 s`."""
+    """Format a time as `1 h 05 min`, `5 min` or `12 s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

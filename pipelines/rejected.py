@@ -1,4 +1,4 @@
-"""Examples of what a stage rejected, per rule: `--sample-rejected 5`, while it runs or of an output that is there."""
+"""Examples of rejected rows for each rule: `--sample-rejected 5`, after a run or of an existing output."""
 
 import hashlib
 import heapq
@@ -18,14 +18,14 @@ LINE_CHARACTERS = 160
 NAME_CHARACTERS = 60
 VALUE_CHARACTERS = 48
 TEXT_CHARACTERS = 4 * LINE_CHARACTERS
-"""Characters of a text that are looked at: runs of unprintable ones become short."""
+"""Characters of a text that are read: more than a line, because runs of unprintable ones are shortened."""
 MANY = 4
 _FRACTION = re.compile(r"(?<![\w.])\d+\.\d{3,}(?![\w.])")
 _UNPRINTABLE_RUN = re.compile(r"(.)\1*", re.DOTALL)
 
 
 def show_rejected(output: Path, number: int) -> None:
-    """Print `number` examples per rule on standard output; the same ones for equal outputs."""
+    """Print `number` examples per rule on standard output; equal outputs give the same examples."""
     examples = sample(rejected_rows(output), number)
     if not examples:
         print(f"{output}: nothing was rejected")
@@ -36,27 +36,27 @@ def show_rejected(output: Path, number: int) -> None:
 
 
 def rejected_rows(output: Path) -> Iterator[Row]:
-    """The rejected rows of a published output, a folder or a JSONL file; UserError when it is none of ours."""
+    """Yield the rejected rows of a published folder or JSONL file; raise UserError if no stage published it."""
     if not is_jsonl(output):
         load_checked(output)
         for file in sorted(rejected_path(output).glob("*.parquet")):
             yield from read_rows(file)
         return
     if not manifest_path(output).exists():
-        raise UserError(f"{output}: has no {manifest_path(output).name}, so it is no output of a stage")
+        raise UserError(f"{output}: has no {manifest_path(output).name}, so it is not the output of a stage")
     rejected = rejected_path(output)
     for line in store.read_lines(rejected) if rejected.exists() else ():
         yield json.loads(line)
 
 
 def sample(rows: Iterator[Row], number: int) -> dict[str, tuple[int, list[Row]]]:
-    """Rule -> (how many rows it rejected, the `number` of them with the smallest hashes)."""
+    """Return for each rule how many rows it rejected, and the `number` of them with the smallest hashes."""
     kept: dict[str, list[tuple[int, int, Row]]] = {}
     totals: dict[str, int] = {}
     for position, row in enumerate(rows):
         heap = kept.setdefault(row["rule"], [])
         totals[row["rule"]] = totals.get(row["rule"], 0) + 1
-        # A heap gives up its smallest first, so hashes and positions are negative: those that stay are the smallest.
+        # A heap drops its smallest entry first; with hashes and positions negated, the smallest ones stay.
         entry = (-_hash(row), -position, row)
         if len(heap) < number:
             heapq.heappush(heap, entry)
@@ -72,7 +72,10 @@ def _hash(row: Row) -> int:
 
 
 def one_line(row: Row) -> str:
-    """`url: value, at least 128: text`: URL (or document id), value, threshold and the text's start, as there are."""
+    """Format a row as `url: value, at least 128: text`.
+
+    These are the URL (or document id), the value, and the threshold and the start of the text if there are any.
+    """
     doc_id = row.get("doc_id")
     name = row["url"] or (doc_id.hex() if isinstance(doc_id, bytes) else doc_id) or "?"
     threshold = row.get("threshold")
@@ -87,12 +90,12 @@ def one_line(row: Row) -> str:
 
 
 def _rounded(value: str) -> str:
-    """Long fractions with four significant digits, or whole: `0.0312498` is `0.03125`, `76543.21` is `76543`."""
-    return _FRACTION.sub(lambda found: f"{(number := float(found[0])):{'.4g' if number < 1000 else '.0f'}}", value)
+    """Round long fractions to four digits, or to an integer: `0.0312498` is `0.03125`, `76543.21` is `76543`."""
+    return _FRACTION.sub(lambda match: f"{(number := float(match[0])):{'.4g' if number < 1000 else '.0f'}}", value)
 
 
 def _cut(text: str, length: int, *, middle: bool = False) -> str:
-    """`text`, or so many characters of it with a mark where some are left out."""
+    """Return `text`, or `length` characters of it with an ellipsis for the rest."""
     if len(text) <= length:
         return text
     end = length // 2 if middle else 0
@@ -100,12 +103,12 @@ def _cut(text: str, length: int, *, middle: bool = False) -> str:
 
 
 def visible(text: str) -> str:
-    """`text` on one line that no terminal obeys: unprintable ones as escapes, many alike as one with their number."""
-    return _UNPRINTABLE_RUN.sub(lambda found: _escaped(found[0]), text)
+    """Return `text` on one line that cannot control a terminal: unprintable runs as an escape with their length."""
+    return _UNPRINTABLE_RUN.sub(lambda match: _escaped(match[0]), text)
 
 
 def _escaped(run: str) -> str:
-    """A run of one character."""
+    """Return a run of one character, escaped if it is unprintable."""
     if run[0].isprintable():
         return run
     escape = ascii(run[0])[1:-1]

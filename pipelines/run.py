@@ -1,9 +1,9 @@
 """What a stage works with: shards to map over, receipts, scratch, stats.
 
-Each shard is written to a temporary folder, renamed, and then a receipt is written; a shard whose receipt
-matches is not done again, so a kill costs at most the shards at hand. What will be published is brought to disk
-before its receipt; what is only for the stage itself is not, which saves half the time of a short stage: it is
-compared with its digest before it is taken up again, so that no power failure can go unnoticed either.
+Each shard is written to a temporary folder and renamed, and then its receipt is written. A shard whose receipt
+matches is not processed again, so a kill costs at most the shards in progress. Files that will be published are
+synced to disk before their receipt. Files that only the stage itself reads are not, which saves half the time of a
+short stage; they are compared with their digests before they are reused, so that a power failure is noticed.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ ShardFunction = Callable[..., Counts]
 
 
 class StageRun:
-    """What the runner offers a stage function: shards to map over, scratch, stats."""
+    """The services of the runner for a stage function: mapping over shards, scratch, stats."""
 
     def __init__(self, name: str, module: str, call: Invocation, scratch: Path, fingerprint: str) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class StageRun:
         self.provenance: dict[str, Any] = {}
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""
         self.rejections_shown = False
-        """Whether the stage has told the user what was rejected, so that the last line need not."""
+        """Whether the stage has already shown what was rejected, so that the last line need not."""
         self.outputs = {name: Output(scratch / "outputs" / name, final) for name, final in call.outputs.items()}
         self._digests: dict[Path, str] = {}
 
@@ -87,11 +87,11 @@ class StageRun:
     def step(
         self, function: ShardFunction, name: str, files: Sequence[Path], *arguments: Any, into: Output | str
     ) -> Counts:
-        """A whole step as one shard: resumed or done again as a whole."""
+        """Run a whole step as one shard: it is resumed or repeated as a whole."""
         return self.map(function, [Part(name, tuple(files))], *arguments, into=into)
 
-    def adopt(self, output: Output, counts: Counts) -> None:
-        """Declare every file that now lies in `output.folder`, for stages that write there themselves."""
+    def register_outputs(self, output: Output, counts: Counts) -> None:
+        """Register every file that is now in `output.folder`, for stages that write there themselves."""
         for file in store.list_files(output.folder):
             store.sync_file(file)
             name = file.relative_to(output.folder).as_posix()
@@ -100,21 +100,21 @@ class StageRun:
         output.counts.add(counts)
 
     def sha256(self, file: Path) -> str:
-        """Digest of an input or of a file made by an earlier step; hashed at most once."""
+        """Return the digest of an input or of a file from an earlier step; each is hashed at most once."""
         if file not in self._digests:
             self._digests[file] = store.sha256(file) if file.is_file() else content_hash(file)
         return self._digests[file]
 
-    def know(self, folder: Path, manifest: Manifest) -> None:
-        """Take the digests of an input's files from its manifest instead of hashing them."""
+    def use_digests_of(self, folder: Path, manifest: Manifest) -> None:
+        """Take the digests of the files in `folder` from its manifest instead of hashing them."""
         self._digests.update({folder / name: entry.sha256 for name, entry in manifest.files.items()})
 
-    def trust(self, files: Sequence[Path]) -> None:
-        """Do not hash files whose contents are in the fingerprint already: this scratch is of them and no others."""
+    def assume_unchanged(self, files: Sequence[Path]) -> None:
+        """Do not hash these files: the fingerprint covers their contents, so this scratch fits no other contents."""
         self._digests.update(dict.fromkeys(files, self.fingerprint))
 
     def _is_published(self, target: Output) -> bool:
-        """Whether its files are published as they are."""
+        """Return whether the files of `target` are published as they are."""
         return any(target is output for output in self.outputs.values()) and not documents.is_jsonl(target.final)
 
     def _receipt(self, target: Output, part: Part) -> Path:
@@ -123,7 +123,7 @@ class StageRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardTask:
-    """One part on its way to its receipt."""
+    """One part to process, and what its receipt must match."""
 
     part: Part
     inputs: dict[str, str]
@@ -131,10 +131,10 @@ class ShardTask:
     receipt: Path
     step: str
     scratch: bool
-    """The files are for the stage itself: no one but it will ever ask for their digests."""
+    """Whether only the stage itself reads the files, so that nothing else needs their digests."""
 
     def finished(self) -> dict[str, Any] | None:
-        """The receipt, if it is of this very work and its files are still there; else None."""
+        """Return the receipt if it matches this task and its files are still there, else None."""
         try:
             receipt = json.loads(self.receipt.read_bytes())
         except (FileNotFoundError, ValueError):
@@ -151,7 +151,7 @@ class ShardTask:
 
 
 def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTask) -> dict[str, Any]:
-    """Do one shard, in a worker: temporary folder, fsync if published, rename, receipt. Returns the receipt."""
+    """Process one shard in a worker: temporary folder, fsync if published, rename, receipt. Returns the receipt."""
     temporary = task.folder / f".{task.part.name}.{os.getpid()}.tmp"
     store.remove(temporary)
     temporary.mkdir(parents=True)
@@ -175,16 +175,16 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
 
 
 def count_rows(file: Path, part: Part) -> int | None:
-    """Rows of a file that a shard made; one that is an input passed on is named as the input when it is damaged."""
+    """Count the rows of a shard's file; if it is damaged and links to an input, the error names the input."""
     try:
         return documents.count_rows(file)
     except UserError as error:
-        same = (each for each in part.files if each.exists() and each.samefile(file))
-        raise UserError(str(error).replace(str(file), str(next(same, file)))) from None
+        linked = (source for source in part.files if source.exists() and source.samefile(file))
+        raise UserError(str(error).replace(str(file), str(next(linked, file)))) from None
 
 
 def parse_memory(text: str) -> int:
-    """`2GB`, `500MB`, `1GiB` or a share of RAM such as `50%`, in bytes."""
+    """Return the bytes of a size such as `2GB`, `500MB` or `1GiB`, or of a percentage of RAM such as `50%`."""
     units = {
         "": 1,
         "B": 1,
@@ -200,5 +200,5 @@ def parse_memory(text: str) -> int:
     if match and match[2] == "%":
         return int(float(match[1]) / 100 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     if not match or match[2].upper() not in units:
-        raise ConfigError(f"--memory-budget {text}: expected bytes such as 2GB, or a share of RAM such as 50%")
+        raise ConfigError(f"--memory-budget {text}: expected a size such as 2GB, or a percentage of RAM such as 50%")
     return int(float(match[1]) * units[match[2].upper()])

@@ -2,12 +2,13 @@
 
 A stage works in `<parent of its first output>/.work/<name>-<fingerprint>/`, under a lock. The
 fingerprint hashes the contents of its inputs, its parameters, its VERSION and the versions of the
-libraries that shape its output, so scratch is resumed only by the very same work. Only a complete
+libraries that shape its output, so only exactly the same work resumes scratch. Only a complete
 output is swapped in, so bad input never costs good output.
 """
 
 import contextlib
 import gc
+import inspect
 import logging
 import os
 import re
@@ -34,24 +35,28 @@ from pipelines.run import StageRun
 logger = logging.getLogger(__name__)
 
 PREEMPTED = 75
-"""Exit status after SIGTERM (EX_TEMPFAIL): run the same command again to go on."""
+"""Exit status after SIGTERM (EX_TEMPFAIL): the same command resumes the work."""
 INTERRUPTED = 130
+IDENTITY = "identity.json"
 STAGED = "staged.json"
-"""In scratch, once every output is whole: what exists from then on is this run's own."""
+"""In scratch once every output is complete: an output that exists from then on belongs to this run."""
 
 
 def stage_main(module_name: str) -> None:
-    """`if __name__ == "__main__"` of a stage module, by its real name so that workers find its classes."""
+    """Run the stage of a module as a command, under its real name so that workers find its classes."""
     # Workers would import the command's module a second time, as __mp_main__, and warn about it.
     main: Any = sys.modules["__main__"]
     main.__spec__ = main.__file__ = None
-    status = run_command(StageSpec.load(module_name), sys.argv[1:])
-    gc.freeze()  # what the libraries hold need not be searched for garbage before the end: 0.1 s
+    spec, arguments = StageSpec.load(module_name), sys.argv[1:]
+    status = spec.other_command(arguments) if spec.other_command else None
+    if status is None:
+        status = run_command(spec, arguments)
+    gc.freeze()  # spares a search of the libraries' objects for garbage at exit: 0.1 s
     sys.exit(status)
 
 
 def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
-    """The whole command of a stage; returns the exit status and prints one line per user error."""
+    """Run the whole command of a stage; return the exit status, and print one line per user error."""
     try:
         _handle_signals()
         call = parse(spec, arguments)
@@ -67,14 +72,14 @@ def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
             return PREEMPTED
         print("interrupted: finished shards are kept; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # whoever reads what is printed wanted no more of it: `--help | head`
+    except BrokenPipeError:  # the reader of standard output has gone: `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(
             f"error: {where}{error.strerror or error}; finished shards are kept and no output is "
-            "half written: mend the cause (free space, rights) and run the same command again",
+            "half written: fix the cause (disk space, permissions) and run the same command again",
             file=sys.stderr,
         )
         return 1
@@ -88,14 +93,14 @@ def _handle_signals() -> None:
 
 
 def _stop(signum: int, _frame: types.FrameType | None) -> None:
-    """Unwind the stage; a second signal breaks off what its function does to end in good order (training does)."""
+    """Unwind the stage; a second signal cuts short the orderly end that a stage may make, as training does."""
     raise KeyboardInterrupt(signum)
 
 
 def _ignore_signals() -> None:
-    """From here on the ending is short, and whoever presses Ctrl-C again does not interrupt it."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    """Ignore further signals during the short shutdown."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def run_stage(spec: StageSpec, call: Invocation) -> None:
@@ -105,9 +110,10 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
     work = first.parent / WORK
     if call.options.sample_rejected and first.exists() and not call.options.overwrite:
         show_rejected(first, call.options.sample_rejected)
-        logger.info("%s exists: these are its rejected rows, nothing was run (--overwrite makes it anew)", first)
+        logger.info("%s exists: these are its rejected rows, nothing was run (--overwrite runs it again)", first)
         return
-    _check_sections(spec, call)
+    if spec.check_config:
+        spec.check_config(**call.sections)
     _check_inputs(spec, call)
     for name in call.outputs.keys() - spec.tables:
         if is_jsonl(call.outputs[name]):
@@ -119,9 +125,10 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
     with _locked(work, first.name):
         scratch = work / f"{first.name}-{fingerprint(identity)}"
         _check_outputs(call, resuming=(scratch / STAGED).exists())
+        _name_other_scratch(work, first.name, scratch, identity)
         scratch.mkdir(exist_ok=True)
-        store.write_json(scratch / "identity.json", identity)
-        run = StageRun(spec.name, spec.function.__module__, call, scratch, fingerprint(identity))
+        store.write_json(scratch / IDENTITY, identity)
+        run = StageRun(spec.name, spec.command, call, scratch, fingerprint(identity))
         for name, output in run.outputs.items():
             for leftover in scratch_folders(work, first.name):
                 store.restore(output.final, leftover / f"previous-{name}")
@@ -131,7 +138,7 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
                 result = _work(spec, call, run)
         except UserError:
             if not (scratch / "receipts").exists():
-                store.remove(scratch)  # nothing was begun that could be gone on with
+                store.remove(scratch)  # nothing was begun that could be resumed
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
         _publish_all(run)
@@ -142,9 +149,9 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
 
 
 def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
-    """Call the stage's function and stage its outputs; on Ctrl-C and SIGTERM nothing that has begun is waited for."""
+    """Call the stage's function and stage its outputs; on Ctrl-C and SIGTERM do not wait for running shards."""
     try:
-        result = spec.function(*_arguments(spec, call, run))
+        result = spec.function(**_arguments(spec, call, run))
         for name, output in run.outputs.items():
             stage_output(output, run.scratch / f"staged-{name}", run.engine)
         return result
@@ -155,21 +162,40 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
 
 
 def _publish_all(run: StageRun) -> None:
-    """Note that all staged outputs are whole, then swap them in one by one."""
+    """Record that all staged outputs are complete, then swap them in one by one."""
     store.write_json(run.scratch / STAGED, sorted(run.outputs))
     for name, output in run.outputs.items():
         publish(output, run.scratch / f"staged-{name}", run.scratch / f"previous-{name}")
 
 
 def scratch_folders(work: Path, name: str) -> list[Path]:
-    """All scratch folders of the output called `name`, whatever their fingerprints."""
+    """Return all scratch folders of the output called `name`, whatever their fingerprints."""
     pattern = re.compile(re.escape(name) + "-[0-9a-f]{16}")
     return sorted(path for path in work.iterdir() if pattern.fullmatch(path.name)) if work.is_dir() else []
 
 
+def _name_other_scratch(work: Path, name: str, scratch: Path, identity: Mapping[str, Any]) -> None:
+    """Warn of scratch that an unfinished run of the same output left and that this run cannot go on with."""
+    for other in scratch_folders(work, name):
+        if other == scratch:
+            continue
+        try:
+            before = store.read_json(other / IDENTITY)
+            differs = [key for key, value in identity.items() if before.get(key) != value]
+        except (UserError, AttributeError):
+            differs = []
+        why = f"with different {', '.join(differs)}" if differs else "that cannot be read"
+        logger.warning(
+            "%s: left by an unfinished run %s; not used here. To remove it: python -m pipelines gc --delete %s",
+            other,
+            why,
+            work.parent,
+        )
+
+
 @contextlib.contextmanager
 def _locked(work: Path, name: str) -> Generator[None, None, None]:
-    """Hold the lock of an output for as long as its stage works; UserError when someone else does."""
+    """Hold the lock of an output while its stage works; raise UserError if another process holds it."""
     import filelock
 
     work.mkdir(parents=True, exist_ok=True)
@@ -184,18 +210,12 @@ def _locked(work: Path, name: str) -> Generator[None, None, None]:
         yield
 
 
-def _check_sections(spec: StageSpec, call: Invocation) -> None:
-    """Let a stage refuse its settings before any input is opened: its module's `check_config`, if it has one."""
-    if check_config := getattr(sys.modules[spec.function.__module__], "check_config", None):
-        check_config(**call.sections)
-
-
 def _check_inputs(spec: StageSpec, call: Invocation) -> None:
     if call.options.sample_rejected and not all(
         call.inputs[name] for name, (_, needed) in spec.inputs.items() if needed
     ):
         output = next(iter(call.outputs.values()))
-        raise ConfigError(f"{output}: no such output to show rejected rows of; to make it, give the input before it")
+        raise ConfigError(f"{output}: no such output, so no rejected rows to show; to create it, name the input first")
     for parameter, section in call.sections.items():
         check_sources(section, spec.sections[parameter][0])
     for path in [path for paths in call.inputs.values() for path in paths]:
@@ -207,17 +227,17 @@ def _check_inputs(spec: StageSpec, call: Invocation) -> None:
 
 
 def _check_outputs(call: Invocation, *, resuming: bool) -> None:
-    """Refuse what exists, unless it may be replaced or a crash fell into the publishing of this very run."""
+    """Refuse existing outputs, unless they may be replaced or this same run crashed while publishing them."""
     outputs = list(call.outputs.values())
     for output in outputs:
         if output.exists() and not call.options.overwrite and not resuming:
             raise UserError(f"{output}: exists already; choose another output, or replace it with --overwrite")
     if len({output.resolve() for output in outputs}) < len(outputs):
-        raise UserError(f"{outputs[0]}: two outputs have the same path; give each its own")
+        raise UserError(f"{outputs[0]}: two outputs have the same path; choose two different ones")
 
 
-def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> list[Any]:
-    """The stage function's arguments, in its own order."""
+def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> dict[str, Any]:
+    """Return the arguments of the stage's function by name; inputs are opened in the function's order."""
     values: dict[str, Any] = {"run": run, **call.sections, **call.words, **dict.fromkeys(spec.outputs), **run.outputs}
     for name, (kind, _) in spec.inputs.items():
         paths = call.inputs[name]
@@ -227,5 +247,4 @@ def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> list[Any]:
                 run.engine.prepare()
         else:
             values[name] = open_source(run, paths[0]) if paths else None
-    order = spec.function.__code__.co_varnames[: spec.function.__code__.co_argcount]
-    return [values[name] for name in order]
+    return {name: values[name] for name in inspect.signature(spec.function).parameters}

@@ -1,13 +1,12 @@
-"""Where bytes live: every read, write, hash and publish of a stage goes through here.
+"""Files of stages: every read, write, hash and publish of a stage goes through this module.
 
-Local folders today; the calls are the ones an object store could serve too. The rules: a file
-appears under its name only when it is whole and on disk (temporary name, fsync, rename, fsync of
-the folder), and an output folder is swapped in whole.
+Local folders today; an object store could serve the same calls. The rules: a file appears under its
+name only when it is complete and on disk (temporary name, fsync, rename, fsync of the folder), and an
+output folder is swapped in as a whole.
 """
 
 import bz2
 import contextlib
-import gzip
 import hashlib
 import io
 import json
@@ -15,96 +14,37 @@ import lzma
 import os
 import shutil
 import sys
-import zlib
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import xxhash
 
+from pipelines.compression import DAMAGE, open_plain, raise_unless_damage
 from pipelines.errors import UserError
 
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 _CHUNK = 1 << 20
-_ZSTD_WINDOW = 1 << 31
-"""Bytes; what `zstd --long=31` makes, the format's usual maximum. Reading such a file takes as much memory."""
-_ZSTD_FEED = 8192
-"""Compressed bytes at a time: even a run of zeros (32,768 to 1) stays below 256 MiB."""
 _GZIP_LEVEL = 6
-"""Of libdeflate: 0.40 of the text, as zlib's level 9 has it, in a quarter of its time."""
+"""Of libdeflate: compresses text to 0.40 of its size, as zlib's level 9 does, in a quarter of the time."""
 
 
 def open_read(path: Path) -> BinaryIO:
     """Open `path` for reading bytes, decompressed by its last suffix (.gz, .zst, .xz, .bz2, in any case)."""
     try:
-        suffix = path.suffix.lower()
-        if suffix == ".gz":
-            return cast(BinaryIO, gzip.open(path, "rb"))
-        if suffix == ".xz":
-            return cast(BinaryIO, lzma.open(path, "rb"))
-        if suffix == ".bz2":
-            return cast(BinaryIO, bz2.open(path, "rb"))
-        if suffix == ".zst":
-            return cast(BinaryIO, io.BufferedReader(ZstdFile(path.open("rb")), _CHUNK))
-        return path.open("rb")
+        return open_plain(path, path.suffix.lower())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
 
 
-class ZstdFile(io.RawIOBase):
-    """The plain bytes of an open zstd file of one frame or many, also of long windows; OSError when it is damaged.
-
-    Arrow's stream refuses windows above 128 MiB, and python-zstandard's takes a frame that ends early for the end.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        import zstandard
-
-        self._file = file
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-        self._error = zstandard.ZstdError
-        self._frame: Any = None
-        self._plain = memoryview(b"")
-
-    def readable(self) -> bool:
-        """Yes, and nothing else."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` as far as the next plain bytes go; 0 at the end of the last frame."""
-        while not self._plain:
-            left: bytes = self._frame.unused_data if self._frame and self._frame.eof else b""
-            packed = left or self._file.read(_ZSTD_FEED)
-            if not packed:
-                if self._frame and not self._frame.eof:
-                    raise OSError("the last frame ends early")
-                return 0
-            if self._frame is None or self._frame.eof:
-                self._frame = self._decompressor.decompressobj()
-            try:
-                self._plain = memoryview(self._frame.decompress(packed))
-            except self._error as error:
-                raise OSError(str(error)) from None
-        size = min(len(buffer), len(self._plain))
-        buffer[:size] = self._plain[:size]
-        self._plain = self._plain[size:]
-        return size
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-        super().close()
-
-
 @contextlib.contextmanager
 def reading(path: Path) -> Generator[BinaryIO, None, None]:
-    """`open_read` for a `with`: UserError when the compressed data turns out to be cut off or damaged."""
+    """Open as `open_read` does, for a `with`; raise UserError if the compressed data are cut off or damaged."""
     try:
         with open_read(path) as file:
             yield file
-    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.errno and not isinstance(error, gzip.BadGzipFile):
-            raise
+    except DAMAGE as error:
+        raise_unless_damage(error)
         raise UserError(
             f"{path}: the compressed data is cut off, damaged or of another kind ({error}); fetch or compress the "
             "file again"
@@ -112,50 +52,50 @@ def reading(path: Path) -> Generator[BinaryIO, None, None]:
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether `open_read` decompresses it, by its last suffix."""
+    """Return whether `open_read` decompresses a file, by its last suffix."""
     return path.suffix.lower() in COMPRESSED
 
 
 def read_lines(path: Path, most_bytes: int = sys.maxsize - 1) -> Iterator[bytes]:
-    """The lines of a text file, plain or compressed, without line ends.
+    """Return an iterator over the lines of a text file, plain or compressed, without line ends.
 
-    Of a line of more than `most_bytes` the first `most_bytes` + 1 are given; the rest is read past, never held.
-    Raises UserError when the compressed data is cut off or damaged.
+    A line longer than `most_bytes` is cut to `most_bytes` + 1 bytes; the rest is skipped without being held in memory.
+    Raises UserError if the compressed data are cut off or damaged.
     """
-    return (line for _, line in placed_lines(path, most_bytes))
+    return (line for _, line in lines_with_offsets(path, most_bytes))
 
 
-def placed_lines(
+def lines_with_offsets(
     path: Path, most_bytes: int = sys.maxsize - 1, start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """`read_lines` with the place of each line's first byte in the text; of a plain file those in `start` to `stop`."""
+    """Yield each line with the offset of its first byte in the text; of a plain file, lines from `start` to `stop`."""
     with reading(path) as file:
         lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
         try:
-            place = _first_line_from(lines, start, stop) if start else 0
-            while (stop is None or place < stop) and (line := lines.readline(most_bytes + 1)):
-                yield place, line.rstrip(b"\r\n")
-                place += len(line)
+            offset = _first_line_from(lines, start, stop) if start else 0
+            while (stop is None or offset < stop) and (line := lines.readline(most_bytes + 1)):
+                yield offset, line.rstrip(b"\r\n")
+                offset += len(line)
                 while len(line) > most_bytes and not line.endswith(b"\n"):
                     line = lines.readline(most_bytes + 1)
-                    place += len(line)
+                    offset += len(line)
         finally:
             lines.detach()
 
 
 def _first_line_from(lines: IO[bytes], start: int, stop: int | None) -> int:
-    """Go to the first line that begins at `start` or later, and say where that is; not much further than `stop`."""
-    place = lines.seek(start - 1)
-    while (stop is None or place < stop) and (piece := lines.readline(_CHUNK)):
-        place += len(piece)
-        if piece.endswith(b"\n"):
+    """Seek to the first line that begins at `start` or later, going little past `stop`; return its offset."""
+    offset = lines.seek(start - 1)
+    while (stop is None or offset < stop) and (line := lines.readline(_CHUNK)):
+        offset += len(line)
+        if line.endswith(b"\n"):
             break
-    return place
+    return offset
 
 
 @contextlib.contextmanager
 def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, None]:
-    """Write a file that appears under `path` only when complete and, if it is to be `durable`, on disk."""
+    """Write a file that appears under `path` only when it is complete and, if `durable`, on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -170,10 +110,10 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
 
 
 def pack(data: bytes, suffix: str) -> bytes:
-    """`data` compressed as a suffix says, the same bytes each time (no time stamps); plain for any other suffix.
+    """Return `data` compressed by suffix, without timestamps so that the bytes are the same each time.
 
-    The result is whole in itself, and the concatenation of any number of them is a file of that kind: gzip members,
-    zstd frames, xz and bzip2 streams.
+    Any other suffix leaves it as it is. Results can be concatenated to a file of that kind: they are gzip members, zstd
+    frames, xz and bzip2 streams.
     """
     if suffix == ".gz":
         import deflate
@@ -189,7 +129,7 @@ def pack(data: bytes, suffix: str) -> bytes:
 
 
 def concatenate(chunks: Iterable[Path], path: Path) -> tuple[int, str]:
-    """Write the bytes of all chunks as one file, and remove each as soon as it is in. Returns bytes and SHA-256."""
+    """Concatenate all chunks to one file, removing each once it is copied. Returns its size in bytes and SHA-256."""
     size, digest = 0, hashlib.sha256()
     with create(path) as file:
 
@@ -202,7 +142,7 @@ def concatenate(chunks: Iterable[Path], path: Path) -> tuple[int, str]:
                 while data := opened.read(_CHUNK):
                     size += append(data)
             chunk.unlink()
-        if not size:  # a compressed file of nothing is one member of nothing
+        if not size:  # an empty compressed file is one empty member
             size = append(pack(b"", path.suffix))
     return size, digest.hexdigest()
 
@@ -211,12 +151,12 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Write `value` as indented JSON with sorted keys: equal values give equal bytes."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     with create(path, durable=durable) as file:
-        # A file name that is no UTF-8 has halves of surrogate pairs; JSON readers take them back the same way.
+        # A file name that is not UTF-8 has halves of surrogate pairs; JSON readers restore them the same way.
         file.write(text.encode("utf-8", "surrogatepass") + b"\n")
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file of ours; UserError when it is missing or not JSON."""
+    """Parse a JSON file that a stage wrote; raise UserError if it is missing or not JSON."""
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -226,13 +166,13 @@ def read_json(path: Path) -> Any:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of the file's bytes."""
+    """Return the hex digest of the file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def xxh3(path: Path) -> str:
-    """Hex digest of the file's bytes, ten times faster, where a file is compared with what it was before only."""
+    """Return a hex digest ten times faster, for comparing a file with its earlier state only."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while data := file.read(_CHUNK):
@@ -241,19 +181,19 @@ def xxh3(path: Path) -> str:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """All regular files below `folder`, in sorted order of their relative paths."""
+    """Return all regular files below `folder`, in sorted order of their relative paths."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def rename(source: Path, target: Path, *, durable: bool = True) -> None:
-    """Rename within a filesystem, and if it is to be `durable` do not return before the folder entries are on disk."""
+    """Rename within a filesystem; if `durable`, return only when the folder entries are on disk."""
     os.replace(source, target)
     if durable:
         sync_folder(target.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to disk."""
+    """Sync a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -262,13 +202,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Bring a file's bytes to disk."""
+    """Sync a file's bytes to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for a file's bytes; a copy where the filesystem has no hard links."""
+    """Hard-link a file, or copy it if the filesystem has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
@@ -279,7 +219,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder tree, if there is one."""
+    """Delete a file or a folder tree, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -287,7 +227,7 @@ def remove(path: Path) -> None:
 
 
 def publish(staged: Path, output: Path, previous: Path) -> None:
-    """Swap `staged` in as `output`; an old output rests in `previous` until the swap is done.
+    """Swap `staged` in as `output`; an old output stays in `previous` until the swap is done.
 
     A crash between the two renames leaves the old output in `previous`: see `restore`.
     """
@@ -300,7 +240,7 @@ def publish(staged: Path, output: Path, previous: Path) -> None:
 
 
 def restore(output: Path, previous: Path) -> None:
-    """Undo a swap that a crash cut in half: the old output goes back to its place."""
+    """Undo a swap that a crash interrupted: move the old output back."""
     if not previous.exists():
         return
     if output.exists():

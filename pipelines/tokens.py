@@ -18,12 +18,12 @@ import pyarrow as pa
 from pipelines.errors import UserError
 
 MAX_TOKENS = 2**27
-"""Tokens per shard at most; a longer document has a shard of its own."""
+"""Maximum of tokens per shard; a longer document has a shard to itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenMeta:
-    """What a shard says about the tokenizer that made it."""
+    """A shard's description of the tokenizer that produced it."""
 
     tokenizer_sha256: str
     vocab_size: int
@@ -31,17 +31,17 @@ class TokenMeta:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """uint16 while the vocabulary fits, else uint32."""
+        """uint16 if the vocabulary fits, else uint32."""
         return np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
 
     @classmethod
     def of_schema(cls, schema: pa.Schema) -> "TokenMeta":
-        """From Arrow schema metadata; raises KeyError or ValueError when it is of no token shard."""
+        """Read Arrow schema metadata; raise KeyError or ValueError if it is not that of a token shard."""
         metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
         return cls(metadata["tokenizer_sha256"], int(metadata["vocab_size"]), int(metadata["end_of_text"]))
 
     def to_schema(self) -> dict[str, str]:
-        """As Arrow schema metadata."""
+        """Return the Arrow schema metadata."""
         return {
             "tokenizer_sha256": self.tokenizer_sha256,
             "vocab_size": str(self.vocab_size),
@@ -50,7 +50,7 @@ class TokenMeta:
 
 
 def token_schema(meta: TokenMeta) -> pa.Schema:
-    """Columns of a shard, and what it says about its tokenizer."""
+    """Return the columns of a shard, with the description of its tokenizer as metadata."""
     fields = [
         pa.field("input_ids", pa.large_list(pa.from_numpy_dtype(meta.dtype))),
         pa.field("doc_id", pa.binary(16)),
@@ -61,7 +61,7 @@ def token_schema(meta: TokenMeta) -> pa.Schema:
 def write_tokens(
     path: Path, documents: Sequence[np.ndarray[Any, Any]], doc_ids: Sequence[bytes], meta: TokenMeta
 ) -> None:
-    """Write one shard. `documents[i]`: token ids of one document, its end-of-text included."""
+    """Write one shard. `documents[i]`: token ids of one document, including its end-of-text."""
     offsets = np.zeros(len(documents) + 1, dtype=np.int64)
     np.cumsum([len(document) for document in documents], out=offsets[1:])
     tokens = np.concatenate([*documents, np.empty(0, meta.dtype)]).astype(meta.dtype, copy=False)
@@ -111,9 +111,9 @@ class TokenShard:
 
 
 def open_tokens(folder: Path) -> list[TokenShard]:
-    """All shards of a folder, in order.
+    """Return all shards of a folder, in order.
 
-    Raises UserError when there is none, or when they were made by different tokenizers.
+    Raises UserError if there are none, or if different tokenizers produced them.
     """
     files = sorted(folder.glob("part-*.arrow"))
     if not files:

@@ -1,6 +1,8 @@
-"""What all tests share: a pool of worker processes that talk over gloo, started once and used again."""
+"""What all tests share: a pool of worker processes that talk over gloo, started once for each file of tests."""
 
 import contextlib
+import gc
+import importlib
 import logging
 import os
 import signal
@@ -12,11 +14,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+from tests import samples
+
+# How long an example of hypothesis takes is not tested. HYPOTHESIS_PROFILE=ci looks at four times as many.
+settings.register_profile("quick", deadline=None, max_examples=50)
+settings.register_profile("ci", deadline=None, max_examples=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # One thread per process, also in those that tests start: on few cores more only disturb each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-COLLECTIVE_SECONDS = 30
+COLLECTIVE_SECONDS = 300
+"""Until an exchange is given up; only to end a hang, since on a busy machine processes wait long for each other."""
+pytest_plugins = ("tests.skips", "tests.sample_project")
 
 
 def pytest_configure() -> None:
@@ -25,9 +36,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes after their parameter: gzip's hold the time, and workers that collect other names refuse to run."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(autouse=True)
 def own_process() -> Generator[None]:
-    """A command run inside a test sets its process' signals and log, as is its right; the next test has both as new."""
+    """Restore signal handlers and log level after each test, since a command that a test runs sets them."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     logging.getLogger().setLevel(logging.WARNING)  # before, since a fixture of the module may have run a command
     yield
@@ -35,25 +51,36 @@ def own_process() -> Generator[None]:
         signal.signal(each, handler)
 
 
-class WorkerPool:
-    """Runs a module-level function in N processes that form one process group; one group per N, kept alive.
+@pytest.fixture(params=samples.KINDS)
+def data(request: pytest.FixtureRequest) -> samples.Data:
+    """Test with the sample, and again with the real collections where they are."""
+    return samples.data_of(request.param)
 
-    Workers are forked from the test process (torch imported, nothing run on a GPU), so a start takes 0.1 s. A
-    failure ends the group's workers about a second later; the next call starts new ones.
+
+class WorkerPool:
+    """Runs a module-level function in N processes, which form a process group while they run it.
+
+    Workers are forked from the test process (torch and the trainer imported, nothing run on a GPU), so a start takes
+    0.1 s; those of each N are kept and used again. A failure ends them about a second later; the next call starts
+    new ones.
     """
 
     def __init__(self) -> None:
         self._groups: dict[int, list[tuple[Any, Any]]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="millrace-tests-")
-        self._started = 0
+        self._calls = 0
 
-    def run(self, size: int, function: Callable[..., Any], *arguments: Any, timeout: float = 60) -> list[Any]:
-        """`function(*arguments)` in each of `size` processes; their results in order of rank."""
+    def run(self, size: int, function: Callable[..., Any], *arguments: Any, timeout: float = 300) -> list[Any]:
+        """Return the results of `function(*arguments)` in each of `size` processes, in order of rank.
+
+        All process groups that the function leaves end with the call. `timeout`, in seconds, only ends a hang.
+        """
         if any(not process.is_alive() for process, _ in self._groups.get(size, [])):
             self._end(size)  # a stage that is stopped kills all children of its process, which here are ours too
         group = self._groups.get(size) or self._start(size)
+        self._calls += 1
         for _, connection in group:
-            connection.send((function, arguments))
+            connection.send((function, arguments, f"{self._folder.name}/store-{self._calls}"))
         answers: list[Any] = [None] * size
         deadline = time.monotonic() + timeout
         while None in answers and time.monotonic() < deadline:
@@ -73,13 +100,15 @@ class WorkerPool:
     def _start(self, size: int) -> list[tuple[Any, Any]]:
         import torch.multiprocessing as mp
 
+        from trainer.processes.launch import PRELOAD
+
+        for name in PRELOAD:  # or each worker would take seconds to
+            importlib.import_module(name)
         context = mp.get_context("fork")
-        self._started += 1
-        store = f"{self._folder.name}/store-{self._started}"
         group: list[tuple[Any, Any]] = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(ours, theirs, rank, size, store), daemon=True)
+            process = context.Process(target=_work, args=(ours, theirs, rank, size), daemon=True)
             process.start()
             theirs.close()
             group.append((process, ours))
@@ -99,29 +128,49 @@ class WorkerPool:
         self._folder.cleanup()
 
 
-def _work(parents_end: Any, connection: Any, rank: int, size: int, store: str) -> None:
-    """A worker: join the group, then answer calls until the connection closes."""
+def _work(parents_end: Any, connection: Any, rank: int, size: int) -> None:
+    """A worker: answer calls, each in a process group of its own, until the connection closes."""
     parents_end.close()  # held here too, it would never close for this end
     import torch
-    import torch.distributed as dist
 
+    gc.freeze()  # what came with the fork is no garbage of a call's
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    seconds = timedelta(seconds=COLLECTIVE_SECONDS)
-    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=seconds)
     while True:
         try:
-            function, arguments = connection.recv()
+            function, arguments, store = connection.recv()
         except EOFError:
             os._exit(0)
         try:
-            answer = (True, function(*arguments))
+            answer = (True, _call(function, arguments, rank, size, store))
         except BaseException:  # noqa: BLE001 (the test gets it)
             answer = (False, traceback.format_exc())
         connection.send(answer)
 
 
-@pytest.fixture(scope="session")
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, size: int, store: str) -> Any:
+    """One call between the making of the default group and the end of all groups.
+
+    A worker that waits has none: each gloo group has three threads, one of which wakes up a hundred times a second.
+    """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from trainer.parallel.mesh import forget
+
+    seconds = timedelta(seconds=COLLECTIVE_SECONDS)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=seconds)
+    value = function(*arguments)
+    dist.barrier()  # a process may still be sending what another one has not read
+    dist.destroy_process_group()
+    # Not isinstance: it asks a weak proxy for the class of an object that may be gone.
+    for box in [each for each in gc.get_objects() if type(each) is DeviceMesh]:
+        forget(box)
+    gc.collect()  # a training's parts know each other, and threads of gloo end with the last one that knows the group
+    return value
+
+
+@pytest.fixture(scope="module")
 def workers() -> Iterator[WorkerPool]:
     """The pool: `workers.run(2, function, *arguments)`."""
     pool = WorkerPool()

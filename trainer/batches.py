@@ -1,4 +1,4 @@
-"""The batches of a pretraining; as a command, which documents were in the global batch of a step.
+"""Prints the documents in the global batch of a step of pretraining.
 
     python -m trainer.batches --step 1200 runs/gpt2/pretrain data/openwebtext/tokenize/train \
         --documents data/openwebtext/split/train
@@ -9,117 +9,86 @@ One line per document: sample, token shard, row, document id, tokens within the 
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from pipelines.config import check
 from pipelines.errors import UserError
-from pipelines.tokens import TokenMeta
+from pipelines.manifest import content_hash
 from trainer.config import PretrainConfig
-from trainer.loader.batch import TokenRows, token_rows
-from trainer.loader.mixture import Mixture
-from trainer.loader.order import Array, Ids
-from trainer.loader.samples import Samples, open_samples
-from trainer.loader.stream import TokenStream
+from trainer.data.batches import PretrainBatches
+from trainer.data.lineage import documents_of
+from trainer.data.order import Ids
+from trainer.weights.records import RECORD, newest_checkpoint, read_record
 
 
-class PretrainBatches:
-    """Samples of one corpus, or of several by weight, shuffled anew in each epoch."""
-
-    def __init__(
-        self,
-        corpora: Sequence[Samples],
-        batch_size: int,
-        seed: int,
-        *,
-        weights: Sequence[float] = (1.0,),
-        document_mask: bool = False,
-    ) -> None:
-        self.corpora = corpora
-        self.batch_size = batch_size
-        self.mixture = Mixture([len(corpus) for corpus in corpora], weights, seed)
-        self.document_mask = document_mask
-
-    @classmethod
-    def of(cls, config: PretrainConfig, folders: Sequence[Path], data: Sequence[str], index: Path) -> "PretrainBatches":
-        """As a section says. `data`: the folders' digests; `index`: where the indexes of packed rows are kept."""
-        corpora = [
-            open_samples(TokenStream(folder), config, digest, index)
-            for folder, digest in zip(folders, data, strict=True)
-        ]
-        weights = config.mixture_weights or (1.0,)
-        return cls(corpora, config.global_batch_size, config.seed, weights=weights, document_mask=config.document_mask)
-
-    @property
-    def samples(self) -> int:
-        """Samples of all corpora."""
-        return sum(len(corpus) for corpus in self.corpora)
-
-    @property
-    def meta(self) -> TokenMeta:
-        """What the shards say of their tokenizer: the same in all corpora."""
-        return self.corpora[0].stream.meta
-
-    def places(self, position: int) -> Ids:
-        """Always a whole batch: an epoch may end inside it."""
-        return np.arange(position, position + self.batch_size, dtype=np.int64)
-
-    def collate(self, places: Ids) -> TokenRows:
-        """Rows of T + 1 tokens, and where their pieces begin if that matters."""
-        corpora, elements = self.mixture(places)
-        if len(self.corpora) == 1:
-            tokens, starts = self.corpora[0].rows(elements)
-        else:
-            parts = [(corpora == number, samples) for number, samples in enumerate(self.corpora)]
-            found = [(here, *samples.rows(elements[here])) for here, samples in parts if here.any()]
-            tokens = _merge(len(places), [(here, tokens) for here, tokens, _ in found])
-            marks = [(here, starts) for here, _, starts in found if starts is not None]
-            starts = _merge(len(places), marks) if marks else None
-        crossing = self.corpora[0].crossing
-        return token_rows(tokens, places, starts, masked=self.document_mask, crossing=crossing)
-
-    def names(self, places: Ids) -> list[str]:
-        """The documents in these samples, by their ids."""
-        from trainer.loader.lineage import name_places
-
-        return [f"document {each.doc_id.hex()}" for each in name_places(self, places)]
-
-    def describe(self, places: Ids) -> list[str]:
-        """The same with sample, shard, row and tokens, as the command of this module says it."""
-        from trainer.loader.lineage import name_places
-
-        return [str(each) for each in name_places(self, places)]
-
-    def terms(self, places: Ids) -> int:
-        """Targets in these samples."""
-        corpora, elements = self.mixture(places)
-        return sum(samples.terms(elements[corpora == number]) for number, samples in enumerate(self.corpora))
-
-    def tokens(self, places: Ids) -> int:
-        """Tokens predicted: padding is none."""
-        return self.terms(places)
+def name_step(run: Path, train: Path, step: int, index: Path, documents: Path | None) -> Iterator[str]:
+    """Yield a line for each document in the batch of `step`. `index`: a folder for the index of packed rows."""
+    record = read_record(run if (run / RECORD).exists() else newest_checkpoint(run))
+    config = _config(record, run)
+    folders = [train, *(Path(folder) for folder in config.mixture)]
+    digests = [content_hash(folder) for folder in folders]
+    for folder, digest, expected in zip(folders, digests, _trained_on(record), strict=True):
+        if digest != expected:
+            raise UserError(f"{folder}: {run} was not trained on it; name the token folder of that training")
+    batches = PretrainBatches.of(config, folders, digests, index)
+    in_batch = list(documents_of(batches, _sample_ids(record, batches, step, run)))
+    urls = _urls(documents, {each.doc_id for each in in_batch}) if documents else {}
+    for each in in_batch:
+        yield f"{each} {urls.get(each.doc_id, '(no such document)')}" if documents else str(each)
 
 
-def _merge(rows: int, parts: Sequence[tuple[Array, Array]]) -> Array:
-    """Rows of several corpora in the order of the batch."""
-    whole = np.empty((rows, parts[0][1].shape[1]), parts[0][1].dtype)
-    for here, values in parts:
-        whole[here] = values
-    return whole
+def _config(record: dict[str, Any], run: Path) -> PretrainConfig:
+    """Return the section in the record; parameters that it leaves out did not shape the run."""
+    if "pretrain" not in record or "data" not in record:
+        raise UserError(f"{run}: not the record of a pretraining; name a folder that `trainer.pretrain` published")
+    return check(PretrainConfig, record["pretrain"], "pretrain", str(run / RECORD))
+
+
+def _trained_on(record: dict[str, Any]) -> Sequence[str]:
+    return [record["data"]["train"], *record["data"].get("mixture", [])]
+
+
+def _sample_ids(record: dict[str, Any], batches: PretrainBatches, step: int, run: Path) -> Ids:
+    """Return the ids of the step's samples, counted back from the record's position."""
+    end = record["position"] + (step - record["step"]) * batches.batch_size
+    first = record["step"] - record["position"] // batches.batch_size + 1
+    last = record["pretrain"]["steps"]
+    if not first <= step <= last:
+        raise UserError(f"step {step}: {run} had steps {first} to {last} on these tokens; name one of them")
+    return np.arange(end - batches.batch_size, end, dtype=np.int64)
+
+
+def _urls(documents: Path, ids: set[bytes]) -> dict[bytes, str]:
+    """Return the URLs, by document id, of the documents in the folder."""
+    import pyarrow.dataset as ds
+
+    files = [str(file) for file in sorted(documents.glob("part-*.parquet"))]
+    if not files:
+        raise UserError(
+            f"{documents}: has no document shards (part-*.parquet); name the folder of documents that were tokenized"
+        )
+    column = ds.field("doc_id")
+    wanted = column.isin(pa.array(sorted(ids), pa.binary(16)))
+    table = ds.dataset(files, format="parquet").to_table(columns=["doc_id", "url"], filter=wanted)
+    return dict(zip(table["doc_id"].to_pylist(), table["url"].to_pylist(), strict=True))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns its exit status."""
-    from trainer.loader.lineage import name_step
-
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.batches", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="what pretrain published, or one of its step-* folders")
+    parser.add_argument("run", type=Path, help="a folder that pretrain published, or one of its step-* folders")
     parser.add_argument("train", type=Path, help="the token folder it was trained on")
     parser.add_argument("--step", type=int, required=True, help="number of the step, from 1")
-    parser.add_argument("--documents", type=Path, help="the documents that were tokenized, for their URLs")
+    parser.add_argument(
+        "--documents", type=Path, help="the folder of documents that were tokenized, to show their URLs"
+    )
     call = parser.parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="millrace-") as folder:

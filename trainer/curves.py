@@ -1,9 +1,9 @@
-"""The learning curves of several runs in one picture: losses by step, and scores by epoch where there are any.
+"""Draws the learning curves of several runs in one picture: losses by step, and scores by epoch if there are any.
 
     python -m trainer.curves curves.svg runs/one/finetune/mrpc runs/other/finetune/mrpc
 
-A run is a folder that `pretrain` or `finetune` published (with several seeds: one colour, a line for each). In the
-panels by epoch a broken line is that of training rows.
+A run is a folder that `pretrain` or `finetune` published; if it has several seeds, each has a line in the same colour.
+In the panels by epoch, dashed lines are scores on training rows.
 """
 
 import argparse
@@ -17,18 +17,17 @@ from typing import Any
 
 from pipelines import store
 from pipelines.errors import UserError
-from trainer import pictures
-from trainer.glue_pictures import training_column
-from trainer.results import Curve, read_curve
+from trainer.reporting import pictures
+from trainer.reporting.results import Curve, read_curve_columns
 
 COLORS = (pictures.WATER, pictures.CLAY[0], "#6a8f3c", "#8a5a9e", "#c99a2e", "#4a6076", "#b0578d", "#2f8f7a")
 VALIDATION = "validation"
-"""Beginning of the columns of epochs.csv that were measured on validation rows."""
+"""Prefix of the columns of epochs.csv that were measured on validation rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The curves of one run: one pair of files, or one for each of its seeds."""
+    """The curves of one run: one pair of files, or a pair for each seed."""
 
     name: str
     curves: tuple[Curve, ...]
@@ -36,45 +35,47 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """What a folder holds; UserError when there is no curve in it."""
-    parts = [folder] if (folder / "curve.csv").exists() else sorted(path.parent for path in folder.glob("*/curve.csv"))
-    if not parts:
+    """Read the curves of a run; raise UserError if the folder has none."""
+    folders = (
+        [folder] if (folder / "curve.csv").exists() else sorted(path.parent for path in folder.glob("*/curve.csv"))
+    )
+    if not folders:
         raise UserError(f"{folder}: has no curve.csv; name a folder that pretrain or finetune published")
-    epochs = [read_curve(part / "epochs.csv") for part in parts if (part / "epochs.csv").exists()]
-    return Run(str(folder), tuple(read_curve(part / "curve.csv") for part in parts), tuple(epochs))
+    epochs = [read_curve_columns(each / "epochs.csv") for each in folders if (each / "epochs.csv").exists()]
+    return Run(str(folder), tuple(read_curve_columns(each / "curve.csv") for each in folders), tuple(epochs))
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The names without the folders that all begin with, nor those that all end with."""
+    """Return the names without the leading and trailing folders that all of them share."""
     parts = [Path(name).parts for name in names]
     if len(parts) == 1:
         return [parts[0][-1]]
-    start = _alike(parts)
-    end = _alike([each[start:][::-1] for each in parts])
+    start = _shared(parts)
+    end = _shared([each[start:][::-1] for each in parts])
     return [str(Path(*each[start : len(each) - end])) if len(each) > start + end else each[-1] for each in parts]
 
 
-def _alike(parts: Sequence[Sequence[str]]) -> int:
-    """How many of the first parts are the same in all."""
+def _shared(parts: Sequence[Sequence[str]]) -> int:
+    """Return how many leading parts are the same in all."""
     return len(list(itertools.takewhile(lambda each: len(set(each)) == 1, zip(*parts, strict=False))))
 
 
 def panels(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(file, column) of each panel: losses by step, then what was measured on validation rows by epoch."""
-    found = [("curve", "loss")]
+    """Return (file, column) of each panel: losses by step, then scores on validation rows by epoch."""
+    drawn = [("curve", "loss")]
     if any(math.isfinite(value) for run in runs for curve in run.curves for value in curve.get("val_loss", ())):
-        found.append(("curve", "val_loss"))
+        drawn.append(("curve", "val_loss"))
     names = dict.fromkeys(name for run in runs for epochs in run.epochs for name in epochs)
-    return found + [("epochs", name) for name in names if name.startswith(VALIDATION)]
+    return drawn + [("epochs", name) for name in names if name.startswith(VALIDATION)]
 
 
 def draw_curves(runs: Sequence[Run]) -> str:
-    """One SVG with a panel for each loss and score."""
+    """Return one SVG with a panel for each loss and score."""
     drawn = panels(runs)
     columns = 2 if len(drawn) in (2, 4) else min(3, len(drawn))
     rows = math.ceil(len(drawn) / columns)
     legend = 0.25 * math.ceil(len(runs) / 3)
-    return pictures.draw("curves", 9.6, 0.3 + 2.6 * rows + legend, _paint, runs, drawn, rows, columns)
+    return pictures.draw("curves", pictures.WIDTH, 0.3 + 2.6 * rows + legend, _paint, runs, drawn, rows, columns)
 
 
 def _paint(figure: Any, runs: Sequence[Run], drawn: Sequence[tuple[str, str]], rows: int, columns: int) -> None:
@@ -119,14 +120,14 @@ def _paint_epochs(axes: Any, several: Sequence[Curve], column: str, style: Mappi
     for epochs in several:
         if column in epochs:
             axes.plot(epochs["epoch"], epochs[column], linewidth=1.5, marker="o", markersize=3.5, **style)
-        training = training_column(column)
+        training = pictures.training_column(column)
         if training in epochs:
             broken = {**style, "label": None, "linestyle": (0, (3, 2))}
             axes.plot(epochs["epoch"], epochs[training], linewidth=1.2, **broken)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns its exit status."""
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.curves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

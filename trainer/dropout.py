@@ -1,9 +1,9 @@
-"""Dropout whose mask is a pure function of where a value stands, and of nothing else.
+"""Dropout whose mask is a pure function of the seed and of the position of a value.
 
-The mask of a vector follows from (seed, number of the sample in the run, position in the sample, site in the
-model), the mask of a channel from that and its number. So masks do not depend on processes, micro batches,
-padding or earlier steps, and a resumed run needs no generator state. The hashes are MurmurHash3's 64-bit
-finalizer and Chris Wellons' `lowbias32` (github.com/skeeto/hash-prospector).
+The key of a vector is a hash of (seed, id of the sample in the run, position in the sample, site in the model); the
+mask of a channel is a hash of that and of the channel's index. So masks do not depend on processes, micro batches,
+padding or earlier steps, and a resumed run needs no generator state. The hashes are MurmurHash3's 64-bit finalizer and
+Chris Wellons' `lowbias32` (github.com/skeeto/hash-prospector).
 
 Shapes: B samples, T positions, C channels.
 """
@@ -15,25 +15,25 @@ _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 
 
 def vector_keys(seed: int, rows_B: Tensor, length: int) -> Tensor:
-    """One int64 key per sample and position, (B, T). `rows_B`: number of each sample in the run, int64."""
+    """Return one int64 key per sample and position, (B, T). `rows_B`: id of each sample in the run, int64."""
     samples_B = _mix64(rows_B + _wrap(seed * _GOLDEN))
     positions_T = torch.arange(length, device=rows_B.device)
     return _mix64(samples_B[:, None] + positions_T * _GOLDEN)
 
 
 def at_site(keys: Tensor, site: int) -> Tensor:
-    """Keys of one place in the model."""
+    """Derive the keys of one site in the model."""
     return _mix64(keys + _wrap(site * _GOLDEN))
 
 
 def at_heads(keys_BT: Tensor, site: int, heads: range) -> Tensor:
-    """Keys of one place in each of these attention heads, (B, H, T)."""
-    # Not with a range of heads: torch.compile would compute with it as with an index, and overflow in another way.
+    """Derive the keys of one site in each of these attention heads, (B, H, T)."""
+    # Not with a tensor of heads: torch.compile would treat it as an index, and overflow differently.
     return torch.stack([at_site(keys_BT, (head + 1 << 32) + site) for head in heads], 1)
 
 
 def keyed_dropout(x: Tensor, probability: float, keys: Tensor) -> Tensor:
-    """Zero each value with `probability` and scale up the rest. x: (..., C); keys: int64, (...)."""
+    """Set each value to 0 with `probability` and scale up the rest. x: (..., C); keys: int64, (...)."""
     if probability == 0:
         return x
     channels_C = torch.arange(x.shape[-1], device=x.device, dtype=torch.int32) * -1640531527
@@ -55,5 +55,5 @@ def _mix32(x: Tensor) -> Tensor:
 
 
 def _wrap(number: int) -> int:
-    """As a signed 64-bit integer, the way tensors overflow."""
+    """Wrap around to a signed 64-bit integer, as tensors overflow."""
     return (number + 2**63) % 2**64 - 2**63

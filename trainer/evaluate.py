@@ -1,16 +1,16 @@
-"""Stage `evaluate`: how well the exported model predicts the validation tokens, and what it writes.
+"""Stage `evaluate`: measure how well the exported model predicts the validation tokens, and let it write texts.
 
 Hugging Face folder + token shards -> scores.json (loss, perplexity, tokens), texts.json (prompt, text)
 
     python -m trainer.evaluate export/ tokenize/val evaluate/
 
-The texts start from the beginnings of validation documents; everything follows from the seed.
+The prompts are the first tokens of validation documents. The same seed gives the same texts.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from pipelines import store
-from pipelines.command import Output, Source
+from pipelines.command import Output, Source, StageSpec
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -18,7 +18,7 @@ from pipelines.stage import stage_main
 from trainer.config import EvaluateConfig, ParallelConfig
 
 if TYPE_CHECKING:
-    from trainer.loader.stream import TokenStream
+    from trainer.data.stream import TokenStream
     from trainer.model import LanguageModel
 
 VERSION = 2
@@ -28,12 +28,12 @@ SHAPED_BY = ("torch", "tokenizers")
 def evaluate(
     config: EvaluateConfig, parallel: ParallelConfig, run: StageRun, export: Source, val: Source, output: Output
 ) -> dict[str, Any]:
-    """Score and write, in this process, on `parallel.device`."""
+    """Measure the loss and write texts, in this process, on `parallel.device`."""
+    from trainer.data.stream import TokenStream
     from trainer.generate import open_model
-    from trainer.huggingface import require_same_tokenizer
-    from trainer.loader.stream import TokenStream
-    from trainer.process import set_arithmetic
-    from trainer.validation import language_score
+    from trainer.loop.validation import language_score
+    from trainer.processes.process import set_arithmetic
+    from trainer.weights.huggingface import require_same_tokenizer
 
     stream = TokenStream(val.path)
     require_same_tokenizer(export.path, stream.meta, val.path)
@@ -61,14 +61,14 @@ def evaluate(
     texts = write_texts(model, tokenizer, stream, config)
     store.write_json(output.folder / "scores.json", scores)
     store.write_json(output.folder / "texts.json", texts)
-    run.adopt(output, Counts(1, 1, totals={"tokens": score.tokens, "texts": len(texts)}))
+    run.register_outputs(output, Counts(1, 1, totals={"tokens": score.tokens, "texts": len(texts)}))
     return scores
 
 
 def write_texts(
     model: "LanguageModel", tokenizer: Any, stream: "TokenStream", config: EvaluateConfig
 ) -> list[dict[str, str]]:
-    """One text for each of the first documents that hold more than the prompt."""
+    """Return a text for each of the first documents that are longer than the prompt."""
     from trainer.generate import continue_text
 
     texts: list[dict[str, str]] = []
@@ -83,6 +83,8 @@ def write_texts(
             texts.append({"prompt": tokenizer.decode(ids), "text": tokenizer.decode(ids + added)})
     return texts
 
+
+STAGE = StageSpec.of(evaluate, VERSION, SHAPED_BY)
 
 if __name__ == "__main__":
     stage_main("trainer.evaluate")

@@ -1,4 +1,4 @@
-"""Stage `finetune`: a GPT-2 as a classifier, fine-tuned on one GLUE task, once or with several seeds.
+"""Stage `finetune`: fine-tune a GPT-2 as a classifier on one GLUE task, once or with several random seeds.
 
 Hugging Face folder, or checkpoint, + tokenized task -> model/ (a Hugging Face folder), scores.json (with 95 % intervals
 and the confusion matrix), predictions.jsonl, worst.jsonl, curve.csv, epochs.csv, pictures, submission/ (GLUE's format)
@@ -6,56 +6,56 @@ and the confusion matrix), predictions.jsonl, worst.jsonl, curve.csv, epochs.csv
     python -m trainer.finetune mrpc export/ glue_tokenize/mrpc finetune/mrpc --contamination contamination/
     python -m trainer.finetune mrpc pretrain/ glue_tokenize/mrpc finetune/mrpc --tokenizer tokenizer/ --seeds 5
 
-With several seeds each has a folder of its own (seed-1234/), scores.json holds means and standard deviations, seeds.csv
-every score, and model/ is that of the best seed.
+With several seeds, each run has its own folder (seed-1234/), scores.json holds means and standard deviations, seeds.csv
+every score, and model/ is the model of the best seed.
 
-A padding token is added (id = old vocabulary size), unless glue_tokenize chose end-of-text for it; the last real token
-of a row is classified, and the validation rows are scored, each once; a test is only predicted. With a contamination
-folder two subsets are scored too: `validation_clean`, the rows that no document held before decontamination, and
-`validation_kept_clean`, those that none of the documents holds that it kept, from which the training corpus is made.
+A padding token is added (id = old vocabulary size), unless glue_tokenize chose end-of-text for it. The last real token
+of a row is classified. Each validation row is scored once; test splits are only predicted. With a contamination folder
+two subsets are scored too: `validation_clean`, the rows that no document contained before decontamination, and
+`validation_kept_clean`, the rows that no document contains after it, so that the training corpus does not.
 """
 
 import dataclasses
 import gc
 import logging
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import store
-from pipelines.command import Output, Source
+from pipelines.command import Output, Source, StageSpec
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
-from trainer import launch
-from trainer.base_model import BaseModel, open_base_model
-from trainer.config import (
-    FinetuneConfig,
-    ParallelConfig,
-    check_finetune,
-    check_warmup,
-    check_watched_steps,
-    data_ranks,
-    layout,
-    micro_batch,
+from trainer.checks import check_finetune
+from trainer.config import FinetuneConfig, ParallelConfig
+from trainer.glue.metrics import predict, score
+from trainer.glue.results import (
+    Scores,
+    best_seed,
+    metrics_of,
+    score_splits,
+    seed_folder,
+    submit,
+    write_seed_scores,
 )
-from trainer.exported import check_weights, read_sizes
-from trainer.glue_results import Scores, metrics_of, score_splits, submit
-from trainer.glue_scores import predict, score
-from trainer.glue_table import GlueTable, named_classes, require_task
-from trainer.process import Process
-from trainer.records import newest_checkpoint, read_record, summary
-from trainer.seed_runs import best_seed, seed_name, write_spread
+from trainer.glue.table import GlueTable, named_classes, require_task
+from trainer.plan import Layout, Plan, in_steps, plan_finetuning
+from trainer.processes import launch
+from trainer.processes.process import Process
+from trainer.weights.base_model import BaseModel, open_base_model
+from trainer.weights.exported import check_weights, read_sizes
+from trainer.weights.records import newest_checkpoint, read_record, summary
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trainer.loader.batch import Batch
-    from trainer.loader.glue import GlueRows
-    from trainer.loop import Training
+    from trainer.data.batch import Batch
+    from trainer.data.glue import GlueRows
+    from trainer.loop.training import Training
     from trainer.parallel.mesh import Mesh
 
 logger = logging.getLogger(__name__)
@@ -63,41 +63,42 @@ logger = logging.getLogger(__name__)
 VERSION = 5
 SHAPED_BY = ("torch", "numpy", "safetensors", "tokenizers", "matplotlib")
 
-
 EVALUATED_ROWS = 32
-"""Rows of a process in a pass that only predicts, at least: a training pass keeps more, so its rows may be fewer."""
+"""Fewest rows per process in a pass that only predicts; a training pass holds more in memory, so it may take fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What each training process has to know."""
+class FinetuneJob:
+    """What each training process needs to know."""
 
     config: FinetuneConfig
     parallel: ParallelConfig
+    plan: Plan
+    """The same for all random seeds."""
     task: str
     base: BaseModel
     glue: Path
     scratch: Path
     splits: tuple[Path, ...] = ()
-    """The validation splits: one, or mnli's matched and mismatched."""
+    """The validation splits: one, or matched and mismatched of mnli."""
     tests: tuple[Path, ...] = ()
-    """The splits that are only predicted."""
+    """The test splits, which are only predicted."""
     watch: Path | None = None
-    """Folder for what is only looked at; None: nothing is."""
+    """Folder for monitoring output (traces, TensorBoard), or None for none."""
 
     @property
     def checkpoints(self) -> Path:
-        """Where the run's own checkpoints lie."""
+        """Folder of the run's own checkpoints."""
         return self.scratch / "checkpoints"
 
     @property
     def result(self) -> Path:
-        """What the run came to, once it is over: a kill in a later seed's run does not make it predict again."""
+        """The file with the finished run's predictions: a kill during a later seed does not repeat them."""
         return self.scratch / "result.json"
 
     @property
-    def runs(self) -> "dict[int, Job]":
-        """Seed -> the job with this seed alone; more than one seed have a folder each in scratch."""
+    def runs(self) -> "dict[int, FinetuneJob]":
+        """The job of each random seed; if there are several, each has its own folder in scratch."""
         config = self.config
         if config.seeds == 1:
             return {config.seed: self}
@@ -105,8 +106,8 @@ class Job:
             seed: dataclasses.replace(
                 self,
                 config=dataclasses.replace(config, seed=seed, seeds=1),
-                scratch=self.scratch / seed_name(seed),
-                watch=self.watch and self.watch / seed_name(seed),
+                scratch=self.scratch / seed_folder(seed),
+                watch=self.watch and self.watch / seed_folder(seed),
             )
             for seed in range(config.seed, config.seed + config.seeds)
         }
@@ -123,52 +124,71 @@ def finetune(
     tokenizer: Source | None,
     output: Output,
 ) -> dict[str, Any]:
-    """Train in processes, then score what they predicted."""
+    """Train in processes, then score their predictions."""
     rows = open_train(glue.path)
-    job = Job(
+    model = open_base_model(base.path, tokenizer and tokenizer.path, rows.meta, glue.path, run.scratch)
+    layout = check_layout(config, parallel, model.folder)
+    splits, tests = (tuple(sorted(glue.path.glob(f"{split}*.arrow"))) for split in ("validation", "test"))
+    if not splits:
+        raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
+    length = in_steps("finetune", config, check_rows(config, model, task, (rows.path, *splits, *tests)))
+    job = FinetuneJob(
         config=config,
         parallel=parallel,
+        plan=Plan(steps=length.steps, warmup_steps=length.warmup_steps, layout=layout),
         task=task,
-        base=open_base_model(base.path, tokenizer and tokenizer.path, rows.meta, glue.path, run.scratch),
+        base=model,
         glue=glue.path,
         scratch=run.scratch,
-        splits=tuple(sorted(glue.path.glob("validation*.arrow"))),
-        tests=tuple(sorted(glue.path.glob("test*.arrow"))),
+        splits=splits,
+        tests=tests,
         watch=output.final.with_name(f"{output.final.name}.watch"),
     )
-    check_layout(config, parallel, job.base.folder)
-    if not job.splits:
-        raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
-    check_rows(job)
-    # With receipts scratch stays after an error too, as the checkpoints in it must.
+    # With receipts the scratch folder survives an error, and the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
+    return score_and_publish(job, trained, rows, contamination, run, output)
+
+
+def score_and_publish(
+    job: FinetuneJob,
+    trained: Mapping[int, Mapping[str, Any]],
+    rows: GlueTable,
+    contamination: Source | None,
+    run: StageRun,
+    output: Output,
+) -> dict[str, Any]:
+    """Write the scores and curves of each seed and the model and submission of the best one; return the metrics.
+
+    `trained`: the results of `train_in_process` by seed; `rows`: the training rows.
+    """
+    config = job.config
     store.remove(output.folder)
     scores: dict[int, Scores] = {}
-    for seed, own in job.runs.items():
-        folder = output.folder if config.seeds == 1 else output.folder / seed_name(seed)
-        scores[seed] = score_splits(task, trained[seed]["predictions"], contamination, folder, glue.path)
-        write_curves(own, folder)
+    for seed, seed_job in job.runs.items():
+        folder = output.folder if config.seeds == 1 else output.folder / seed_folder(seed)
+        scores[seed] = score_splits(job.task, trained[seed]["predictions"], contamination, folder, job.glue)
+        write_curves(seed_job, folder)
     best = best_seed(scores)
     save_model(job.runs[best], rows, output.folder / "model")
-    submission = submit(task, trained[best]["predictions"], output.folder, glue.path)
-    found = scores[best] if config.seeds == 1 else write_spread(scores, best, output.folder)
-    segments = {seed: store.read_json(own.scratch / "segments.json") for seed, own in job.runs.items()}
+    submission = submit(job.task, trained[best]["predictions"], output.folder, job.glue)
+    published = scores[best] if config.seeds == 1 else write_seed_scores(scores, best, output.folder)
+    segments = {seed: store.read_json(seed_job.scratch / "segments.json") for seed, seed_job in job.runs.items()}
     run.provenance["segments"] = segments[best] if config.seeds == 1 else segments
-    losses = [summary(own.scratch / "curve.csv") for own in job.runs.values()]
+    losses = [summary(seed_job.scratch / "curve.csv") for seed_job in job.runs.values()]
     tokens = sum(each["tokens"] for each in trained.values())
-    run.adopt(output, Counts(len(rows.table), len(rows.table), totals={"tokens": tokens}))
+    run.register_outputs(output, Counts(len(rows.table), len(rows.table), totals={"tokens": tokens}))
     return {
         **{name: trained[best][name] for name in ("rows", "steps", "tokens", "num_labels")},
         **{name: round(statistics.fmean(each[name] for each in losses), 6) for name in losses[0]},
         **({} if config.seeds == 1 else {"best_seed": best}),
-        **metrics_of(found),
+        **metrics_of(published),
         **submission,
     }
 
 
 def open_train(glue: Path) -> GlueTable:
-    """The rows to train on; UserError, with what may be meant, where there are none."""
+    """Open the rows to train on; if there are none, raise UserError with what was probably meant."""
     path = glue / "train.arrow"
     if not path.exists():
         if inside := sorted(each.parent.name for each in glue.glob("*/train.arrow")):
@@ -178,16 +198,16 @@ def open_train(glue: Path) -> GlueTable:
     return GlueTable(path)
 
 
-def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> None:
-    """Refuse a layout that the exported model or the batch does not allow, before any process starts."""
+def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> Layout:
+    """Return how processes share a step; refuse a layout that the exported model or the batch does not allow."""
     sizes = read_sizes(export)
     check_weights(export)
     check_finetune(config, parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
-    rows_per_pass(config, parallel, launch.count_processes(parallel))
+    return plan_finetuning(config, parallel, launch.count_processes(parallel))
 
 
 def check_labels(tables: Sequence[GlueTable]) -> None:
-    """Refuse a split whose classes are not those of the first one, before any process starts."""
+    """Refuse a split whose classes differ from the first split's, before any process starts."""
     train, *others = tables
     for table in others:
         if (table.num_labels, table.label_names) != (train.num_labels, train.label_names):
@@ -197,66 +217,58 @@ def check_labels(tables: Sequence[GlueTable]) -> None:
             )
 
 
-def check_rows(job: Job) -> None:
-    """Refuse rows that the model cannot be tuned or scored on, and steps that they do not make, likewise."""
-    from trainer.loader.glue import GlueBatches, GlueRows
+def check_rows(config: FinetuneConfig, model: BaseModel, task: str, files: Sequence[Path]) -> int:
+    """Return the steps of an epoch; refuse rows on which the model cannot be fine-tuned or scored.
 
-    config, n_positions = job.config, read_sizes(job.base.folder)["n_positions"]
-    train = job.glue / "train.arrow"
-    tables = [GlueTable(path) for path in (train, *job.splits, *job.tests)]
-    require_task(tables, job.task)
+    `files`: the task's splits, the training split first.
+    """
+    from trainer.data.glue import GlueBatches, GlueRows
+
+    tables = [GlueTable(path) for path in files]
+    require_task(tables, task)
     check_labels(tables)
-    rows = GlueRows(train)
-    rows.check(n_positions)
-    for path in (*job.splits, *job.tests):
-        GlueRows(path).check(n_positions, labelled=path in job.splits)
-    steps = config.in_steps(GlueBatches(rows, config.global_batch_size, rows.pad, config.seed).steps_per_epoch).steps
-    check_warmup("finetune", config, steps)
-    check_watched_steps("finetune", config, steps)
+    n_positions, splits = read_sizes(model.folder)["n_positions"], [GlueRows(path) for path in files]
+    for rows in splits:
+        rows.check(n_positions, labelled=not rows.path.stem.startswith("test"))
+    rows = splits[0]
+    return GlueBatches(rows, config.global_batch_size, rows.pad, config.seed).steps_per_epoch
 
 
-def rows_per_pass(config: FinetuneConfig, parallel: ParallelConfig, processes: int) -> int:
-    """Rows per forward pass of a process: without a pipeline any number will do."""
-    share = -(-config.global_batch_size // data_ranks(parallel, processes))
-    if parallel.pp == 1:
-        return config.micro_batch_size or share
-    return micro_batch(parallel, "finetune", share, config.micro_batch_size)
-
-
-def train_in_process(process: Process, job: Job) -> dict[int, dict[str, Any]]:
-    """One process's part, for each seed in turn: train, and predict the validation rows."""
+def train_in_process(process: Process, job: FinetuneJob) -> dict[int, dict[str, Any]]:
+    """As one of the processes, train with each seed in turn, and predict the validation and test rows."""
     from trainer.parallel.mesh import Mesh
 
-    mesh, found = Mesh(job.parallel, process.device), dict[int, dict[str, Any]]()
-    for seed, own in job.runs.items():
-        if mesh.from_first(own.result.exists):
-            found[seed] = store.read_json(own.result) if mesh.is_first else {}
-        else:
-            found[seed] = train_once(process, mesh, own)
-        gc.collect()  # a run's parts know each other: its memory is wanted for the next one
-    return found
+    results: dict[int, dict[str, Any]] = {}
+    with Mesh(job.parallel, process.device) as mesh:
+        for seed, seed_job in job.runs.items():
+            if mesh.from_first(seed_job.result.exists):
+                results[seed] = store.read_json(seed_job.result) if mesh.is_first else {}
+            else:
+                results[seed] = train_once(process, mesh, seed_job)
+            gc.collect()  # a run's objects refer to each other, and the next run needs their memory
+    return results
 
 
-def train_once(process: Process, mesh: "Mesh", job: Job) -> dict[str, Any]:
-    """Train with one seed, or what is left of it, and predict the validation rows."""
-    from trainer import hooks
-    from trainer.loader.glue import GlueRows
-    from trainer.loop import train
-    from trainer.watch import watching
+def train_once(process: Process, mesh: "Mesh", job: FinetuneJob) -> dict[str, Any]:
+    """Train with one seed, from its last checkpoint if there is one, and predict the validation and test rows."""
+    from trainer.data.glue import GlueRows
+    from trainer.loop import hooks
+    from trainer.loop.loop import train
+    from trainer.loop.watch import watching
 
     config = job.config
     rows = GlueRows(job.glue / "train.arrow")
     training = prepare(process, mesh, job, rows)
     training.watch = job.watch
-    around = [
+    callbacks = [
         hooks.Curve(job.scratch / "curve.csv"),
         hooks.Epochs(job.scratch / "epochs.csv", job.scratch / "curve.csv", lambda _: validate(training, job, rows)),
         hooks.Progress(f"finetune {job.task}", config.log_every, phases=config.log_phases),
-        hooks.Speeds(job.scratch / "segments.json", layout(job.parallel, process.place.size)),
+        hooks.Speeds(job.scratch / "segments.json", job.plan.layout.record(job.parallel)),
         hooks.Checkpoints(job.checkpoints, keep=1, in_background=config.async_save),
         *watching("finetune", config, job.parallel, job.watch),
     ]
-    train(training, around)
+    train(training, callbacks)
     predictions = {path.stem: predict_split(training, path, rows) for path in (*job.splits, *job.tests)}
     if not mesh.is_first:
         return {}
@@ -265,13 +277,12 @@ def train_once(process: Process, mesh: "Mesh", job: Job) -> dict[str, Any]:
     return {**counts, "predictions": predictions}
 
 
-def prepare(process: Process, mesh: "Mesh", job: Job, rows: "GlueRows") -> "Training":
-    """The classifier as it stands: the run's own newest checkpoint, else the base model's weights and a new head."""
-    from trainer import huggingface
-    from trainer.loader.glue import GlueBatches
-    from trainer.loop import assemble
+def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") -> "Training":
+    """Assemble the training, from the run's newest checkpoint or else from the base model's weights and a new head."""
+    from trainer.data.glue import GlueBatches
+    from trainer.loop.loop import assemble
     from trainer.model import Classifier
-    from trainer.optimizer import Recipe
+    from trainer.weights import huggingface
 
     config = job.config
     shape = job.base.shape
@@ -283,38 +294,34 @@ def prepare(process: Process, mesh: "Mesh", job: Job, rows: "GlueRows") -> "Trai
         attention_dropout=config.attention_dropout,
     )
     batches = GlueBatches(rows, config.global_batch_size, rows.pad, config.seed)
-    run = config.in_steps(batches.steps_per_epoch)
     training = assemble(
         process,
         mesh,
         lambda stage: Classifier(classifier, stage),
         classifier,
-        Recipe.of(config, run.steps, run.warmup_steps),
         batches,
         {"finetune": config.identity(), "task": job.task, "tokenizer": dataclasses.asdict(rows.meta)},
         config=config,
         parallel=job.parallel,
-        micro_batch_size=rows_per_pass(config, job.parallel, process.place.size),
+        plan=job.plan,
     )
     if training.mesh.is_first:
-        logger.info(
-            "finetune %s: %d steps, %d of them warm-up, seed %d", job.task, run.steps, run.warmup_steps, config.seed
-        )
+        steps, warmup_steps = job.plan.steps, job.plan.warmup_steps
+        logger.info("finetune %s: %d steps, %d of them warm-up, seed %d", job.task, steps, warmup_steps, config.seed)
     if not training.resume(job.checkpoints):
         weights = huggingface.read_weights(job.base.folder)
         body = {name: weight for name, weight in training.model.weights.items() if name != "score.weight"}
-        huggingface.fill(
-            body, weights, job.base.folder
-        )  # the padding token's row becomes 0, the head stays as it was made
+        # The padding token's row becomes 0; the head keeps its random weights.
+        huggingface.fill(body, weights, job.base.folder)
     return training
 
 
 def predict_split(
     training: "Training", path: Path, train_rows: "GlueRows", at_most: int | None = None
 ) -> dict[str, Any]:
-    """Index, label and outputs of each row of a split, in order; of so many rows, evenly spread, with `at_most`."""
-    from trainer.loader.glue import GlueRows
-    from trainer.validation import classify
+    """Return index, label and outputs of a split's rows, in order; with `at_most`, of that many evenly spread rows."""
+    from trainer.data.glue import GlueRows
+    from trainer.loop.validation import classify
 
     rows = GlueRows(path, at_most)
     if rows.meta != train_rows.meta:
@@ -339,33 +346,33 @@ def predict_split(
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
 
 
-def validate(training: "Training", job: Job, train_rows: "GlueRows") -> dict[str, float]:
-    """Loss and scores on training and validation rows, by split and name of the score; in the first process."""
+def validate(training: "Training", job: FinetuneJob, train_rows: "GlueRows") -> dict[str, float]:
+    """Return loss and scores on training and validation rows as `<split>_<score>`; empty outside the first process."""
     import torch
 
     from trainer.loss import class_loss
 
-    found: dict[str, float] = {}
-    measured = {train_rows.path: job.config.scored_train_rows} if job.config.scored_train_rows else {}
-    for path, at_most in {**measured, **dict.fromkeys(job.splits)}.items():
+    measures: dict[str, float] = {}
+    train = {train_rows.path: job.config.scored_train_rows} if job.config.scored_train_rows else {}
+    for path, at_most in {**train, **dict.fromkeys(job.splits)}.items():
         rows, num_labels = predict_split(training, path, train_rows, at_most), train_rows.num_labels
         if training.mesh.is_first:
             loss = class_loss(torch.tensor(rows["logits"]), torch.tensor(rows["label"])) / len(rows["label"])
             scores = score(job.task, rows["label"], predict(rows["logits"], num_labels), num_labels)
-            found[f"{path.stem}_loss"] = float(loss)
-            found |= {
+            measures[f"{path.stem}_loss"] = float(loss)
+            measures |= {
                 f"{path.stem}_{name}": value
                 for name, value in scores.items()
                 if name not in ("headline", "majority", "rows")
             }
-    return found
+    return measures
 
 
-def save_model(job: Job, rows: GlueTable, folder: Path) -> None:
-    """The fine-tuned model, whole from its last checkpoint, and its tokenizer as a Hugging Face folder."""
-    from trainer import huggingface
-    from trainer.export import read_checkpoint
+def save_model(job: FinetuneJob, rows: GlueTable, folder: Path) -> None:
+    """Write the fine-tuned model from its last checkpoint, and its tokenizer, as a Hugging Face folder."""
     from trainer.model import Classifier
+    from trainer.weights import huggingface
+    from trainer.weights.huggingface import read_checkpoint
 
     checkpoint = newest_checkpoint(job.checkpoints)
     shape, weights = read_checkpoint(checkpoint, read_record(checkpoint), Classifier)
@@ -385,18 +392,20 @@ def save_model(job: Job, rows: GlueTable, folder: Path) -> None:
     huggingface.save_tokenizer(job.base.tokenizer, folder, shape.n_positions, padding=padding)
 
 
-def write_curves(job: Job, folder: Path) -> None:
-    """The run's curve.csv, and loss and scores by epoch, as numbers and as epochs.svg."""
-    from trainer.glue_pictures import epochs
-    from trainer.results import read_curve
+def write_curves(job: FinetuneJob, folder: Path) -> None:
+    """Write the run's curve.csv, and its epochs.csv with the picture epochs.svg."""
+    from trainer.reporting.pictures import epochs
+    from trainer.reporting.results import read_curve_columns
 
     for name in ("curve.csv", "epochs.csv"):
         store.link_or_copy(job.scratch / name, folder / name)
     with store.create(folder / "epochs.svg") as file:
-        file.write(epochs(read_curve(folder / "epochs.csv")).encode())
+        file.write(epochs(read_curve_columns(folder / "epochs.csv")).encode())
 
+
+STAGE = StageSpec.of(finetune, VERSION, SHAPED_BY)
 
 if __name__ == "__main__":
-    # Under torchrun or Slurm only the first process is the stage.
+    # Under torchrun or Slurm only the first process runs the stage.
     if not launch.served():
         stage_main("trainer.finetune")

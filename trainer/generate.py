@@ -1,8 +1,8 @@
-"""Text from an exported model: a library for `evaluate`, and a small command.
+"""Generates text from an exported model: a library for `evaluate`, and a small command.
 
     python -m trainer.generate export/ "The mill stands" --new-tokens 100 --temperature 0.7 --seed 3
 
-Every draw follows from the seed and the number of the text, so texts do not depend on each other.
+Sampling is seeded by the seed and the number of the text, so texts do not depend on each other.
 """
 
 import sys
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def open_model(folder: Path, device: str = "auto") -> "tuple[LanguageModel, Any]":
-    """The language model and the tokenizer of a Hugging Face folder; device auto: on a GPU if there is one."""
+    """Return the language model and tokenizer of a Hugging Face folder; `device` auto takes a GPU if there is one."""
     import torch
     from tokenizers import Tokenizer
 
-    from trainer import huggingface
     from trainer.model import LanguageModel
+    from trainer.weights import huggingface
 
     shape = huggingface.read_architecture(folder)
     if not (folder / huggingface.TOKENIZER).exists():
@@ -40,11 +40,11 @@ def open_model(folder: Path, device: str = "auto") -> "tuple[LanguageModel, Any]
 def continue_text(
     model: "LanguageModel", ids: Sequence[int], end_of_text: int, config: SamplingConfig, number: int = 0
 ) -> list[int]:
-    """The tokens that `model` adds to `ids` (at least one), up to end-of-text, which is left out."""
+    """Return the tokens that `model` adds to `ids` (at least one token), up to but without end-of-text."""
     import torch
 
     device = next(model.parameters()).device
-    # Seeded apart by a fixed odd stride, so that neighbouring seeds do not share draws.
+    # A large odd stride keeps the texts of neighbouring seeds from sharing a generator's seed.
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
     tokens = list(ids)
     with torch.no_grad():
@@ -58,7 +58,7 @@ def continue_text(
 
 
 def draw(logits_V: "torch.Tensor", config: SamplingConfig, generator: "torch.Generator") -> int:
-    """One token from the `top_k` likeliest, at a temperature."""
+    """Draw one of the `top_k` most likely tokens at the configured temperature."""
     import torch
 
     if config.temperature == 0:
@@ -70,8 +70,8 @@ def draw(logits_V: "torch.Tensor", config: SamplingConfig, generator: "torch.Gen
 
 
 def write_text(folder: Path, prompt: str, config: SamplingConfig) -> str:
-    """The prompt and what the model in `folder` adds to it."""
-    from trainer.huggingface import end_of_text_id
+    """Return the prompt and what the model in `folder` adds to it."""
+    from trainer.weights.huggingface import end_of_text_id
 
     model, tokenizer = open_model(folder)
     end = end_of_text_id(folder)
@@ -80,7 +80,7 @@ def write_text(folder: Path, prompt: str, config: SamplingConfig) -> str:
 
 
 def main() -> int:
-    """The command; returns its exit status."""
+    """Run the command and return its exit status."""
     import tyro
     from tyro.conf import OmitArgPrefixes, Positional, arg
 

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK_VALUES = {"cpu": 2**20, "cuda": 2**28}
-"""Logits at a time: on a CPU what stays in the cache, on a GPU what fills it without crowding memory."""
+"""Logits per chunk: on a CPU they fit into the cache, on a GPU they use it fully without taking much memory."""
 IGNORED = -100
-"""The target that is none, as in torch's and transformers' losses."""
+"""A target that is ignored, as in torch's and transformers' losses."""
 CHUNK_TOKENS = 128
-"""Tokens at a time, at least: a smaller matrix product wastes the machine."""
+"""Fewest tokens per chunk: smaller matrix products are inefficient."""
 
 
 def _itself(x: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def _itself(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class VocabPart:
-    """Which rows of the vocabulary a process has, and how numbers of all processes come together, in place."""
+    """The rows of the vocabulary that a process has from `first` on, and the in-place reductions over processes."""
 
     first: int = 0
     largest: Callable[[Tensor], Tensor] = _itself
@@ -45,25 +45,23 @@ def linear_cross_entropy(
     *,
     compiled: bool = False,
 ) -> Tensor:
-    """Sum over tokens of -log softmax(hidden @ weight.T)[target], as an fp32 scalar.
+    """Return the sum over tokens of -log softmax(hidden @ weight.T)[target], as an fp32 scalar.
 
-    A target of IGNORED adds nothing.
-
-    The logits exist for a chunk of tokens at a time, and their gradient is taken at once, so memory does not
-    grow with tokens x vocabulary. Rows of the weight from `vocab_size` on are padding: never predicted. Where
-    the process has a part of the rows only, the loss is that of all, and the gradient of `hidden` a term of a sum.
-    `compiled` fuses what happens to the logits, which a GPU else reads and writes ten times; not where they are split,
-    since processes talk in the middle of it.
+    A target of IGNORED adds nothing. Logits exist for a chunk of tokens at a time, and their gradient is computed at
+    once, so memory does not grow with tokens x vocabulary. Rows of the weight from `vocab_size` on are padding, never
+    predicted. If the process has only a part of the rows, the loss is that of all rows, and the gradient of `hidden` is
+    a term of a sum. `compiled` fuses the operations on the logits, which a GPU otherwise reads and writes ten times;
+    it has no effect on split logits, where processes communicate in between.
     """
     if not torch.is_grad_enabled():
-        # A function's context says what requires a gradient, not whether one will be asked for.
+        # The context of an autograd function shows which inputs require gradients, not whether any will be computed.
         hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach()
     differentiate = _compiled() if compiled and part is WHOLE else _loss_and_gradient
     return _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N, vocab_size, part, differentiate)  # pyright: ignore[reportReturnType]
 
 
 def class_loss(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-    """Sum over rows: cross entropy of classes, or the squared error where there is one output (a regression).
+    """Return the sum over rows of the cross entropy, or of the squared error with one output (a regression).
 
     A label of IGNORED adds nothing.
     """
@@ -104,7 +102,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, Tensor, None, None, None, None]:
         (scale,) = grad_outputs
         hidden_grad_ND, weight_grad_VD = ctx.gradients
-        if not ctx.scaled:  # zero-bubble schedules come twice: for the input's gradient, later for the weight's
+        if not ctx.scaled:  # zero-bubble schedules call this twice: for the input's gradient, later for the weight's
             hidden_grad_ND.mul_(scale)
             weight_grad_VD.mul_(scale)
             ctx.scaled = True
@@ -112,7 +110,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _chunk_tokens(hidden_ND: Tensor, weight_VD: Tensor) -> int:
-    """A power of two, so that micro batches are mostly whole chunks: each other length is compiled for itself."""
+    """Return a power of two, so that micro batches are mostly whole chunks: every other length is compiled anew."""
     most = CHUNK_VALUES[hidden_ND.device.type] // weight_VD.shape[0]
     return max(CHUNK_TOKENS, 1 << max(0, most.bit_length() - 1))
 
@@ -120,9 +118,9 @@ def _chunk_tokens(hidden_ND: Tensor, weight_VD: Tensor) -> int:
 def _loss_and_gradient(
     product_NV: Tensor, targets_N: Tensor, vocab_size: int, part: VocabPart
 ) -> tuple[Tensor, Tensor]:
-    """The chunk's summed loss, and the gradient of its logits, softmax minus one-hot, in their dtype.
+    """Return the chunk's summed loss, and the gradient of its logits (softmax minus one-hot) in their dtype.
 
-    `product_NV`, the logits, is overwritten where it is fp32.
+    `product_NV`, the logits, is overwritten if it is fp32.
     """
     logits_NV = product_NV.float()
     width = logits_NV.shape[1]
@@ -130,15 +128,15 @@ def _loss_and_gradient(
     logits_NV -= part.largest(logits_NV.amax(1, keepdim=True))
     real_N = targets_N != IGNORED
     columns_N = targets_N - part.first
-    here_N = real_N & (columns_N >= 0) & (columns_N < width)
+    local_N = real_N & (columns_N >= 0) & (columns_N < width)
     columns_N1 = columns_N.clamp(0, width - 1)[:, None]
-    target_logits_N = logits_NV.gather(1, columns_N1)[:, 0].where(here_N, 0.0)
+    target_logits_N = logits_NV.gather(1, columns_N1)[:, 0].where(local_N, 0.0)
     sums_N, target_logits_N = part.total(torch.stack((logits_NV.exp_().sum(1), target_logits_N)))
-    logits_NV /= torch.where(real_N, sums_N, torch.inf)[:, None]  # a gradient of 0 where there is no target
-    if torch.compiler.is_compiling():  # a comparison is fused with the rest, single additions would need all in memory
-        logits_NV -= ((torch.arange(width, device=columns_N.device) == columns_N1) & here_N[:, None]).float()
+    logits_NV /= torch.where(real_N, sums_N, torch.inf)[:, None]  # a gradient of 0 for ignored targets
+    if torch.compiler.is_compiling():  # a comparison can be fused, a scatter would need all logits in memory
+        logits_NV -= ((torch.arange(width, device=columns_N.device) == columns_N1) & local_N[:, None]).float()
     else:
-        logits_NV.scatter_add_(1, columns_N1, -here_N[:, None].float())
+        logits_NV.scatter_add_(1, columns_N1, -local_N[:, None].float())
     return ((sums_N.log() - target_logits_N) * real_N).sum(), logits_NV.to(product_NV.dtype)
 
 
@@ -147,5 +145,5 @@ Differentiate = Callable[[Tensor, Tensor, int, VocabPart], tuple[Tensor, Tensor]
 
 @functools.cache
 def _compiled() -> Differentiate:
-    # A graph for each length of a chunk: there are two or three of them.
+    # One graph per chunk length, of which there are two or three.
     return torch.compile(_loss_and_gradient, dynamic=False)

@@ -1,9 +1,9 @@
 """GPT-2 on one device: learned positions, norms before each layer, tanh GELU, biases, a tied head.
 
 Query, key and value are one matrix whose rows are ordered by head, so that tensor parallelism splits it by heads.
-Blocks stand in a dictionary under their global number, so a weight has the same name in every layout: the canonical
-name of checkpoints. A part without embeddings, last norm or head is a pipeline stage. Weights are fp32; matrices are
-multiplied in `Transformer.compute_dtype`.
+Blocks are kept in a dictionary by their global number, so a weight has the same name in every layout: the canonical
+name of checkpoints. A pipeline stage has only some blocks, and may lack embeddings, last norm and head. Weights are
+fp32; matrices are multiplied in `Transformer.compute_dtype`.
 
 Shapes: B samples, T positions, D width, H heads, K width of a head, V vocabulary, C classes.
 """
@@ -23,13 +23,13 @@ from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
 from trainer.loss import class_loss, linear_cross_entropy
 
 TIED, HEAD = "transformer.wte.weight", "lm_head.weight"
-"""The token embedding, which is also the language-model head: two parameters where these are on two stages."""
+"""The token embedding and the language-model head: one parameter, or two if they are on different stages."""
 INITIAL_STD = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """All that decides what the model computes, and the names and sizes of its weights."""
+    """Everything that decides what the model computes, and the names and sizes of its weights."""
 
     n_layer: int
     n_head: int
@@ -37,64 +37,64 @@ class Architecture:
     n_positions: int
     vocab_size: int
     num_labels: int = 0
-    """Outputs of the classification head; 0: a language model."""
+    """Outputs of the classification head; 0 for a language model."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
     pad_vocab_to: int = 1
 
     @classmethod
     def of(cls, config: ModelConfig, vocab_size: int) -> "Architecture":
-        """The language model of section `model` over so many tokens."""
+        """Return the language model of section `model` with a vocabulary of `vocab_size` tokens."""
         values = {name.name: getattr(config, name.name) for name in fields(config)}
         return cls(vocab_size=vocab_size, **values)
 
     @property
     def padded_vocab(self) -> int:
-        """Rows of the embedding in memory."""
+        """Return the rows of the embedding in memory."""
         return -(-self.vocab_size // self.pad_vocab_to) * self.pad_vocab_to
 
     @property
     def parameters(self) -> int:
-        """Numbers that the language model learns: padding is none, and the head is the embedding."""
+        """Return the number of the language model's parameters: without padding, and with head and embedding as one."""
         block = 12 * self.n_embd**2 + 13 * self.n_embd
         return (self.vocab_size + self.n_positions + 2) * self.n_embd + self.n_layer * block
 
     def record(self) -> dict[str, Any]:
-        """What a checkpoint says of its model: whatever has to be equal to load it."""
+        """Return the fields that a checkpoint records, all of which must be equal to load it."""
         names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "num_labels")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What of the model a pipeline stage has: all of it where there is one stage."""
+    """The part of the model in a pipeline stage."""
 
     layers: range
     first: bool
-    """It has the embeddings."""
+    """Whether it has the embeddings."""
     last: bool
-    """It has the last norm and the head."""
+    """Whether it has the last norm and the head."""
 
     @classmethod
     def whole(cls, shape: Architecture) -> "Stage":
-        """The only stage."""
+        """Return the only stage of a model that is not split."""
         return cls(range(shape.n_layer), first=True, last=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SequencePart:
-    """Which of `count` equal parts of each sample's positions stand in this process, between the matrices."""
+    """The part of each sample's positions that this process has between the matrices: `index` of `count` equal ones."""
 
     index: int = 0
     count: int = 1
 
     def of(self, x_BT: Tensor) -> Tensor:
-        """The columns of these positions."""
+        """Return the columns of these positions."""
         return x_BT if self.count == 1 else x_BT.chunk(self.count, 1)[self.index]
 
 
 ATTENTION_SITE, AFTER_ATTENTION_SITE, AFTER_MLP_SITE = 1, 2, 3
-"""Where dropout acts in a block."""
+"""Sites of dropout in a block."""
 
 
 class Linear(nn.Linear):
@@ -107,7 +107,7 @@ class Linear(nn.Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """nn.LayerNorm that takes and gives its input's dtype; the weight itself stays fp32."""
+    """nn.LayerNorm that computes in its input's dtype; the weight itself stays fp32."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.LayerNorm's name)
         """(..., D) -> (..., D)."""
@@ -123,13 +123,16 @@ class Attention(nn.Module):
         self.head_width = shape.n_embd // shape.n_head
         self.dropout = shape.attention_dropout
         self.first_head = 0
-        """Number of the first head that is computed here: tensor parallelism gives each process some."""
+        """Index of this process's first head: tensor parallelism gives each process some of them."""
         self.qkv = Linear(shape.n_embd, 3 * shape.n_embd)
         """Rows by head: the query of head 0, its key, its value, the query of head 1, ..."""
         self.c_proj = Linear(shape.n_embd, shape.n_embd)
 
     def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
-        """`keys_BT`: dropout keys, None outside training. `mask_B1TT`: who sees whom; None: all that came before."""
+        """(B, T, D) -> (B, T, D). `keys_BT`: dropout keys, None outside training.
+
+        `mask_B1TT`: which positions each one sees; None: all earlier ones and itself.
+        """
         qkv_BTH3K = self.qkv(x_BTD).unflatten(-1, (-1, 3, self.head_width))
         q_BHTK, k_BHTK, v_BHTK = (part_BTHK.transpose(1, 2) for part_BTHK in qkv_BTH3K.unbind(3))
         if keys_BT is None or self.dropout == 0:
@@ -140,12 +143,12 @@ class Attention(nn.Module):
         return self.c_proj(y_BHTK.transpose(1, 2).flatten(2))
 
     def _with_dropout(self, q_BHTK: Tensor, k_BHTK: Tensor, keys_BT: Tensor, mask_B1TT: Tensor | None) -> Tensor:
-        """Attention probabilities with some dropped: the fused kernels have no place for a keyed mask."""
+        """Return attention probabilities after dropout; the fused kernels cannot take a keyed mask."""
         heads, length = q_BHTK.shape[1:3]
         future = torch.ones(length, length, dtype=torch.bool, device=q_BHTK.device).triu(1)
-        unseen = future if mask_B1TT is None else ~mask_B1TT
+        hidden = future if mask_B1TT is None else ~mask_B1TT
         scores_BHTT = (q_BHTK @ k_BHTK.transpose(2, 3)).float() / math.sqrt(self.head_width)
-        probabilities_BHTT = scores_BHTT.masked_fill(unseen, -torch.inf).softmax(-1).to(q_BHTK.dtype)
+        probabilities_BHTT = scores_BHTT.masked_fill(hidden, -torch.inf).softmax(-1).to(q_BHTK.dtype)
         keys_BHT = at_heads(keys_BT, ATTENTION_SITE, range(self.first_head, self.first_head + heads))
         return keyed_dropout(probabilities_BHTT, self.dropout, keys_BHT)
 
@@ -178,7 +181,7 @@ class Block(nn.Module):
     def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D). `keys_BT`: this layer's dropout keys, None outside training.
 
-        Nothing in a block knows its layer, so that one compiled graph serves all of them.
+        A block does not know its layer, so that one compiled graph serves all of them.
         """
         x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT, mask_B1TT), keys_BT, AFTER_ATTENTION_SITE)
         return x_BTD + self._drop(self.mlp(self.ln_2(x_BTD)), keys_BT, AFTER_MLP_SITE)
@@ -204,10 +207,10 @@ class Transformer(nn.Module):
         self.ln_f = LayerNorm(shape.n_embd) if stage.last else None
 
     def forward(self, x: Tensor, rows_B: Tensor | None = None, starts_BT: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D) of token ids (B, T), or of the hidden states that the stage before made.
+        """Return hidden states (B, T, D) from token ids (B, T), or from the hidden states of the previous stage.
 
-        `rows_B`: number of each sample in the run; training with dropout needs it. `starts_BT`: where in the sample
-        each token's document begins; positions count from there, and attention does not reach behind it.
+        `rows_B`: id of each sample in the run, required for training with dropout. `starts_BT`: where in the sample
+        each token's document begins; positions count from there, and attention does not reach before it.
         """
         length = x.shape[1] if self.wte is not None else x.shape[1] * self.part.count
         keys_BT = self._keys(rows_B, length)
@@ -226,42 +229,42 @@ class Transformer(nn.Module):
     def _embed(self, ids_BT: Tensor, keys_BT: Tensor | None, starts_BT: Tensor | None) -> Tensor:
         assert self.wte is not None
         assert self.wpe is not None
-        places_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
+        positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
         if starts_BT is not None:
-            places_BT = places_BT - starts_BT
-        x_BTD = self.wte(ids_BT) + self.wpe(self.part.of(places_BT))
+            positions_BT = positions_BT - starts_BT
+        x_BTD = self.wte(ids_BT) + self.wpe(self.part.of(positions_BT))
         if keys_BT is not None:
             x_BTD = keyed_dropout(x_BTD, self.shape.dropout, at_site(self.part.of(keys_BT), 0))
         return x_BTD.to(self.compute_dtype)
 
 
 def document_mask(starts_BT: Tensor) -> Tensor:
-    """(B, 1, T, T): whether a token (third dimension) sees another: it came before, in the same document."""
-    places_T = torch.arange(starts_BT.shape[1], device=starts_BT.device)
-    return ((places_T <= places_T[:, None]) & (places_T >= starts_BT[:, :, None]))[:, None]
+    """Return (B, 1, T, T): whether a token (third dimension) sees another (fourth), an earlier one of its document."""
+    positions_T = torch.arange(starts_BT.shape[1], device=starts_BT.device)
+    return ((positions_T <= positions_T[:, None]) & (positions_T >= starts_BT[:, :, None]))[:, None]
 
 
 class Head(Linear):
-    """The token embedding once more, from hidden states to the logits of the vocabulary."""
+    """The token embedding as output layer: from hidden states to the logits of the vocabulary."""
 
     def __init__(self, shape: Architecture) -> None:
         super().__init__(shape.n_embd, shape.padded_vocab, bias=False)
         self.vocab_size = shape.vocab_size
         self.compiled = False
-        """Whether the loss is."""
+        """Whether the loss is compiled."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
         """(B, T, D) -> (B, T, V), in fp32."""
         return super().forward(input)[..., : self.vocab_size].float()
 
     def loss(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """The cross entropy summed over all tokens."""
+        """Return the cross entropy summed over all tokens."""
         hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
         return linear_cross_entropy(hidden_ND, self.weight, targets_N, self.vocab_size, compiled=self.compiled)
 
 
 class LanguageModel(nn.Module):
-    """GPT-2 with its head: all of it, or one pipeline stage."""
+    """GPT-2 with its language-model head: all of it, or one pipeline stage."""
 
     def __init__(self, shape: Architecture, stage: "Stage | None" = None) -> None:
         super().__init__()
@@ -272,7 +275,7 @@ class LanguageModel(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Make head and embedding one parameter again, after something replaced either."""
+        """Make head and embedding one parameter again, after either was replaced."""
         if self.lm_head is not None and self.transformer.wte is not None:
             self.lm_head.weight = self.transformer.wte.weight
 
@@ -283,9 +286,9 @@ class LanguageModel(nn.Module):
         rows_B: Tensor | None = None,
         starts_BT: Tensor | None = None,
     ) -> Tensor:
-        """Logits (B, T, V) in fp32; with targets, the loss summed over all tokens; hidden states of an early stage.
+        """Return logits (B, T, V) in fp32; with targets, the loss summed over all tokens.
 
-        `rows_B`, `starts_BT`: as Transformer's.
+        A stage without the head returns hidden states. `rows_B`, `starts_BT`: see Transformer.
         """
         hidden_BTD = self.transformer(x, rows_B, starts_BT)
         if self.lm_head is None:
@@ -303,18 +306,18 @@ class Classifier(nn.Module):
         self.transformer = Transformer(shape, self.stage)
         self.score = Linear(shape.n_embd, shape.num_labels, bias=False) if self.stage.last else None
         self.gather: Callable[[Tensor], Tensor] = _itself
-        """Puts hidden states together again where each process has some positions."""
+        """Gathers hidden states if each process has some positions."""
 
     def tie(self) -> None:
-        """Nothing is tied here."""
+        """Do nothing: no weights are tied."""
 
     def forward(
         self, x: Tensor, last_B: Tensor, rows_B: Tensor | None = None, labels_B: Tensor | None = None
     ) -> Tensor:
-        """Logits (B, C) in fp32; with labels, the summed loss; hidden states of an early stage.
+        """Return logits (B, C) in fp32; with labels, the summed loss. A stage without the head returns hidden states.
 
-        `last_B`: place of each row's last real token. What stands right of it is padding, which causal attention
-        never sees, so no mask is needed.
+        `last_B`: position of each row's last real token. Padding follows it, which causal attention never sees, so no
+        mask is needed.
         """
         hidden_BTD = self.transformer(x, rows_B)
         if self.score is None:
@@ -332,12 +335,12 @@ GPT2 = LanguageModel | Classifier
 
 
 def canonical(name: str) -> str:
-    """A weight's name in checkpoints and exports: the head is the embedding."""
+    """Return a weight's name in checkpoints and exports, where the head is the embedding."""
     return TIED if name == HEAD else name
 
 
 def initial_weight(name: str, shape: Architecture, size: torch.Size, seed: int) -> Tensor:
-    """The whole initial weight called `name`; the embedding's padding rows are 0, and stay so."""
+    """Return the whole initial weight called `name`; the embedding's padding rows are 0 and stay 0."""
     if name.endswith(".bias"):
         return torch.zeros(size)
     if len(size) == 1:

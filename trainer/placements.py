@@ -1,8 +1,8 @@
-"""How tensor parallelism splits the matrices and tables of a model: the built-in plan, and a user's own beside it.
+"""How tensor parallelism splits the matrices and tables of a model: the built-in plan, and changes to it by the user.
 
-Names are those of the model's modules, from `transformer.` on. `parallel.placements` has entries NAME=PLACEMENT: NAME
-is the whole name or its end, and may have `*`; of several that fit, the last decides. What suits is checked here,
-before any process starts; `trainer/parallel/tensor.py` does the splitting.
+Names are those of the model's modules, from `transformer.` on. `parallel.placements` has entries NAME=PLACEMENT, where
+NAME is a module's whole name or its end, and may contain `*`; the last matching entry decides. Entries are checked
+here, before any process starts; `trainer/parallel/tensor.py` does the splitting.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 from pipelines.errors import ConfigError, did_you_mean
 
 MATRICES = {"attn.qkv": "column", "attn.c_proj": "row", "mlp.c_fc": "column", "mlp.c_proj": "row"}
-"""Of a block, in Megatron's way. column: each process has some of the outputs (of attn.qkv some heads); row: some of
-the inputs; replicate: all of it."""
+"""The matrices of a block, as Megatron splits them. column: each process has some of the outputs (for attn.qkv some
+heads); row: some of the inputs; replicate: the whole matrix."""
 TABLES = {"wte": "vocabulary", "wpe": "replicate"}
-"""The embeddings. vocabulary: each process has the vectors of some tokens; hidden: some columns of all vectors. The
-language-model head is wte."""
+"""The embeddings. vocabulary: each process has the vectors of some tokens; hidden: some columns of all vectors. wte is
+also the language-model head."""
 CHOICES = {
     **dict.fromkeys(MATRICES, ("column", "row", "replicate")),
     "wte": ("vocabulary", "hidden", "replicate"),
@@ -24,19 +24,19 @@ CHOICES = {
 
 
 def placement(name: str, entries: Sequence[str]) -> str:
-    """How the module of this name is split."""
+    """Return how the module of this name is split."""
     chosen = (MATRICES | TABLES)[_kind(name)]
     for entry in entries:
         pattern, _, value = entry.partition("=")
-        if _fits(name, pattern):
+        if _matches(name, pattern):
             chosen = value
     return chosen
 
 
 def check_placements(entries: Sequence[str], tp: int, n_layer: int, n_head: int, n_embd: int) -> None:
-    """Raise ConfigError for entries that cannot be, and for a tp that does not divide what is split.
+    """Raise ConfigError for impossible entries, and for a tp that does not divide a dimension that is split.
 
-    `n_embd` 0: not known here.
+    `n_embd` 0: unknown to the caller.
     """
     if entries and tp == 1:
         raise ConfigError(f"parallel.placements {entries[0]}: nothing is split, since parallel.tp is 1; set tp, or []")
@@ -62,14 +62,14 @@ def _check_entry(entry: str, names: Iterable[str]) -> None:
     pattern, equals, value = entry.partition("=")
     if not equals:
         raise ConfigError(f"parallel.placements {entry}: expected NAME=PLACEMENT, such as mlp.c_proj=column")
-    if _fits("lm_head", pattern) and "*" not in pattern:
+    if _matches("lm_head", pattern) and "*" not in pattern:
         raise ConfigError(f"parallel.placements {entry}: the head is the token embedding; say wte={value}")
-    fitting = [name for name in names if _fits(name, pattern)]
-    if not fitting:
+    matching = [name for name in names if _matches(name, pattern)]
+    if not matching:
         raise ConfigError(
             f"parallel.placements {entry}: the model has no such part.{did_you_mean(pattern, MATRICES | TABLES)}"
         )
-    for name in fitting:
+    for name in matching:
         choices = CHOICES[_kind(name)]
         if value not in choices:
             raise ConfigError(
@@ -78,7 +78,7 @@ def _check_entry(entry: str, names: Iterable[str]) -> None:
             )
 
 
-def _fits(name: str, pattern: str) -> bool:
+def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(f".{name}", f"*.{pattern}")
 
 

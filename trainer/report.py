@@ -1,9 +1,9 @@
-"""Stage `report`: one page about a whole run, for people.
+"""Stage `report`: write one page about a whole run.
 
-stats of the corpus + stats of the run + the run's folder -> `index.html` (self-contained: style and
-pictures inside), `report.md` (the same in Markdown) and its `pictures/*.svg`: the funnel of documents
-with every reason for rejection, loss curves, scores, generated texts, GLUE with epochs, confusion matrices
-and the rows that were hardest. What is missing is said.
+stats of the corpus + stats of the run + the run's folder -> `index.html` (self-contained, with style and pictures),
+`report.md` (the same in Markdown) and its `pictures/*.svg`: the funnel of documents with every reason for rejection,
+loss curves, scores, generated texts, and for each GLUE task epochs, confusion matrices and the worst rows. The page
+lists what is missing.
 
     python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/
 """
@@ -15,30 +15,32 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import store
-from pipelines.command import Output, Source
+from pipelines.command import Output, Source, StageSpec
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
-from trainer.page import page_values
-from trainer.results import Results, read_results
-from trainer.task_results import TaskResults, read_tasks
+from trainer.reporting.page import page_values
+from trainer.reporting.results import Results, read_results
+from trainer.reporting.task_results import TaskResults, read_tasks
 
 VERSION = 2
 SHAPED_BY = ("matplotlib", "jinja2")
 
 
 def report(run: StageRun, stats: Source, run_stats: Source, results: Source, output: Output) -> dict[str, Any]:
-    """Read everything, draw the pictures, write the page twice."""
-    found = read_results(stats.path, run_stats.path, results.path)
+    """Read the results, draw the pictures, and write the page as HTML and as Markdown."""
+    run_results = read_results(stats.path, run_stats.path, results.path)
     tasks = read_tasks(results.path)
-    pictures = draw_pictures(found, tasks)
+    pictures = draw_pictures(run_results, tasks)
     for name, picture in pictures.items():
         _write(output.folder / "pictures" / f"{name}.svg", picture)
-    page = page_values(found, tasks)
+    page = page_values(run_results, tasks)
     _write(output.folder / "index.html", render_html(page, pictures))
     _write(output.folder / "report.md", render_markdown(page, pictures))
-    run.adopt(output, Counts(rows_in=len(found.corpus_stages) + len(found.run_stages), rows_out=1))
-    return {"missing": found.missing}
+    run.register_outputs(
+        output, Counts(rows_in=len(run_results.corpus_stages) + len(run_results.run_stages), rows_out=1)
+    )
+    return {"missing": run_results.missing}
 
 
 def _write(path: Path, text: str) -> None:
@@ -46,31 +48,31 @@ def _write(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-def draw_pictures(found: Results, tasks: Sequence[TaskResults]) -> dict[str, str]:
-    """Name -> SVG, of the pictures for which there is something to show."""
-    from trainer import glue_pictures, pictures
+def draw_pictures(results: Results, tasks: Sequence[TaskResults]) -> dict[str, str]:
+    """Return the SVG of each picture by name, without those that have nothing to show."""
+    from trainer.reporting import pictures
 
     drawn: dict[str, str] = {}
-    if found.flow:
-        drawn["funnel"] = pictures.funnel(found.flow)
-    if found.pretrain:
-        drawn["pretraining"] = pictures.pretraining(found.pretrain, uniform_loss(found))
-    if found.finetune:
-        drawn["finetuning"] = pictures.finetuning(found.finetune)
+    if results.flow:
+        drawn["funnel"] = pictures.funnel(results.flow)
+    if results.pretrain:
+        drawn["pretraining"] = pictures.pretraining(results.pretrain, uniform_loss(results))
+    if results.finetune:
+        drawn["finetuning"] = pictures.finetuning(results.finetune)
     for task in tasks:
         if task.epochs or task.confusions:
-            drawn[task.picture] = glue_pictures.task(task.picture, task.epochs, task.confusions)
+            drawn[task.picture] = pictures.task(task.picture, task.epochs, task.confusions)
     return drawn
 
 
-def uniform_loss(found: Results) -> float | None:
-    """Loss of a model that has learned nothing: ln(vocabulary), or None where it is not known."""
-    size = found.fact("tokenizer", "vocab_size")
+def uniform_loss(results: Results) -> float | None:
+    """Return the loss of a model that has learned nothing, ln(vocabulary size), or None if the size is unknown."""
+    size = results.fact("tokenizer", "vocab_size")
     return math.log(size) if isinstance(size, int) and size > 0 else None
 
 
 def render_html(page: dict[str, Any], pictures: dict[str, str]) -> str:
-    """The page with its style and pictures inside; everything that comes from data is escaped."""
+    """Return the page with its style and pictures inside; all text that comes from data is escaped."""
     from markupsafe import Markup
 
     # matplotlib has escaped every text in its pictures.
@@ -79,7 +81,7 @@ def render_html(page: dict[str, Any], pictures: dict[str, str]) -> str:
 
 
 def render_markdown(page: dict[str, Any], pictures: dict[str, str]) -> str:
-    """The same as Markdown; every value is escaped, so that none can become markup."""
+    """Return the same page as Markdown; every value is escaped, so that none can become markup."""
     from markupsafe import Markup
 
     def escaped(value: object) -> Markup:
@@ -100,11 +102,13 @@ def _template(name: str, finalize: Callable[[object], object] | None) -> Any:
 
 
 def escape_markdown(value: object) -> str:
-    """`value` as text that Markdown shows as it is, on one line."""
+    """Return `value` on one line, escaped so that Markdown shows it unchanged."""
     text = " ".join(str(value).split("\n"))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", text)
 
+
+STAGE = StageSpec.of(report, VERSION, SHAPED_BY)
 
 if __name__ == "__main__":
     stage_main("trainer.report")

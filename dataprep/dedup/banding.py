@@ -3,7 +3,7 @@
 A signature is cut into `bands` bands of `rows` values; two documents are candidates when they agree on
 a whole band. With Jaccard s this happens with probability 1 - (1 - s^rows)^bands, the S-curve.
 Source: Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, chapter 3; choice of parameters as in
-datasketch's `MinHashLSH` (least weighted sum of false positives and false negatives), given a least recall.
+datasketch's `MinHashLSH` (smallest weighted sum of false positives and false negatives), given a minimum recall.
 """
 
 import functools
@@ -25,22 +25,22 @@ class Banding:
     rows: int
 
     def probability(self, jaccard: float) -> float:
-        """That two documents of this Jaccard similarity become candidates."""
+        """Return the probability that two documents with this Jaccard similarity become candidates."""
         return 1.0 - (1.0 - jaccard**self.rows) ** self.bands
 
     def curve(self) -> dict[str, float]:
-        """The S-curve at 0.1, 0.2, ... 1.0, rounded for reports."""
+        """Return the S-curve at 0.1, 0.2, ... 1.0, rounded for reports."""
         return {f"{step / 10:.1f}": round(self.probability(step / 10), 6) for step in range(1, 11)}
 
 
 def choose_banding(
     threshold: float, num_perm: int, *, false_positive_weight: float = 0.5, min_recall: float = 0.0
 ) -> Banding:
-    """Of the bandings whose probability at the threshold is at least `min_recall`, the one of least error.
+    """Return the banding with the smallest error whose probability at the threshold is at least `min_recall`.
 
     The error is the weighted sum of the false positives (the integral of the probability from 0 to the threshold)
-    and the false negatives (that of its complement from the threshold to 1). With `min_recall` 0 this is
-    datasketch's choice. Raises ConfigError when no banding of `num_perm` values reaches the recall.
+    and the false negatives (the integral of its complement from the threshold to 1). With `min_recall` 0 this is
+    datasketch's choice. Raise ConfigError if no banding of `num_perm` values reaches the recall.
     """
     best: tuple[float, Banding] | None = None
     for bands in range(1, num_perm + 1):
@@ -60,7 +60,7 @@ def choose_banding(
 
 
 def explicit_banding(bands: int, rows: int, num_perm: int) -> Banding:
-    """The user's own bands and rows. Raises ConfigError when one is missing or they need more permutations."""
+    """Return the user's bands and rows. Raise ConfigError if one is missing or they need more permutations."""
     if not bands or not rows:
         raise ConfigError(f"find_duplicates: bands {bands}, rows {rows}: give both, or neither (0)")
     if bands * rows > num_perm:
@@ -71,7 +71,7 @@ def explicit_banding(bands: int, rows: int, num_perm: int) -> Banding:
 
 
 def _error(banding: Banding, threshold: float, false_positive_weight: float) -> float:
-    """False positives and false negatives as `choose_banding` weighs them."""
+    """Return the error of a banding as `choose_banding` defines it."""
     nodes, weights = _gauss_legendre()
     false_positives = threshold * float(np.dot(weights, _curve_at(banding, threshold * nodes)))
     right = threshold + (1.0 - threshold) * nodes
@@ -85,6 +85,6 @@ def _curve_at(banding: Banding, jaccard: Array) -> Array:
 
 @functools.cache
 def _gauss_legendre() -> tuple[Array, Array]:
-    """Nodes and weights of the Gauss-Legendre quadrature on 0 to 1, exact for polynomials up to degree 127."""
+    """Return nodes and weights of the Gauss-Legendre quadrature on 0 to 1, exact for polynomials up to degree 127."""
     nodes, weights = np.polynomial.legendre.leggauss(64)
     return (nodes + 1.0) / 2.0, weights / 2.0

@@ -1,4 +1,4 @@
-"""Clusters of duplicates: union-find on flat arrays, the pairs that a cluster needs, survivors.
+"""Clusters of duplicates: union-find on flat arrays, the links of a large bucket, a cluster's pairs, survivors.
 
 Nothing here opens a file; documents are numbers, and similarities come from a function.
 """
@@ -10,18 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataprep.dedup.arrays import to_numpy
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.pairs import compare
-from pipelines.columns import column
+from pipelines.columns import column, to_numpy
 
 Array = np.ndarray[Any, Any]
 SurvivorRule = Literal["longest", "first", "earliest_url", "best_source"]
 Similarity = Callable[[Array, Array], Array]
-"""Similarity of documents a[i] and b[i]."""
+"""Returns the similarity of documents a[i] and b[i]."""
 
 SMALL_CLUSTER = 32
 """Clusters of up to this many documents get all their pairs."""
+_ROUNDING = 1e-9
+"""Far above the error of a difference of two similarities, far below what tells two sets apart."""
+_WORTH = 16
+"""Distances are measured if they may save this many times as many comparisons as they take."""
+_PATIENCE = 8
+"""They are given up once those in vain are more than one in this many of all comparisons."""
 
 
 class UnionFind:
@@ -42,7 +47,7 @@ class UnionFind:
             self._flatten()
 
     def _flatten(self) -> None:
-        # Every node points at its root again: path lengths halve with each turn.
+        # Make every node point at its root again: path lengths halve with each round.
         while True:
             grandparent = self.parent[self.parent]
             if np.array_equal(grandparent, self.parent):
@@ -50,14 +55,14 @@ class UnionFind:
             self.parent = grandparent
 
     def components(self, least: int) -> tuple[Array, Array]:
-        """The nodes of all sets of at least `least` nodes, end to end in order of their roots, and where each ends."""
+        """Return the nodes of all sets of at least `least` nodes, set by set in order of roots, and each set's end."""
         sizes = np.bincount(self.parent, minlength=len(self.parent))
         nodes = np.flatnonzero(sizes[self.parent] >= least)
         return nodes[np.argsort(self.parent[nodes], kind="stable")], np.cumsum(sizes[sizes >= max(least, 1)])
 
 
 def all_pairs(members: Array, similarity: Similarity, threshold: float, corpus: Corpus) -> tuple[Array, Array, Array]:
-    """Every pair of members that reaches the threshold, as positions a < b, and its similarity."""
+    """Return every pair of members that reaches the threshold, as positions a < b, and its similarity."""
     a, b = np.triu_indices(len(members), 1)
     compared = corpus.compares(members[a], members[b])
     a, b = a[compared], b[compared]
@@ -66,17 +71,116 @@ def all_pairs(members: Array, similarity: Similarity, threshold: float, corpus: 
     return a[alike], b[alike], values[alike]
 
 
+def link_bucket(
+    members: Array, labels: Array, similarity: Similarity, threshold: float, corpus: Corpus, exact: Similarity | None
+) -> tuple[Array, Array, Array]:
+    """Compare the members of a bucket until each pair is compared, ruled out, or known to be connected.
+
+    Each member in turn is the centre, compared with all members that have not been a centre and are not connected
+    to it yet. So a bucket of one cluster costs one comparison per member, and no connection within a mixed bucket is
+    missed. If only some pairs count, the centres are members that together cover all of them (`_centres`).
+
+    `members` are in order; `labels` are the sets they are known to belong to, overwritten with the result. `exact` is
+    the Jaccard similarity if `similarity` is too, but may return 0 below the threshold; with it, tight clusters far
+    from each other also cost about one comparison per member and cluster.
+    Return the matching pairs as positions a < b in `members`, and their similarity.
+    """
+    pairs: list[tuple[Array, Array, Array]] = []
+    used = np.zeros(len(members), dtype=bool)
+    bounds = _DistanceBounds(members, threshold, exact)
+    for centre in _centres(members, corpus).tolist() if (labels != labels[:1]).any() else []:
+        used[centre] = True
+        others = bounds.possible_matches(centre)
+        others = others[(labels[others] != labels[centre]) & ~used[others]]
+        others = others[corpus.compares(np.full(len(others), members[centre]), members[others])]
+        if not len(others):
+            continue
+        values = similarity(np.full(len(others), members[centre]), members[others])
+        alike = values >= threshold
+        matched = others[alike]
+        pairs.append((np.minimum(centre, matched), np.maximum(centre, matched), values[alike]))
+        labels[np.isin(labels, labels[matched])] = labels[centre]
+        if (labels == labels[0]).all():
+            break
+        bounds.measure_from(centre, labels, used, len(others))
+    return concatenate_pairs(pairs)
+
+
+def _centres(members: Array, corpus: Corpus) -> Array:
+    """Return positions of members such that every pair contains one of them: the new ones.
+
+    If new members are compared with old ones only, old and new ones alternate until either run out: in a single
+    cluster the first old one connects all the new ones, and the first new one all the old ones.
+    """
+    new = np.flatnonzero(corpus.can_be_duplicate(members))
+    if corpus.against != "old":
+        return new
+    old = np.flatnonzero(corpus.can_be_survivor(members))
+    count = min(len(old), len(new))
+    return np.stack((old[:count], new[:count]), axis=1).ravel()
+
+
+class _DistanceBounds:
+    """Which members can match a given one at all, from exact distances to a few centres.
+
+    1 - Jaccard similarity is a metric: distance(x, y) >= distance(centre, y) - distance(centre, x). So x in the
+    centre's set can match only those y that are hardly farther from the centre than x is.
+    Source: Kosub, A note on the triangle inequality for the Jaccard distance, 2019.
+    """
+
+    def __init__(self, members: Array, threshold: float, exact: Similarity | None) -> None:
+        self._members = members
+        self._reach = 1.0 - threshold + _ROUNDING
+        self._exact = exact
+        self._nearest: list[Array] = [np.arange(len(members))]
+        self._list = np.zeros(len(members), dtype=np.int64)
+        self._count = np.full(len(members), len(members))
+        self._spent = self._in_vain = 0
+
+    def possible_matches(self, member: int) -> Array:
+        """Return the positions of all members that may match this one without being known to be connected to it."""
+        return self._nearest[self._list[member]][: self._count[member]]
+
+    def measure_from(self, centre: int, labels: Array, used: Array, num_compared: int) -> None:
+        """Measure the distances from a centre to its cluster and to the rest, if that is worth it.
+
+        `num_compared` is the number of members that the centre has just been compared with.
+        """
+        self._spent += num_compared
+        if self._exact is None or self._in_vain * _PATIENCE > self._spent:
+            return
+        same_set = labels == labels[centre]
+        cluster, rest = np.flatnonzero(same_set & ~used & (self._list == 0)), np.flatnonzero(~same_set & ~used)
+        cost = len(cluster) + len(rest)
+        if len(cluster) * len(rest) < _WORTH * cost:
+            return
+        distances = self._distances(centre, rest)
+        order = np.argsort(distances, kind="stable")
+        counts = np.searchsorted(distances[order], self._distances(centre, cluster) + self._reach, side="right")
+        fewer = counts <= len(rest) // 2
+        if 2 * np.count_nonzero(fewer) < len(cluster):
+            self._in_vain += cost
+        self._list[cluster[fewer]] = len(self._nearest)
+        self._count[cluster[fewer]] = counts[fewer]
+        self._nearest.append(rest[order[: counts[fewer].max(initial=0)]])
+        used[cluster[counts == 0]] = True
+
+    def _distances(self, centre: int, others: Array) -> Array:
+        assert self._exact is not None
+        return 1.0 - self._exact(np.full(len(others), self._members[centre]), self._members[others])
+
+
 def survivor_pairs(
     members: Array, order: Array, similarity: Similarity, threshold: float, corpus: Corpus
 ) -> tuple[Array, Array, Array]:
-    """The pairs that grouping a large cluster needs: every survivor in `order` with all that are left.
+    """Return the pairs that grouping a large cluster needs: every survivor in `order` with all that remain.
 
-    `order`: positions in `members`, best survivor first, the old ones before the new.
+    `order`: positions in `members`, best survivor first, old documents before new ones.
     """
-    found: list[tuple[Array, Array, Array]] = []
+    pairs: list[tuple[Array, Array, Array]] = []
     removed = np.zeros(len(members), dtype=bool)
-    left = order[corpus.may_lose(members[order])]
-    for centre in order[corpus.may_win(members[order])].tolist():
+    left = order[corpus.can_be_duplicate(members[order])]
+    for centre in order[corpus.can_be_survivor(members[order])].tolist():
         if removed[centre]:
             continue
         left = left[left != centre]
@@ -86,26 +190,26 @@ def survivor_pairs(
         alike = values >= threshold
         matched = left[alike]
         removed[matched] = True
-        found.append((np.minimum(centre, matched), np.maximum(centre, matched), values[alike]))
+        pairs.append((np.minimum(centre, matched), np.maximum(centre, matched), values[alike]))
         left = left[~alike]
-    return concatenate_pairs(found)
+    return concatenate_pairs(pairs)
 
 
-def concatenate_pairs(found: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
-    """Pairs in pieces, each a, b and similarity, as one piece."""
+def concatenate_pairs(pairs: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
+    """Concatenate lists of pairs, each as arrays a, b and similarity."""
     nothing = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-    a, b, values = zip(nothing, *found, strict=True)
+    a, b, values = zip(nothing, *pairs, strict=True)
     return np.concatenate(a), np.concatenate(b), np.concatenate(values)
 
 
 def survivor_ranks(documents: pa.Table, rule: SurvivorRule, sources: Sequence[str] = ()) -> Array:
-    """Rank of each document as a survivor, 0 the best: (num_documents,) int64.
+    """Return the rank of each document as a survivor, 0 the best: (num_documents,) int64.
 
     `documents` has RANKED_FIELDS. `longest`: most characters; `first`: first in the input; `earliest_url`:
-    lowest URL, none last; `best_source`: by the place of its source in `sources`, others last. Ties: lowest
-    doc_id, then first in the input. Old documents come before all new ones, whatever the rule.
+    lowest URL, without a URL last; `best_source`: by the position of its source in `sources`, other sources last.
+    Ties: lowest doc_id, then first in the input. Old documents come before all new ones, whatever the rule.
     """
-    place = [("is_new", "ascending"), ("corpus", "ascending"), ("shard", "ascending"), ("row", "ascending")]
+    location = [("is_new", "ascending"), ("corpus", "ascending"), ("shard", "ascending"), ("row", "ascending")]
     keys = {
         "longest": [("length", "descending"), ("doc_id", "ascending")],
         "first": [],
@@ -113,28 +217,28 @@ def survivor_ranks(documents: pa.Table, rule: SurvivorRule, sources: Sequence[st
         "best_source": [("preference", "ascending"), ("doc_id", "ascending")],
     }[rule]
     columns = {name: documents[name] for name in ("corpus", "shard", "row", "url", "length")}
-    # Arrow sorts binary of variable size, not of fixed size.
+    # Arrow sorts binary values of variable size, not of fixed size.
     columns |= {"doc_id": documents["doc_id"].cast(pa.binary())}
     columns |= {"is_new": compare("equal", documents["corpus"], ""), "no_url": compare("equal", documents["url"], "")}
     columns |= {"preference": _preference(documents["source"], sources)}
     ranks = np.empty(len(documents), dtype=np.int64)
-    order = pc.call_function("sort_indices", [pa.table(columns)], pc.SortOptions([place[0], *keys, *place[1:]]))
+    order = pc.call_function("sort_indices", [pa.table(columns)], pc.SortOptions([location[0], *keys, *location[1:]]))
     ranks[to_numpy(order)] = np.arange(len(documents))
     return ranks
 
 
 def _preference(values: pa.ChunkedArray, sources: Sequence[str]) -> pa.ChunkedArray:
-    """Place of each source in `sources`, their number for one that is not there."""
-    places = pc.call_function("index_in", [values], pc.SetLookupOptions(column(sources, pa.string())))
-    return pc.call_function("coalesce", [places, column([len(sources)], pa.int32())[0]])
+    """Return the position of each source in `sources`, and `len(sources)` for any other source."""
+    positions = pc.call_function("index_in", [values], pc.SetLookupOptions(column(sources, pa.string())))
+    return pc.call_function("coalesce", [positions, column([len(sources)], pa.int32())[0]])
 
 
 def assign_survivors(ranks: Array, a: Array, b: Array, similarity: Array) -> tuple[Array, Array]:
-    """Each node's survivor and its similarity with it; a survivor has itself and 1.
+    """Return each node's survivor and the similarity of both; a survivor has itself and 1.
 
-    Nodes in order of rank: one that no survivor has claimed survives, and claims all its unclaimed
-    neighbours. This is what regrouping comes to: the best of every cluster survives, the members alike
-    with it go, and those left over (in a chain, unlike the survivor) are grouped again among themselves.
+    In order of rank, each node that no survivor has claimed survives and claims all its unclaimed neighbours.
+    This is equivalent to regrouping: the best of every cluster survives, its duplicates are removed, and the
+    members that remain (in a chain, unlike the survivor) are grouped again among themselves.
     """
     order = np.argsort(ranks, kind="stable")
     neighbours, weights, first = _adjacency(len(ranks), a, b, similarity)
@@ -144,15 +248,15 @@ def assign_survivors(ranks: Array, a: Array, b: Array, similarity: Array) -> tup
         if survivor[node] >= 0:
             continue
         survivor[node] = node
-        near = neighbours[first[node] : first[node + 1]]
-        free = survivor[near] < 0
-        survivor[near[free]] = node
-        value[near[free]] = weights[first[node] : first[node + 1]][free]
+        adjacent = neighbours[first[node] : first[node + 1]]
+        unclaimed = survivor[adjacent] < 0
+        survivor[adjacent[unclaimed]] = node
+        value[adjacent[unclaimed]] = weights[first[node] : first[node + 1]][unclaimed]
     return survivor, value
 
 
 def _adjacency(num_nodes: int, a: Array, b: Array, similarity: Array) -> tuple[Array, Array, Array]:
-    """The graph as neighbour lists: those of node i are `neighbours[first[i]:first[i + 1]]`."""
+    """Return the graph as neighbour lists: node i has `neighbours[first[i]:first[i + 1]]`, with equal `weights`."""
     source, target = np.concatenate((a, b)), np.concatenate((b, a))
     weight = np.concatenate((similarity, similarity))
     order = np.lexsort((-weight, target, source))

@@ -1,7 +1,7 @@
 """Candidate pairs by datasketch's own MinHashLSH, for small corpora and to check ours against it.
 
-It holds every document in Python dictionaries, some 7 kB each with 20 bands, in one process, and lists every
-pair of a bucket. Its buckets are ours: it is given the same signatures and the same bands.
+It keeps every document in Python dictionaries, about 7 kB each with 20 bands, in one process, and lists every
+pair of a bucket. It gets the same signatures and bands as our own search, so its buckets are the same.
 """
 
 from pathlib import Path
@@ -11,8 +11,7 @@ import numpy as np
 
 from dataprep.dedup.banding import Banding
 from dataprep.dedup.corpus import Corpus
-from dataprep.dedup.minhash import is_empty
-from dataprep.dedup.signatures import SignatureMeta, read_signatures
+from dataprep.dedup.signatures import SignatureMeta, is_empty, read_signatures
 from pipelines.command import Part
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
@@ -25,16 +24,16 @@ _OURS = "--backend millrace does it on disk, with all processes"
 
 
 def check_size(num_documents: int) -> None:
-    """Refuse a corpus that is too large for dictionaries."""
+    """Raise ConfigError if a corpus is too large for dictionaries."""
     if num_documents > MAX_DOCUMENTS:
         raise ConfigError(
-            f"find_duplicates.backend: datasketch holds all documents in memory, in one process: at most "
-            f"{MAX_DOCUMENTS:,}, these are {num_documents:,}; {_OURS}"
+            f"find_duplicates.backend: datasketch keeps all documents in the memory of one process and takes at most "
+            f"{MAX_DOCUMENTS:,}, not {num_documents:,}; {_OURS}"
         )
 
 
 def find_pairs(part: Part, folder: Path, corpus: Corpus, meta: SignatureMeta, banding: Banding) -> Counts:
-    """All pairs of all buckets, sorted. `part.files`: the marks of exact copies, the signatures of all shards."""
+    """Write all pairs of all buckets, sorted. `part.files`: the marks of exact copies, the signatures of all shards."""
     from datasketch import MinHash, MinHashLSH
 
     copies_file, *signature_files = part.files
@@ -56,7 +55,7 @@ def find_pairs(part: Part, folder: Path, corpus: Corpus, meta: SignatureMeta, ba
                 lsh.insert(number, sketch, check_duplication=False)
                 if len(pairs) > MAX_PAIRS:
                     raise UserError(f"--backend datasketch: more than {MAX_PAIRS:,} pairs in its buckets; {_OURS}")
-    found = np.array(sorted(pairs), np.uint64).reshape(-1, 2)
-    found = found[corpus.compares(found[:, 0], found[:, 1])]
-    np.save(folder / f"{part.name}.pairs.npy", found)
-    return Counts(totals={"bucket_pairs": len(found)})
+    distinct = np.array(sorted(pairs), np.uint64).reshape(-1, 2)
+    compared = distinct[corpus.compares(distinct[:, 0], distinct[:, 1])]
+    np.save(folder / f"{part.name}.pairs.npy", compared)
+    return Counts(totals={"bucket_pairs": len(compared)})

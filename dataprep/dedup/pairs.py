@@ -1,8 +1,8 @@
-"""The tables between find_duplicates, group_duplicates and remove_duplicates, from Parquet or JSONL.
+"""The tables between find_duplicates, group_duplicates and remove_duplicates, as Parquet or JSONL.
 
-Documents are referred to by (shard, row) of the input, counted from 0 in input order, and those of an old
-crawl by its fingerprint folder and the (shard, row) of its own run; `doc_id`, `url` and the rest are for
-people, for checks and for the choice of survivors. In JSONL, ids are hexadecimal.
+A document is identified by its (shard, row) in the input, counted from 0 in input order; one of an old crawl by its
+fingerprint folder and its (shard, row) in that run. `doc_id`, `url` and the other fields are for readers, for checks
+and for choosing survivors. In JSONL, ids are hexadecimal.
 """
 
 import json
@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dataprep.dedup.arrays import empty_table, from_numpy
 from pipelines import store
-from pipelines.columns import column
+from pipelines.columns import column, empty_table, from_numpy
 from pipelines.command import Source
 from pipelines.documents import is_jsonl, part_files
 from pipelines.errors import UserError
@@ -36,13 +35,13 @@ STORED_FIELDS = [
     pa.field("length", pa.int64()),
     pa.field("start", pa.string()),
 ]
-"""What is kept of a document beside its text: length in characters, and the first 80 of them."""
+"""The fields kept of a document besides its text: `length` in characters, `start` with the first 80 of them."""
 
 DOCUMENT_FIELDS = [pa.field("corpus", pa.string()), *STORED_FIELDS]
-"""`corpus` is empty for a document of the input, else the fingerprint folder of the old crawl that it is of."""
+"""`corpus` is empty for a document of the input, else the fingerprint folder of its old crawl."""
 
 RANKED_FIELDS = [field for field in DOCUMENT_FIELDS if field.name != "start"]
-"""What decides which of several documents survives."""
+"""The fields that decide which of several documents survives."""
 
 
 def _document(suffix: str) -> list[pa.Field]:
@@ -52,8 +51,8 @@ def _document(suffix: str) -> list[pa.Field]:
 PAIR_SCHEMA = pa.schema(
     [*_document("_a"), *_document("_b"), pa.field("jaccard", pa.float64()), pa.field("kind", pa.string())]
 )
-"""Two duplicates, a before b, old before new; `kind` is exact (equal texts once normalised), near, or twin: equal
-new texts where new ones are compared with old ones only, so that both go or both stay."""
+"""Two duplicates, a before b, old before new; `kind` is exact (equal texts once normalised), near, or twin (equal
+new texts when new ones are compared with old ones only, so that both are removed or both kept)."""
 
 GROUP_SCHEMA = pa.schema(
     [
@@ -73,17 +72,17 @@ GROUP_SCHEMA = pa.schema(
 """One document of a group, the old ones first, sorted by (corpus, shard, row); `kind` is survivor, exact or near."""
 
 PAIR_METADATA = b"millrace.pairs"
-"""Schema metadata of pairs: how they were found, as JSON with at least `threshold`, `sources` and `large_clusters`, the
-number of clusters for which only the pairs are there that grouping at this very threshold needs."""
+"""Schema metadata of pairs: the parameters of the search as JSON with at least `threshold`, `sources` and
+`large_clusters`, the number of clusters that have only the pairs needed for grouping at exactly this threshold."""
 
 ROW_GROUP = 1 << 16
-"""Rows that are written and read at a time."""
+"""Rows written and read at a time."""
 _JSONL_ROWS = 10_000
 _TAKEN = 1 << 20
 
 
 class RowGroups:
-    """Writes a Parquet file piece by piece: the same bytes for the same rows, in whatever pieces."""
+    """Writes a Parquet file batch by batch: the same bytes for the same rows, whatever the batches."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +91,7 @@ class RowGroups:
         self._empty = True
 
     def write(self, table: pa.Table) -> None:
-        """Append rows; of the schema only the metadata may differ."""
+        """Append rows; their schema may differ in its metadata only."""
         self._held = pa.concat_tables([self._held, table.cast(self._held.schema)])
         while len(self._held) >= ROW_GROUP:
             self._flush(ROW_GROUP)
@@ -120,11 +119,11 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def source_files(source: Source, what: str) -> list[Path]:
-    """The files of a table: the shards of a folder that a stage made, or one JSONL file."""
+    """Return the files of a table: the shards in a stage's output folder, or one JSONL file."""
     if source.path.is_file():
         if is_jsonl(source.path):
             return [source.path]
-        raise UserError(f"{source.path}: not JSON lines by its name; give the folder or the .jsonl file of {what}")
+        raise UserError(f"{source.path}: not named as JSON lines; give the folder or the .jsonl file of {what}")
     files = part_files(source.path)
     if not files and source.manifest is None:
         raise UserError(f"{source.path}: holds no part-*.parquet; give the output of {what}")
@@ -132,7 +131,7 @@ def source_files(source: Source, what: str) -> list[Path]:
 
 
 def read_tables(file: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of one file with the columns of `schema`; UserError when it holds something else."""
+    """Yield the rows of one file with the columns of `schema`. Raise UserError if it holds something else."""
     if is_jsonl(file):
         yield from _read_jsonl(file, schema)
         return
@@ -144,27 +143,27 @@ def read_tables(file: Path, schema: pa.Schema) -> Iterator[pa.Table]:
             for batch in opened.iter_batches(ROW_GROUP, columns=schema.names, use_threads=False):
                 yield pa.Table.from_batches([batch]).select(schema.names).cast(schema)
     except pa.ArrowInvalid as error:
-        raise UserError(f"{file}: not a readable Parquet file ({error}); make it again") from None
+        raise UserError(f"{file}: not a readable Parquet file ({error}); create it again") from None
 
 
 def read_table(files: Sequence[Path], schema: pa.Schema) -> pa.Table:
-    """The rows of all files in order."""
+    """Read the rows of all files in order."""
     return pa.concat_tables([empty_table(schema), *(table for file in files for table in read_tables(file, schema))])
 
 
 def take_rows(table: pa.Table, rows: Array) -> pa.Table:
-    """These rows of a table; piece by piece, since one piece of a text column holds at most 2 GiB."""
-    pieces = (table.take(from_numpy(rows[start : start + _TAKEN])) for start in range(0, len(rows), _TAKEN))
-    return pa.concat_tables([empty_table(table.schema), *pieces])
+    """Take rows of a table in batches, because a chunk of a text column holds at most 2 GiB."""
+    batches = (table.take(from_numpy(rows[start : start + _TAKEN])) for start in range(0, len(rows), _TAKEN))
+    return pa.concat_tables([empty_table(table.schema), *batches])
 
 
 def compare(function: str, values: pa.ChunkedArray, value: Any) -> pa.ChunkedArray:
-    """A column of truth values by one of Arrow's comparisons with one value, such as `equal`."""
+    """Compare a column with one value by one of Arrow's functions, such as `equal`. Return booleans."""
     return pc.call_function(function, [values, column([value], values.type)[0]])
 
 
 def pair_metadata(file: Path) -> dict[str, Any] | None:
-    """How the pairs of a file were found; None where the file does not say (JSONL)."""
+    """Return the parameters of the search that found a file's pairs; None if the file does not say (JSONL)."""
     if is_jsonl(file):
         return None
     metadata = (pq.read_schema(str(file)).metadata or {}).get(PAIR_METADATA)
@@ -182,21 +181,21 @@ def _read_jsonl(file: Path, schema: pa.Schema) -> Iterator[pa.Table]:
     yield _to_table(rows, schema, file)
 
 
-def _parse_row(line: bytes, schema: pa.Schema, place: str) -> dict[str, Any]:
+def _parse_row(line: bytes, schema: pa.Schema, location: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise UserError(f"{place}: not valid JSON ({error}); make the file again") from None
+        raise UserError(f"{location}: not valid JSON ({error}); create the file again") from None
     row = cast(dict[str, Any], value) if isinstance(value, dict) else dict[str, Any]()
     missing = [name for name in schema.names if name not in row]
     if missing:
-        raise UserError(f"{place}: has no key {', '.join(missing)}; is it the output of another stage?")
+        raise UserError(f"{location}: has no key {', '.join(missing)}; is it the output of another stage?")
     for field in schema:
         if pa.types.is_fixed_size_binary(field.type) and row[field.name] is not None:
             try:
                 row[field.name] = bytes.fromhex(row[field.name])
             except (ValueError, TypeError):
-                raise UserError(f"{place}: {field.name}: expected hexadecimal, got {row[field.name]!r}") from None
+                raise UserError(f"{location}: {field.name}: expected hexadecimal, got {row[field.name]!r}") from None
     return row
 
 
@@ -204,4 +203,4 @@ def _to_table(rows: list[dict[str, Any]], schema: pa.Schema, file: Path) -> pa.T
     try:
         return pa.Table.from_pylist(rows, schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise UserError(f"{file}: a value has the wrong type ({error}); make the file again") from None
+        raise UserError(f"{file}: a value has the wrong type ({error}); create the file again") from None

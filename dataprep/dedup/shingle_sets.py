@@ -1,8 +1,8 @@
 """The shingle sets of candidate documents on disk, and their exact Jaccard similarity.
 
-One folder holds a file per document shard: the sorted 64-bit hashes of the distinct shingles of each document
-that has a set, end to end; which rows these are, and where their hashes end; their signatures; how many they are.
-Readers map the files, so memory holds what is compared, and close them at once, so that there may be any number.
+A folder has one file per document shard: the sorted 64-bit hashes of the distinct shingles of each document with a
+set, one set after the other; the rows of these documents and the ends of their hashes; their signatures; their number.
+Readers map the files, so memory holds only what is compared, and close them at once, so there may be any number.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ Array = np.ndarray[Any, Any]
 Mode = Literal["union", "min", "max"]
 
 SURE = 5.0
-"""A pair's sets are not read when the share of equal values in its signatures lies this many standard deviations,
-sqrt(J * (1 - J) / num_perm), below the Jaccard similarity J that the pair needs. A pair of just that similarity is
-missed so with probability 7e-7 at J = 0.7 and 2e-5 at J = 0.95 (binomial distribution, 128 permutations)."""
+"""A pair's sets are not read if the fraction of equal values in its signatures is this many standard deviations,
+sqrt(J * (1 - J) / num_perm), below the Jaccard similarity J that the pair needs. A pair of exactly that similarity is
+thus missed with probability 7e-7 at J = 0.7 and 2e-5 at J = 0.95 (binomial distribution, 128 permutations)."""
 _BATCH = 4096
 
 
@@ -36,18 +36,18 @@ class ShingleSetWriter:
         self._file = _path(folder, name).open("wb")
 
     def write(self, row: int, hashes: Array, signature: Array) -> None:
-        """Add the set of a row: `hashes` sorted and distinct; rows must come in order."""
+        """Add the set of a row. `hashes` must be sorted and distinct, and rows must come in order."""
         self.write_all(np.array([row]), np.array([0, len(hashes)]), hashes, signature[None])
 
     def write_all(self, rows: Array, first: Array, hashes: Array, signatures: Array) -> None:
-        """Add the sets of many rows: that of `rows[i]` is `hashes[first[i]:first[i + 1]]`."""
+        """Add the sets of many rows; `rows[i]` has the set `hashes[first[i]:first[i + 1]]`."""
         self._rows += rows.tolist()
         self._ends += (first[1:] + (self._ends[-1] - first[0])).tolist()
         self._signatures.append(signatures)
         hashes[first[0] : first[-1]].astype("<u8", copy=False).tofile(self._file)
 
     def close(self) -> None:
-        """Write the tables that find a row's set."""
+        """Write the tables that locate a row's set."""
         with self._file:
             np.array([*self._rows, *self._ends], dtype="<u8").tofile(self._file)
             for signatures in self._signatures:
@@ -68,7 +68,7 @@ class _Shard:
 
     @classmethod
     def open(cls, path: Path, num_perm: int) -> "_Shard":
-        # What Arrow has mapped stays when the file is closed; each of Python's own maps keeps a descriptor open.
+        # Arrow's map outlives the closed file; each of Python's own maps would keep a descriptor open.
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()
         count = int(np.frombuffer(data, "<u8", 1, len(data) - 8)[0])
@@ -93,7 +93,7 @@ class _Sets:
     signatures: Array
 
     def shared(self, left: Array, right: Array) -> Array:
-        """How many shingles sets left[i] and right[i] share."""
+        """Return how many shingles sets left[i] and right[i] share."""
         a, b = ((self.which[side], self.starts[side], self.stops[side]) for side in (left, right))
         if native := kernel():
             return native.shared(self.arrays, a, b)
@@ -103,7 +103,7 @@ class _Sets:
 
 
 class ShingleSets:
-    """All sets of a folder, by document number; `first` is the number of each shard's first document."""
+    """All sets of a folder by document number; `first` has the number of each shard's first document."""
 
     def __init__(self, folder: Path, first: Sequence[int], num_perm: int) -> None:
         self._folder = folder
@@ -112,9 +112,9 @@ class ShingleSets:
         self._shards: dict[int, _Shard] = {}
 
     def similarity(self, a: Array, b: Array, mode: Mode, threshold: float) -> Array:
-        """Exact similarity of documents a[i] and b[i], (num_pairs,) float64.
+        """Return the exact similarity of documents a[i] and b[i], (num_pairs,) float64.
 
-        Pairs that cannot reach `threshold` by their sizes, or not plausibly by their signatures, get 0.
+        Pairs that cannot reach `threshold` by their sizes, or are unlikely to by their signatures (`SURE`), get 0.
         """
         result = np.zeros(len(a))
         for start in range(0, len(a), _BATCH):
@@ -133,21 +133,21 @@ class ShingleSets:
         plausible = np.flatnonzero((needed <= 1.0) & (equal / self._num_perm >= needed - margin))
         result = np.zeros(len(a))
         left, right = left[plausible], right[plausible]
-        result[plausible] = share(sets.shared(left, right), sizes[left], sizes[right], mode)
+        result[plausible] = set_similarity(sets.shared(left, right), sizes[left], sizes[right], mode)
         return result
 
     def _find(self, numbers: Array) -> _Sets:
-        """The sets of these documents, whose numbers are sorted."""
+        """Return the sets of documents, given their sorted numbers."""
         opened, begins = np.unique(np.searchsorted(self._first, numbers, side="right") - 1, return_index=True)
         ends = np.append(begins[1:], len(numbers))
         shards = [self._shards.get(number) or self._open(number) for number in opened.tolist()]
         starts, stops = np.empty((2, len(numbers)), np.int64)
         signatures = np.empty((len(numbers), self._num_perm), dtype=np.uint32)
         for shard, number, begin, end in zip(shards, opened, begins, ends, strict=True):
-            here = slice(begin, end)
-            place = np.searchsorted(shard.rows, numbers[here] - self._first[number])
-            starts[here], stops[here] = shard.ends[place], shard.ends[place + 1]
-            signatures[here] = shard.signatures[place]
+            documents = slice(begin, end)
+            index = np.searchsorted(shard.rows, numbers[documents] - self._first[number])
+            starts[documents], stops[documents] = shard.ends[index], shard.ends[index + 1]
+            signatures[documents] = shard.signatures[index]
         which = np.repeat(np.arange(len(opened)), ends - begins)
         return _Sets(tuple(shard.hashes for shard in shards), which, starts, stops, signatures)
 
@@ -158,20 +158,23 @@ class ShingleSets:
 
 
 def count_shared(a: Array, b: Array) -> int:
-    """How many values two sets share; both sorted and distinct."""
+    """Return how many values two sets share, both sorted and distinct."""
     if len(a) > len(b):
         a, b = b, a
     return int(np.count_nonzero(b.take(b.searchsorted(a), mode="clip") == a)) if len(a) else 0
 
 
-def share(shared: Array, a: Array, b: Array, mode: Mode) -> Array:
-    """Shared shingles over those of the union, the smaller or the larger set, of sizes a and b; 0 without any."""
-    whole = {"union": a + b - shared, "min": np.minimum(a, b), "max": np.maximum(a, b)}[mode]
-    return shared / np.maximum(whole, 1)
+def set_similarity(shared: Array, a: Array, b: Array, mode: Mode) -> Array:
+    """Divide the shared shingles by those of the union, the smaller or the larger set; 0 for two empty sets.
+
+    `a` and `b` are the sizes of the sets.
+    """
+    total = {"union": a + b - shared, "min": np.minimum(a, b), "max": np.maximum(a, b)}[mode]
+    return shared / np.maximum(total, 1)
 
 
 def least_jaccard(a: Array, b: Array, mode: Mode, threshold: float) -> Array:
-    """The union Jaccard that sets of these sizes need to reach `threshold`; above 1 where they never can."""
+    """Return the union Jaccard that sets of sizes a and b need to reach `threshold`; above 1 if they never can."""
     smaller, larger = np.minimum(a, b), np.maximum(a, b)
     shared = {"union": threshold * (a + b) / (1.0 + threshold), "min": threshold * smaller, "max": threshold * larger}
     needed = shared[mode] * (1.0 - 1e-12)  # rounding must not rule out a pair right at the threshold

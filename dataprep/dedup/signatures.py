@@ -1,8 +1,13 @@
-"""Signature shards: `signatures/part-00000.parquet`, one row per document in input order.
+"""MinHash signatures, equal bit for bit to `datasketch.MinHash(scheme="affine32")`, and the shards that store them.
 
-Columns shard, row, doc_id, url, source, length and start (`pairs.STORED_FIELDS`), text_hash (xxh3_128 of the
-normalised text) and signature (num_perm little-endian uint32, fixed size). The schema's metadata under
-`millrace.signatures` says how they were made, so that signatures of other parameters are never compared.
+A shingle's 64-bit hash is cut to its low 32 bits, passed once through MurmurHash3's finalizer, and
+permuted as a*h + b modulo 2^32; a signature holds the minimum of each permutation. A test compares them with
+datasketch's own class, given the same shingles and hash function.
+
+A signature shard is `signatures/part-00000.parquet`, one row per document in input order, with the columns shard,
+row, doc_id, url, source, length and start (`pairs.STORED_FIELDS`), text_hash (xxh3_128 of the normalised text) and
+signature (num_perm little-endian uint32, fixed size). The schema's metadata under `millrace.signatures` records the
+parameters, so that signatures with different parameters are never compared.
 """
 
 import json
@@ -16,12 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dataprep.dedup.arrays import from_numpy
-from dataprep.dedup.minhash import Permutations, sign_texts
 from dataprep.dedup.pairs import START_CHARACTERS, STORED_FIELDS
-from dataprep.dedup.shingles import Shingle
+from dataprep.dedup.shingles import Shingle, Shingles, find_shingles, is_chunked, mix, split_long_text
+from dataprep.native.kernel import kernel
 from dataprep.text.folding import Texts, fold_texts, raw_texts, text_hashes, text_pieces
-from pipelines.columns import column
+from pipelines.columns import column, from_numpy
 from pipelines.documents import read_batches
 from pipelines.errors import UserError
 
@@ -30,12 +34,99 @@ Array = np.ndarray[Any, Any]
 FOLDER = "signatures"
 METADATA_KEY = b"millrace.signatures"
 _PLAIN = ("text_hash", "signature", "doc_id")
-"""Columns of random bytes, which neither compress nor repeat."""
+"""Columns of random bytes, which do not compress."""
+
+
+EMPTY = 2**32 - 1
+_BLOCK = 12_288
+_ROWS = 16
+"""Shingles and permutations per block: 768 KiB, so that a block stays in the second-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permutations:
+    """h -> a*h + b modulo 2^32, `a` odd: (num_perm,) uint32 each."""
+
+    a: Array
+    b: Array
+
+    @classmethod
+    def draw(cls, num_perm: int, seed: int) -> "Permutations":
+        """Draw the permutations that datasketch 2 draws for this seed."""
+        generator = np.random.RandomState(seed)
+        a = generator.randint(0, 1 << 31, num_perm, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+        return cls(a, generator.randint(0, 1 << 32, num_perm, dtype=np.uint32))
+
+
+def sign_texts(texts: Texts, shingle: Shingle, permutations: Permutations) -> Array:
+    """Return the signature of each text: (num_texts, num_perm) uint32."""
+    if native := kernel():
+        return native.sign(texts.spans, shingle.unit, shingle.size, permutations.a, permutations.b)
+    if not is_chunked(texts, shingle):
+        return sign(find_shingles(texts, shingle), permutations)
+    signatures = np.full((len(texts), len(permutations.a)), EMPTY, dtype=np.uint32)
+    for number, signature in enumerate(signatures):
+        for chunk in split_long_text(texts, number, shingle.size):
+            np.minimum(signature, sign(find_shingles(chunk, shingle), permutations)[0], out=signature)
+    return signatures
+
+
+def sign(shingles: Shingles, permutations: Permutations) -> Array:
+    """Return the signature of each text's shingles: (num_texts, num_perm) uint32.
+
+    A text without shingles has the empty signature, all bits set.
+    """
+    starts, ends = shingles.first[:-1], shingles.first[1:]
+    signatures = np.full((len(starts), len(permutations.a)), EMPTY, dtype=np.uint32)
+    filled = np.flatnonzero(ends > starts)
+    starts, ends = starts[filled], ends[filled]
+    mixed = finalize(shingles.hashes.astype(np.uint32))
+    for low in range(0, len(mixed), _BLOCK):
+        # The texts with shingles in this block; one that began in an earlier block is merged by taking the minimum.
+        texts = slice(np.searchsorted(ends, low, side="right"), np.searchsorted(starts, low + _BLOCK))
+        minima = _block_minima(mixed[low : low + _BLOCK], np.maximum(starts[texts] - low, 0), permutations)
+        signatures[filled[texts]] = np.minimum(signatures[filled[texts]], minima)
+    return signatures
+
+
+def _block_minima(block: Array, starts: Array, permutations: Permutations) -> Array:
+    """Return the least value of each permutation on each run of `block` from `starts[i]`: (num_runs, num_perm)."""
+    minima = np.empty((len(permutations.a), len(starts)), dtype=np.uint32)
+    for first in range(0, len(permutations.a), _ROWS):
+        rows = slice(first, first + _ROWS)
+        values = permutations.a[rows, None] * block
+        values += permutations.b[rows, None]
+        np.minimum.reduceat(values, starts, axis=1, out=minima[rows])
+    return minima.T
+
+
+def finalize(values: Array) -> Array:
+    """Apply MurmurHash3's 32-bit finalizer, a bijection of uint32."""
+    values = values ^ (values >> np.uint32(16))
+    values *= np.uint32(0x85EBCA6B)
+    values ^= values >> np.uint32(13)
+    values *= np.uint32(0xC2B2AE35)
+    values ^= values >> np.uint32(16)
+    return values
+
+
+def is_empty(signatures: Array) -> Array:
+    """Return which signatures belong to texts without shingles: (num_texts,) bool."""
+    return (signatures == np.uint32(EMPTY)).all(axis=1)
+
+
+def band_hashes(signatures: Array, bands: int, rows: int) -> Array:
+    """Return a 64-bit hash of each band of `rows` values: (num_texts, bands) uint64."""
+    values = signatures[:, : bands * rows].reshape(len(signatures), bands, rows)
+    state = np.zeros((len(signatures), bands), dtype=np.uint64)
+    for row in range(rows):
+        state = mix(state ^ values[:, :, row])
+    return state
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureMeta:
-    """How signatures were made; signatures compare only when all of it is equal."""
+    """The parameters of signatures, which can be compared only if all parameters are equal."""
 
     shingle: str
     num_perm: int
@@ -46,7 +137,7 @@ class SignatureMeta:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of a signature shard."""
+        """Schema of a signature shard."""
         fields = [
             *STORED_FIELDS,
             pa.field("text_hash", pa.binary(16)),
@@ -65,21 +156,21 @@ class Signer:
 
     @classmethod
     def make(cls, meta: SignatureMeta) -> "Signer":
-        """The signer that `meta` describes."""
+        """Make the signer that `meta` describes."""
         return cls(meta, Shingle.parse(meta.shingle), Permutations.draw(meta.num_perm, meta.seed))
 
     def normalised(self, texts: pa.Array) -> Texts:
-        """Texts in the form in which they are compared."""
+        """Return texts in the form in which they are compared."""
         raw = raw_texts(texts)
         return fold_texts(raw) if self.meta.normalise else raw
 
     def signatures(self, texts: Texts) -> Array:
-        """(num_texts, num_perm) uint32."""
+        """Return the signatures of texts, (num_texts, num_perm) uint32."""
         return sign_texts(texts, self.shingle, self.permutations)
 
 
 def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer) -> int:
-    """Sign every document of one shard; returns how many there are."""
+    """Sign every document of one shard. Return how many there are."""
     schema = signer.meta.schema
     path.parent.mkdir(parents=True, exist_ok=True)
     compression: Any = {name: "none" if name in _PLAIN else "zstd" for name in schema.names}
@@ -116,7 +207,7 @@ def _sign_batch(batch: pa.RecordBatch, shard: int, first: int, signer: Signer, s
 
 
 def read_meta(path: Path) -> SignatureMeta:
-    """How the signatures of a shard were made; UserError when it is not a signature shard."""
+    """Return the parameters of a shard's signatures. Raise UserError if it is not a signature shard."""
     metadata = pq.read_schema(str(path)).metadata or {}
     try:
         return SignatureMeta(**json.loads(metadata[METADATA_KEY]))
@@ -125,7 +216,7 @@ def read_meta(path: Path) -> SignatureMeta:
 
 
 def read_signatures(path: Path) -> Iterator[tuple[Array, Array]]:
-    """Text hashes (n, 2) uint64 and signatures (n, num_perm) uint32 of one shard, batch by batch."""
+    """Yield text hashes (n, 2) uint64 and signatures (n, num_perm) uint32 of one shard, batch by batch."""
     num_perm = read_meta(path).num_perm
     for batch in read_batches(path, ["text_hash", "signature"]):
         yield (
@@ -135,7 +226,7 @@ def read_signatures(path: Path) -> Iterator[tuple[Array, Array]]:
 
 
 def fixed_width(values: pa.Array, dtype: str) -> Array:
-    """A fixed-size binary column without nulls as numbers."""
+    """Return a fixed-size binary column without nulls as numbers."""
     width = values.type.byte_width
     data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width : (values.offset + len(values)) * width]
     return data.view(dtype)

@@ -1,26 +1,10 @@
-/* Blocks of 64 bytes: which of them are of a class, as the bits of one word, and lower case.
+/* Blocks of 64 bytes: which bytes belong to a class, as the bits of one word, and conversion to lower case.
 
-   The one part that is written for each instruction set; the includer defines KERNEL_AVX512, KERNEL_AVX2 or
-   neither of them. */
+   The only code written for each instruction set; the including file defines KERNEL_AVX2 or nothing. */
 
 #define BLOCK 64
 
-#if defined(KERNEL_AVX512)
-
-typedef __m512i Part;
-#define PARTS 1
-static inline Part load_part(const uint8_t *p) { return _mm512_loadu_si512(p); }
-static inline void store_part(uint8_t *p, Part v) { _mm512_storeu_si512(p, v); }
-static inline uint64_t range_bits(Part v, uint8_t first, uint8_t count) {
-    return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(v, _mm512_set1_epi8((char)first)), _mm512_set1_epi8((char)count));
-}
-static inline uint64_t wide_bits(Part v) { return _mm512_movepi8_mask(v); }
-static inline Part lower_part(Part v) {
-    __mmask64 capitals = range_bits(v, 'A', 26);
-    return _mm512_mask_add_epi8(v, capitals, v, _mm512_set1_epi8(32));
-}
-
-#elif defined(KERNEL_AVX2)
+#if defined(KERNEL_AVX2)
 
 typedef __m256i Part;
 #define PARTS 2
@@ -50,7 +34,7 @@ static inline Part load_part(const uint8_t *p) {
     return v;
 }
 static inline void store_part(uint8_t *p, Part v) { memcpy(p, &v, sizeof v); }
-/* The high bit of each ASCII byte of the range first <= byte < first + count <= 128; no borrow leaves its byte. */
+/* Sets the high bit of each ASCII byte in the range first <= byte < first + count <= 128; no carry leaves its byte. */
 static inline Part range_part(Part v, uint8_t first, uint8_t count) {
     Part low = v & ~HIGH_BITS;
     Part from_first = low + EVERY_BYTE * (0x80u - first), from_end = low + EVERY_BYTE * (0x80u - first - count);
@@ -71,7 +55,7 @@ typedef struct {
     Part part[PARTS];
 } Block;
 
-/* The block at p; what is beyond `end` reads as zeros, which are in no class. */
+/* Loads the block at p; bytes from `end` on read as zeros, which are in no class. */
 static inline Block load_block(const uint8_t *p, const uint8_t *end) {
     uint8_t padded[BLOCK];
     Block block;
@@ -84,7 +68,7 @@ static inline Block load_block(const uint8_t *p, const uint8_t *end) {
     return block;
 }
 
-/* Bytes above ASCII. */
+/* Non-ASCII bytes. */
 static inline uint64_t block_wide(const Block *block) {
     uint64_t bits = 0;
     for (int i = 0; i < PARTS; i++) bits |= wide_bits(block->part[i]) << (i * PART_BYTES & 63);
@@ -118,7 +102,7 @@ static inline uint64_t block_spaces(const Block *block) {
     return bits;
 }
 
-/* Store the block with ASCII letters in lower case. */
+/* Stores the block with ASCII letters in lower case. */
 static inline void store_lower(uint8_t *out, const Block *block) {
     for (int i = 0; i < PARTS; i++) store_part(out + i * PART_BYTES, lower_part(block->part[i]));
 }

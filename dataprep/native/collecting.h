@@ -1,4 +1,4 @@
-/* Where the shingles of texts go: into one array of hashes, or into signatures. */
+/* The two uses of shingles: collected into one array of hashes, or reduced to signatures. */
 
 typedef struct {
     uint64_t *out;
@@ -43,10 +43,8 @@ static int64_t shingles(const Texts *texts, int unit, int size, int distinct, ui
     return error ? error : to.used;
 }
 
-/* Permutations at a time: their minima and factors stay in registers while all shingles pass by. */
-#if defined(KERNEL_AVX512)
-#define TILE 128
-#elif defined(KERNEL_AVX2)
+/* Permutations per tile: their minima and factors stay in registers while the loop runs over all shingles. */
+#if defined(KERNEL_AVX2)
 #define TILE 32
 #else
 #define TILE 16

@@ -1,4 +1,4 @@
-/* All of the kernel once, for the instruction set that the including file has chosen. */
+/* The whole kernel, for the instruction set that the including file chooses. */
 
 #include "blocks.h"
 #include "characters.h"

@@ -1,4 +1,4 @@
-/* White space and case of texts; what NFC and case folding do above ASCII is left to Python. */
+/* White space and case of texts; NFC and case folding of non-ASCII characters are left to Python. */
 
 static int has_unstable(const uint8_t *p, const uint8_t *end, const uint8_t *flags) {
     while (p < end) {
@@ -29,7 +29,7 @@ static int64_t unstable(const Texts *texts, uint8_t *marks) {
     return count;
 }
 
-/* Copy the kept bytes of a block, run by run; each copy is a whole block, of which the next one overwrites the rest. */
+/* Copies the kept bytes of a block, run by run. Each copy is a whole block, and the next one overwrites its rest. */
 static inline uint8_t *store_runs(uint8_t *out, const uint8_t *block, uint64_t keep) {
     while (keep) {
         int first = __builtin_ctzll(keep);
@@ -42,7 +42,7 @@ static inline uint8_t *store_runs(uint8_t *out, const uint8_t *block, uint64_t k
     return out;
 }
 
-/* Writes at most end - p bytes and SLACK more; returns the end of what is the text. */
+/* Writes at most end - p bytes and SLACK more; returns the end of the folded text. */
 static inline uint8_t *fold_text(const uint8_t *p, const uint8_t *end, const uint8_t *flags, uint8_t *out) {
     uint8_t *const start = out;
     uint64_t after_space = 1;

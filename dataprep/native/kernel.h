@@ -1,9 +1,9 @@
 /* What the kernel computes, and for which instruction sets it is compiled.
 
-   Everything works on texts in UTF-8, many at a time, and gives bit for bit what the NumPy code in
-   dataprep/text/folding.py, dataprep/dedup/shingles.py and dataprep/dedup/minhash.py gives. Offsets are
-   checked against the buffers before they are used, and no byte outside of the buffers is read, so wrong
-   offsets or bytes that are not UTF-8 give an error or a useless result, never a wrong access. */
+   Every function takes many UTF-8 texts at a time and gives bit for bit the results of the NumPy code in
+   dataprep/text/folding.py, dataprep/dedup/shingles.py and dataprep/dedup/signatures.py. Offsets are
+   checked against the buffers before use, and no byte outside the buffers is read, so wrong offsets or
+   bytes that are not UTF-8 give an error or a useless result, never an invalid access. */
 
 #ifndef MILLRACE_KERNEL_H
 #define MILLRACE_KERNEL_H
@@ -43,16 +43,18 @@ typedef struct {
 /* Room after a folded text, because blocks are stored whole. */
 #define SLACK 64
 
-/* One compilation of the functions below for one instruction set. */
+/* The functions below, compiled for one instruction set. */
 typedef struct {
     const char *name;
     /* Sets marks[i] to whether text i has an UNSTABLE character; returns how many have one. */
     int64_t (*unstable)(const Texts *, uint8_t *marks);
-    /* ASCII letters in lower case, white space as single spaces and none at the ends, into `out`; returns its bytes. */
+    /* Writes the texts to `out` with ASCII letters in lower case and white space collapsed to single spaces, none at
+       the ends; returns the bytes used. */
     int64_t (*fold)(const Texts *, uint8_t *out, int64_t room, int64_t *starts, int64_t *ends);
-    /* The hashes of all shingles of text i as out[first[i]:first[i + 1]], sorted and each once if `distinct`. */
+    /* Writes the hashes of all shingles of text i to out[first[i]:first[i + 1]], sorted, each once, if `distinct`;
+       returns how many there are. */
     int64_t (*shingles)(const Texts *, int unit, int size, int distinct, uint64_t *out, int64_t room, int64_t *first);
-    /* The MinHash signature of each text, num_perm values each, for the permutations a*h + b. */
+    /* Writes the MinHash signature of each text, num_perm values each, for the permutations a*h + b. */
     int64_t (*sign)(const Texts *, int unit, int size, const uint32_t *a, const uint32_t *b, int64_t num_perm,
                     uint32_t *out);
 } Kernel;
@@ -60,12 +62,12 @@ typedef struct {
 extern const Kernel kernel_portable;
 #if defined(__x86_64__)
 #define MILLRACE_X86 1
-extern const Kernel kernel_avx2, kernel_avx512;
+extern const Kernel kernel_avx2;
 #endif
 
 /* Sorts hashes[0:count] and drops repetitions; returns how many are left, or NO_MEMORY. */
 int64_t sort_distinct(uint64_t *hashes, int64_t count);
-/* How many values two sorted sets share. */
+/* Returns how many values two sorted sets share. */
 int64_t count_shared(const uint64_t *a, int64_t num_a, const uint64_t *b, int64_t num_b);
 
 #endif

@@ -1,11 +1,11 @@
 """The native kernel: folding, shingles, signatures and set sizes in C, for many texts at a time.
 
-Installing the package builds it where there is a C compiler (setup.py); elsewhere `kernel()` is None and
-NumPy does the work, as it does, with a warning, where what was built cannot be loaded. Both give the same bytes.
-The environment variable MILLRACE_KERNEL can choose: `numpy`, or one of the instruction sets that the kernel is
-compiled for (`portable`, `avx2`, `avx512`); without it the fastest that this processor has.
+Installing the package builds it if there is a C compiler (setup.py). Otherwise `kernel()` is None and NumPy does the
+work; it also does, with a warning, if the built module cannot be loaded. Both give the same bytes.
+The environment variable MILLRACE_KERNEL selects `numpy`, or one of the instruction sets that the kernel is compiled
+for (`portable`, `avx2`); by default it is the fastest that this processor supports.
 
-Texts are given as in `dataprep.text.folding.Texts`: UTF-8 bytes, and where each text starts and ends.
+Texts have the form of `dataprep.text.folding.Texts`: UTF-8 bytes, and where each text starts and ends.
 """
 
 import functools
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 Span = tuple[Array, Array, Array]
-"""Data, starts and ends of some texts."""
+"""Data, starts and ends of several texts."""
 Unit = Literal["word", "char"]
 
 VARIABLE = "MILLRACE_KERNEL"
 _MODULE = "dataprep.native._kernel"
 _UNITS: dict[Unit, int] = {"word": 0, "char": 1}
 _SLACK = 64
-"""Bytes that folding needs beyond its result: SLACK in kernel.h."""
+"""Bytes that folding needs after its result: SLACK in kernel.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Kernel:
     module: Any
 
     def unstable(self, texts: Span) -> Array:
-        """The numbers of the texts that NFC or case folding may change beyond ASCII."""
+        """Return the numbers of the texts with non-ASCII characters that NFC or case folding may change."""
         marks = np.empty(len(texts[1]), np.uint8)
         self.module.unstable(*_flat(texts), character_flags(), marks)
         return np.flatnonzero(marks)
 
     def fold(self, texts: Span) -> Span:
-        """ASCII letters in lower case, white space collapsed."""
+        """Lower-case ASCII letters and collapse white space."""
         data, starts, ends = _flat(texts)
         out = np.empty(int((ends - starts).sum()) + _SLACK, np.uint8)
         new_starts, new_ends = np.empty_like(starts), np.empty_like(ends)
@@ -57,7 +57,7 @@ class Kernel:
         return out[:used], new_starts, new_ends
 
     def shingles(self, texts: Span, unit: Unit, size: int, *, distinct: bool) -> tuple[Array, Array]:
-        """Hashes of all shingles, and where each text's begin; sorted and each once if `distinct`."""
+        """Return the hashes of all shingles and the first of each text; sorted, each once, if `distinct`."""
         data, starts, ends = _flat(texts)
         out = np.empty(int((ends - starts).sum()), np.uint64)  # no more shingles than bytes
         first = np.empty(len(starts) + 1, np.int64)
@@ -65,25 +65,26 @@ class Kernel:
         return out[:used], first
 
     def sign(self, texts: Span, unit: Unit, size: int, a: Array, b: Array) -> Array:
-        """MinHash signatures for the permutations a*h + b, (num_texts, num_perm) uint32."""
+        """Return MinHash signatures for the permutations a*h + b, (num_texts, num_perm) uint32."""
         out = np.empty((len(texts[1]), len(a)), np.uint32)
         factors = (np.ascontiguousarray(each, np.uint32) for each in (a, b))
         self.module.sign(*_flat(texts), character_flags(), _UNITS[unit], size, *factors, out)
         return out
 
     def shared(self, arrays: tuple[Array, ...], a: Span, b: Span) -> Array:
-        """How many values the sets of each pair share, (num_pairs,) int64.
+        """Return how many values the sets of each pair share, (num_pairs,) int64.
 
-        The sorted, distinct sets lie in `arrays`, of uint64; `a` and `b` say in which, and where they start and end.
+        The sorted, distinct sets are slices of `arrays`, of uint64; `a` and `b` have the number of the array, the
+        start and the end of each.
         """
         out = np.empty(len(a[0]), np.int64)
-        places = (np.ascontiguousarray(each, np.int64) for each in (*a, *b))
-        self.module.shared(tuple(np.ascontiguousarray(each, np.uint64) for each in arrays), *places, out)
+        slices = (np.ascontiguousarray(each, np.int64) for each in (*a, *b))
+        self.module.shared(tuple(np.ascontiguousarray(each, np.uint64) for each in arrays), *slices, out)
         return out
 
 
 def _flat(texts: Span) -> Span:
-    """With the types and the layout that the compiled module reads."""
+    """Return texts with the types and the layout that the compiled module reads."""
     data, starts, ends = texts
     return (
         np.ascontiguousarray(data, np.uint8),
@@ -94,10 +95,12 @@ def _flat(texts: Span) -> Span:
 
 @functools.cache
 def kernel() -> Kernel | None:
-    """The kernel to use, or None for NumPy. Raises ConfigError when MILLRACE_KERNEL asks for one that is not here."""
+    """Return the kernel to use, or None for NumPy. Raise ConfigError if MILLRACE_KERNEL names one that is missing."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "numpy":
         return None
+    if wanted == "avx512":
+        raise ConfigError(f"{VARIABLE}=avx512: was removed, because avx2 is as fast; set avx2, or leave it unset")
     module = _compiled()
     names: list[str] = list(module.names()) if module else []
     if wanted and wanted not in names:
@@ -110,14 +113,14 @@ def kernel() -> Kernel | None:
 
 
 def _compiled() -> Any:
-    """The compiled module; None where it was not built, and, with a warning, where it cannot be loaded."""
+    """Return the compiled module; None if it was not built or, with a warning, if it cannot be loaded."""
     try:
         return importlib.import_module(_MODULE)
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == _MODULE
         if not missing and multiprocessing.parent_process() is None:  # once, and not by each worker
             logger.warning(
-                "the native kernel cannot be loaded (%s), so NumPy does its work, more slowly; build it again: "
+                "the native kernel cannot be loaded (%s), so the slower NumPy code is used; build it again: "
                 "python setup.py build_ext --inplace, or install the package again",
                 " ".join(str(error).split()),
             )
@@ -125,6 +128,6 @@ def _compiled() -> Any:
 
 
 def kernel_name() -> str:
-    """What does the work, for the log and the provenance: `numpy`, `portable`, `avx2` or `avx512`."""
+    """Return the name of the code in use, for the log and the provenance: `numpy`, `portable` or `avx2`."""
     chosen = kernel()
     return chosen.name if chosen else "numpy"

@@ -1,13 +1,13 @@
-/* The Python module dataprep.native._kernel: checks its arguments, lets go of the GIL, and calls the kernel.
+/* The Python module dataprep.native._kernel: checks its arguments, releases the GIL, and calls the kernel.
 
-   Arrays come and go as buffers. Only their sizes are looked at, so the caller answers for their types. */
+   Arrays are passed as buffers. Only their sizes are checked, so the caller is responsible for their types. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "kernel.h"
 
-static const Kernel *kernels[3];
+static const Kernel *kernels[2];
 static int num_kernels;
 static const Kernel *chosen;
 
@@ -17,16 +17,13 @@ static void find_kernels(void) {
     kernels[num_kernels++] = &kernel_portable;
 #if defined(MILLRACE_X86)
     __builtin_cpu_init();
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-    if (avx2) kernels[num_kernels++] = &kernel_avx2;
-    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        kernels[num_kernels++] = &kernel_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
+        kernels[num_kernels++] = &kernel_avx2;
 #endif
     chosen = kernels[num_kernels - 1];
 }
 
-/* The buffers of one call, in memory that has room for them all. */
+/* The buffers of one call, in memory with room for all of them. */
 typedef struct {
     Py_buffer *views;
     Py_ssize_t count;
@@ -40,7 +37,7 @@ static void release(Buffers *buffers) {
     while (buffers->count) PyBuffer_Release(&buffers->views[--buffers->count]);
 }
 
-/* The items of `object`, of `width` bytes each and `expected` in number unless that is negative, or NULL. */
+/* Returns the items of `object`, of `width` bytes each, or NULL; checks that there are `expected`, unless negative. */
 static void *items(Buffers *buffers, PyObject *object, const char *name, Py_ssize_t width, Py_ssize_t expected,
                    int writable) {
     Py_buffer *view = &buffers->views[buffers->count];
@@ -54,7 +51,7 @@ static void *items(Buffers *buffers, PyObject *object, const char *name, Py_ssiz
         PyErr_Format(PyExc_ValueError, "%s: expected %zd items, got %zd", name, expected, view->len / width);
         return NULL;
     }
-    static int64_t nothing; /* stands for the memory of an empty array, which may have none */
+    static int64_t nothing; /* replaces the memory of an empty array, which may have none */
     return view->buf ? view->buf : &nothing;
 }
 
@@ -62,7 +59,7 @@ static Py_ssize_t last_length(const Buffers *buffers, Py_ssize_t width) {
     return buffers->views[buffers->count - 1].len / width;
 }
 
-/* The four objects that every function of texts begins with. */
+/* Reads the four arguments that every function on texts starts with. */
 static int get_texts(Buffers *buffers, PyObject *const *objects, Texts *texts) {
     if (!(texts->data = items(buffers, objects[0], "data", 1, -1, 0))) return 0;
     texts->size = last_length(buffers, 1);
@@ -78,7 +75,7 @@ static int check_shingle(int unit, int size) {
     return 0;
 }
 
-/* The result of a call, or the exception that its error stands for; either way the buffers are let go. */
+/* Releases the buffers and returns the result of a call, or raises the exception for its error. */
 static PyObject *answer(Buffers *buffers, int64_t result) {
     release(buffers);
     if (PyErr_Occurred()) return NULL;
@@ -172,7 +169,7 @@ static PyObject *py_sign(PyObject *self, PyObject *args) {
     return answer(&buffers, result);
 }
 
-/* Sets lie in several arrays: set i is arrays[which[i]][starts[i]:stops[i]]. */
+/* Sets are slices of several arrays: set i is arrays[which[i]][starts[i]:stops[i]]. */
 typedef struct {
     const uint64_t **arrays;
     int64_t *sizes;
@@ -180,7 +177,7 @@ typedef struct {
 } Arrays;
 typedef struct {
     const int64_t *which, *starts, *stops;
-} Places;
+} Slices;
 
 static int get_arrays(Buffers *buffers, PyObject *tuple, Arrays *arrays) {
     for (Py_ssize_t i = 0; i < arrays->num_arrays; i++) {
@@ -190,21 +187,21 @@ static int get_arrays(Buffers *buffers, PyObject *tuple, Arrays *arrays) {
     return 1;
 }
 
-static int get_places(Buffers *buffers, PyObject *const *objects, Py_ssize_t count, Places *places) {
-    if (!(places->which = items(buffers, objects[0], "which", 8, count, 0))) return 0;
-    if (!(places->starts = items(buffers, objects[1], "starts", 8, count, 0))) return 0;
-    return (places->stops = items(buffers, objects[2], "stops", 8, count, 0)) != NULL;
+static int get_slices(Buffers *buffers, PyObject *const *objects, Py_ssize_t count, Slices *slices) {
+    if (!(slices->which = items(buffers, objects[0], "which", 8, count, 0))) return 0;
+    if (!(slices->starts = items(buffers, objects[1], "starts", 8, count, 0))) return 0;
+    return (slices->stops = items(buffers, objects[2], "stops", 8, count, 0)) != NULL;
 }
 
-static const uint64_t *get_set(const Arrays *arrays, const Places *places, Py_ssize_t i, int64_t *size) {
-    int64_t which = places->which[i], start = places->starts[i], stop = places->stops[i];
+static const uint64_t *get_set(const Arrays *arrays, const Slices *slices, Py_ssize_t i, int64_t *size) {
+    int64_t which = slices->which[i], start = slices->starts[i], stop = slices->stops[i];
     if (which < 0 || which >= arrays->num_arrays) return NULL;
     if (start < 0 || stop < start || stop > arrays->sizes[which]) return NULL;
     *size = stop - start;
     return arrays->arrays[which] + start;
 }
 
-static int64_t count_pairs(const Arrays *arrays, const Places *a, const Places *b, Py_ssize_t count, int64_t *out) {
+static int64_t count_pairs(const Arrays *arrays, const Slices *a, const Slices *b, Py_ssize_t count, int64_t *out) {
     for (Py_ssize_t i = 0; i < count; i++) {
         int64_t size_a = 0, size_b = 0;
         const uint64_t *set_a = get_set(arrays, a, i, &size_a), *set_b = get_set(arrays, b, i, &size_b);
@@ -215,11 +212,11 @@ static int64_t count_pairs(const Arrays *arrays, const Places *a, const Places *
 }
 
 static int64_t count_pairs_of(Buffers *buffers, PyObject *tuple, PyObject *const *objects, Arrays *arrays) {
-    Places a, b;
+    Slices a, b;
     int64_t result = 0, *out = items(buffers, objects[6], "out", 8, -1, 1);
     if (!out) return 0;
     Py_ssize_t count = last_length(buffers, 8);
-    if (!get_places(buffers, objects, count, &a) || !get_places(buffers, objects + 3, count, &b)) return 0;
+    if (!get_slices(buffers, objects, count, &a) || !get_slices(buffers, objects + 3, count, &b)) return 0;
     if (!get_arrays(buffers, tuple, arrays)) return 0;
     Py_BEGIN_ALLOW_THREADS
     result = count_pairs(arrays, &a, &b, count, out);
@@ -270,7 +267,7 @@ static PyObject *py_choose(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"names", py_names, METH_NOARGS, "The instruction sets that this processor has a kernel for, the fastest last."},
+    {"names", py_names, METH_NOARGS, "Return the instruction sets that this processor has a kernel for, the fastest last."},
     {"choose", py_choose, METH_VARARGS, "Use the kernel of this name from now on."},
     {"unstable", py_unstable, METH_VARARGS, "unstable(data, starts, ends, flags, marks)"},
     {"fold", py_fold, METH_VARARGS, "fold(data, starts, ends, flags, out, out_starts, out_ends)"},

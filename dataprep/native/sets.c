@@ -3,18 +3,18 @@
 #include "kernel.h"
 
 #define FEW 24
-#define FAR 32 /* times as large: search instead of merging */
+#define FAR 32 /* if one set is this many times as large, search instead of merging */
 
-/* One stable pass by one byte, from `from` to `to`. */
+/* One stable counting pass over one byte, from `from` to `to`. */
 static void sort_by_byte(const uint64_t *from, uint64_t *to, int64_t count, int shift) {
-    int64_t place[256] = {0}, sum = 0;
-    for (int64_t i = 0; i < count; i++) place[from[i] >> shift & 0xff]++;
+    int64_t next[256] = {0}, sum = 0;
+    for (int64_t i = 0; i < count; i++) next[from[i] >> shift & 0xff]++;
     for (int digit = 0; digit < 256; digit++) {
-        int64_t here = place[digit];
-        place[digit] = sum;
-        sum += here;
+        int64_t of_digit = next[digit];
+        next[digit] = sum;
+        sum += of_digit;
     }
-    for (int64_t i = 0; i < count; i++) to[place[from[i] >> shift & 0xff]++] = from[i];
+    for (int64_t i = 0; i < count; i++) to[next[from[i] >> shift & 0xff]++] = from[i];
 }
 
 /* Sorts by the highest `num_bytes` bytes, an even number. */
@@ -25,7 +25,7 @@ static void sort_by_high_bytes(uint64_t *hashes, uint64_t *other, int64_t count,
     }
 }
 
-/* Insertion sort, which gives up after `budget` moves; returns whether it is done. */
+/* Insertion sort that gives up after `budget` moves; returns whether it finished. */
 static int insert_all(uint64_t *hashes, int64_t count, int64_t budget) {
     for (int64_t i = 1; i < count; i++) {
         uint64_t hash = hashes[i];
@@ -42,7 +42,7 @@ int64_t sort_distinct(uint64_t *hashes, int64_t count) {
     if (count > FEW) {
         uint64_t *other = malloc((size_t)count * sizeof *other);
         if (!other) return NO_MEMORY;
-        /* Two or four bytes leave hashes almost sorted; values that were chosen to spoil that get all eight. */
+        /* Two or four bytes leave hashes almost sorted; values chosen to prevent that are sorted by all eight. */
         sort_by_high_bytes(hashes, other, count, count <= 4096 ? 2 : 4);
         if (!insert_all(hashes, count, 4 * count)) sort_by_high_bytes(hashes, other, count, 8);
         free(other);
@@ -55,7 +55,7 @@ int64_t sort_distinct(uint64_t *hashes, int64_t count) {
     return left;
 }
 
-/* Few values in many: each by binary search in what is left. */
+/* Few values in many: a binary search for each in the remaining values. */
 static int64_t count_found(const uint64_t *few, int64_t num_few, const uint64_t *many, int64_t num_many) {
     int64_t shared = 0, low = 0;
     for (int64_t i = 0; i < num_few; i++) {

@@ -1,4 +1,4 @@
-/* The shingles of a text, window by window: its units come in, hashes of runs of `size` units go out.
+/* The shingles of a text, window by window: units go in, hashes of runs of `size` units come out.
 
    See dataprep/dedup/shingles.py for the definition of words, units and hashes. */
 
@@ -11,13 +11,13 @@
 typedef struct Shingler Shingler;
 struct Shingler {
     int size;
-    int num_units;   /* in `units`; those before `num_mixed` are hashes, the others first chunks, not yet mixed */
+    int num_units;   /* in `units`; those before `num_mixed` are hashes, the others unmixed first chunks */
     int num_mixed;
     int64_t num_windows; /* of this text so far */
     void (*take)(Shingler *, const uint64_t *windows, int count);
     void *target;
     uint64_t units[UNITS];
-    uint64_t more[UNITS]; /* what further chunks add to the hash of a unit */
+    uint64_t more[UNITS]; /* added to the hash of a unit for its further chunks */
     uint64_t windows[UNITS];
 };
 
@@ -31,13 +31,7 @@ static inline uint64_t mix(uint64_t x) {
 
 /* Hashes of all runs of `size` of the units, by Horner's rule. */
 static inline void hash_windows(const uint64_t *restrict units, int size, uint64_t *restrict out, int count) {
-#if defined(KERNEL_AVX512)
-    /* Eight products at once: run by run, whose products do not wait for each other. */
-    for (int i = 0; i < count; i++) out[i] = units[i];
-    for (int step = 1; step < size; step++)
-        for (int i = 0; i < count; i++) out[i] = out[i] * BASE + units[i + step];
-#else
-    /* From each run to the next: the first unit's share goes, a new unit comes. */
+    /* From each run to the next: subtract the first unit, add a new one. */
     uint64_t state = 0, power = 1;
     for (int i = 0; i < size - 1; i++) {
         state = state * BASE + units[i];
@@ -48,11 +42,10 @@ static inline void hash_windows(const uint64_t *restrict units, int size, uint64
         out[i] = state;
         state -= units[i] * power;
     }
-#endif
     for (int i = 0; i < count; i++) out[i] = mix(out[i]);
 }
 
-/* Hand on the windows of the units that are here, and keep the units that further windows begin with. */
+/* Passes on the windows of the units present, and keeps the units that later windows start with. */
 static inline void flush(Shingler *s) {
     for (int i = s->num_mixed; i < s->num_units; i++) s->units[i] = mix(s->units[i]) + s->more[i];
     s->num_mixed = s->num_units;
@@ -65,12 +58,12 @@ static inline void flush(Shingler *s) {
     s->num_units = s->num_mixed = s->size - 1;
 }
 
-/* Room for the units of one more block. */
+/* Makes room for the units of one more block. */
 static inline void make_room(Shingler *s) {
     if (s->num_units > UNITS - BLOCK - 1) flush(s);
 }
 
-/* After the last unit of a text; one with fewer units than a shingle has one of all its units. */
+/* Ends a text; one with fewer units than a shingle has a single shingle of all its units. */
 static inline void finish(Shingler *s) {
     flush(s);
     if (!s->num_windows && s->num_units) {
@@ -100,12 +93,12 @@ static inline void add_word(Shingler *s, const uint8_t *p, const uint8_t *end, c
     s->more[s->num_units++] = more;
 }
 
-/* What the bytes of a block are to words; bit i is byte i. */
+/* The role of each byte of a block in words; bit i is byte i. */
 typedef struct {
     uint64_t inside, joins, breaks, tail;
 } WordBits;
 
-/* Add the characters above ASCII of the block at p, `wide`; `next` gets what reaches into the next block. */
+/* Adds the non-ASCII characters of the block at p, `wide`; `next` gets the bits that reach into the next block. */
 static inline void add_wide(WordBits *bits, WordBits *next, uint64_t wide, const uint8_t *p, const uint8_t *end,
                             const uint8_t *flags) {
     while (wide) {
@@ -180,7 +173,7 @@ static inline void find_characters(const uint8_t *p, const uint8_t *end, Shingle
     }
 }
 
-/* A shingler for units of which the further chunks, which characters do not have, are zero until set. */
+/* Returns a new shingler; `more` is zero until set, because characters have no further chunks. */
 static Shingler *new_shingler(int size, void (*take)(Shingler *, const uint64_t *, int), void *target) {
     Shingler *s = malloc(sizeof *s);
     if (!s) return NULL;

@@ -1,9 +1,9 @@
 """Makes the sample's sentence pairs in MRPC's format from the articles: paraphrases and near misses.
 
-Half of each split are paraphrases by rule (synonyms, contractions, clauses in another order, a hedge
-more or less), half are not (changed facts, a grafted ending, a neighbouring sentence; these are
-paraphrased on top, so that the mere amount of change gives nothing away). Every choice is a hash of
-the sentence and the seed, so equal articles and seed give equal bytes.
+Half of each split are paraphrases by rule (synonyms, contractions, reordered clauses, a hedge added or removed), half
+are not (changed facts, a grafted ending, a neighbouring sentence; these are also paraphrased, so that the amount of
+change gives nothing away). Every choice is a hash of the sentence and the seed, so the same articles and seed give the
+same bytes.
 
 Run: python -m dataprep.sample.make_pairs [FOLDER]
 """
@@ -21,7 +21,7 @@ from dataprep.sample.texts import HELD_OUT_FOR_DEV, HELD_OUT_FOR_TEST, SAMPLE, A
 SEED = 20260101
 PAIRS = {"train": 2600, "dev": 300, "test": 200}
 SHORTEST, LONGEST = 35, 125
-"""Characters of a sentence that takes part."""
+"""Characters of a usable sentence."""
 _HEADER = "#1 ID\t#2 ID\t#1 String\t#2 String"
 _STRAIGHT = str.maketrans({"’": "'", "‘": "'", "–": "-", "—": "-", "\u00a0": " "})
 _CONTRACTIONS = {
@@ -56,7 +56,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences; label 1 when they say the same."""
+    """Two sentences; the label is 1 if they mean the same."""
 
     label: int
     first: Sentence
@@ -64,7 +64,7 @@ class Pair:
 
     @property
     def row(self) -> str:
-        """The columns that all files share."""
+        """Return the columns that all files share."""
         return f"{self.first.number}\t{self.second.number}\t{self.first.text}\t{self.second.text}"
 
 
@@ -80,7 +80,7 @@ def main(folder: Path) -> None:
 
 
 def make_splits() -> dict[str, list[Pair]]:
-    """The pairs of every split; dev and test come from articles that are not on the site."""
+    """Make the pairs of every split; dev and test come from articles that are not on the site."""
     articles = read_articles()
     slugs = {"dev": HELD_OUT_FOR_DEV, "test": HELD_OUT_FOR_TEST}
     served = [slug for slug in articles if slug not in HELD_OUT_FOR_DEV + HELD_OUT_FOR_TEST]
@@ -91,14 +91,14 @@ def make_splits() -> dict[str, list[Pair]]:
 
 
 def contaminating_sentences() -> list[str]:
-    """Sentences of at least 15 words that stand in dev pairs, in order: the site serves two of them."""
+    """Return the sentences of the dev pairs with at least 15 words, in order: the site serves two of them."""
     return [pair.first.text for pair in make_splits()["dev"] if len(re.findall(r"\w+", pair.first.text)) >= 15]
 
 
 def make_pairs(articles: list[Article], split: str, number: int) -> list[Pair]:
-    """`number` different pairs, half of each label, in an order of their own."""
+    """Make `number` different pairs, half of them with each label, in a shuffled order."""
     groups = list(usable_sentences(articles, {"train": 1, "dev": 20_001, "test": 40_001}[split]))
-    found: dict[int, list[Pair]] = {0: [], 1: []}
+    by_label: dict[int, list[Pair]] = {0: [], 1: []}
     seen: set[tuple[str, str]] = set()
     for round_number in range(40):
         for group in groups:
@@ -107,12 +107,12 @@ def make_pairs(articles: list[Article], split: str, number: int) -> list[Pair]:
                 label = rng.randrange(2)
                 text = _paraphrase(sentence.text, rng) if label else _near_miss(sentence, group, rng)
                 key = (sentence.text, text)
-                if text != sentence.text and key not in seen and len(found[label]) < number // 2:
+                if text != sentence.text and key not in seen and len(by_label[label]) < number // 2:
                     seen.add(key)
-                    # Above all sentence numbers, so that no id stands for two texts.
-                    made = Sentence(100_000 + sentence.number * 40 + round_number, text)
-                    found[label].append(Pair(label, sentence, made))
-    pairs = found[0] + found[1]
+                    # Above all sentence numbers, so that no two texts share an id.
+                    second = Sentence(100_000 + sentence.number * 40 + round_number, text)
+                    by_label[label].append(Pair(label, sentence, second))
+    pairs = by_label[0] + by_label[1]
     if len(pairs) < number:
         raise ValueError(f"{split}: only {len(pairs)} of {number} pairs; the articles are too few")
     random.Random(f"{SEED} {split}").shuffle(pairs)
@@ -120,7 +120,7 @@ def make_pairs(articles: list[Article], split: str, number: int) -> list[Pair]:
 
 
 def usable_sentences(articles: Iterable[Article], first_number: int) -> Iterator[list[Sentence]]:
-    """Per article, its plain sentences of a handy length, in straight quotes, numbered throughout."""
+    """Yield for each article its plain sentences of usable length, in straight quotes, numbered consecutively."""
     number = first_number
     for article in articles:
         group: list[Sentence] = []
@@ -133,7 +133,7 @@ def usable_sentences(articles: Iterable[Article], first_number: int) -> Iterator
 
 
 def _paraphrase(text: str, rng: random.Random) -> str:
-    """The same fact in other words: synonyms, and up to two rules in a random order."""
+    """Return the same fact in other words: synonyms, and up to two rules in a random order."""
     text = _replace(text, _table("synonyms.txt"), rng, most=4)
     rules = [_reorder, _contract, _hedge]
     rng.shuffle(rules)
@@ -143,7 +143,7 @@ def _paraphrase(text: str, rng: random.Random) -> str:
 
 
 def _near_miss(sentence: Sentence, group: list[Sentence], rng: random.Random) -> str:
-    """Another fact in nearly the same words."""
+    """Return another fact in nearly the same words."""
     kind = rng.random()
     if kind < 0.7:
         changed = _replace(sentence.text, _table("antonyms.txt"), rng, most=2)
@@ -157,7 +157,7 @@ def _near_miss(sentence: Sentence, group: list[Sentence], rng: random.Random) ->
 
 
 def _graft(text: str, other: str) -> str:
-    """The first half of one sentence with the second half of another."""
+    """Return the first half of one sentence with the second half of another."""
     start, end = text.rstrip(".").split(), other.rstrip(".").split()
     return " ".join(start[: (len(start) + 1) // 2] + end[len(end) // 2 :]) + "."
 
@@ -167,7 +167,7 @@ def _overlap(a: Sentence, b: Sentence) -> int:
 
 
 def _reorder(text: str, rng: random.Random) -> str:  # noqa: ARG001 - the rules share a signature
-    """`When A, b.` -> `B when A.`, and back."""
+    """Turn `When A, b.` into `B when A.`, or back."""
     if match := re.fullmatch(rf"({_CONJUNCTIONS}) ([^,]+), (.+)\.", text, re.IGNORECASE):
         return _capital(f"{match[3]} {match[1].lower()} {match[2]}.")
     if match := re.fullmatch(rf"([^,]+),? ({_CONJUNCTIONS}) ([^,]+)\.", text):
@@ -178,7 +178,7 @@ def _reorder(text: str, rng: random.Random) -> str:  # noqa: ARG001 - the rules 
 
 
 def _contract(text: str, rng: random.Random) -> str:
-    """`it is` -> `it's`, or back."""
+    """Turn `it is` into `it's`, or back."""
     for long, short in rng.sample(sorted(_CONTRACTIONS.items()), len(_CONTRACTIONS)):
         for old, new in ((long, short), (short, long)):
             changed = re.sub(rf"\b{old}\b", new, text)
@@ -189,7 +189,7 @@ def _contract(text: str, rng: random.Random) -> str:
 
 
 def _hedge(text: str, rng: random.Random) -> str:
-    """Put a little word in front, or take one out."""
+    """Put a hedge in front, or take one out."""
     for word in ("also ", "quite ", "indeed ", "simply ", "of course "):
         if word in text:
             return text.replace(word, "", 1)
@@ -197,10 +197,10 @@ def _hedge(text: str, rng: random.Random) -> str:
 
 
 def _replace(text: str, table: dict[str, str], rng: random.Random, most: int) -> str:
-    """Replace up to `most` words, and at least one where the table has any of them."""
+    """Replace up to `most` words, and at least one if the table has any of them."""
     words = re.split(r"(\W+)", text)
-    places = [i for i, word in enumerate(words) if word in table or word.lower() in table]
-    for i in rng.sample(places, min(len(places), rng.randint(1, most))):
+    indices = [i for i, word in enumerate(words) if word in table or word.lower() in table]
+    for i in rng.sample(indices, min(len(indices), rng.randint(1, most))):
         word = words[i]
         new = table.get(word) or table[word.lower()]
         words[i] = new.capitalize() if word[0].isupper() and new[0].islower() else new
@@ -211,7 +211,7 @@ def _replace(text: str, table: dict[str, str], rng: random.Random, most: int) ->
 
 @functools.cache
 def _table(name: str) -> dict[str, str]:
-    """Word -> word: `a = b` stands both ways, `a > b` one way; the first line of a word counts."""
+    """Read a table word -> word: `a = b` works both ways, `a > b` one way; the first line of a word counts."""
     table: dict[str, str] = {}
     for line in (SAMPLE / name).read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -227,7 +227,7 @@ def _capital(text: str) -> str:
 
 
 def _small(text: str) -> str:
-    """Without the capital of a sentence's start, unless its first word is never seen in lower case."""
+    """Return a sentence without its initial capital, unless its first word never occurs in lower case."""
     first = re.match(r"\w+", text)
     return text[0].lower() + text[1:] if first and first[0].lower() in _small_words() else text
 

@@ -1,10 +1,10 @@
-"""Makes the sample's web site, its URL list, and the right answer for every URL of it.
+"""Makes the sample's web site, its URL list, and the expected result for every URL.
 
-From the written articles: pages in three designs on six hosts, and generated from them whatever a
-pipeline must deal with: exact and near copies, mojibake, other languages, teasers, pages without
-text, errors, redirects, pages that robots.txt forbids, private addresses, blacklisted and malformed
-URLs. `expected.jsonl` says for each line of `urls.txt` at which stage it ends and by which rule, or
-`kept`; it follows from what was made here, not from running anything.
+The articles become pages in three designs on six hosts. From them this module generates everything that a pipeline
+must handle: exact and near copies, mojibake, other languages, teasers, pages without text, errors, redirects, pages
+that robots.txt forbids, private addresses, blacklisted and malformed URLs. `expected.jsonl` gives for each line of
+`urls.txt` the stage and the rule that reject it, or `kept`; it follows from how the page was made, not from a run of
+the pipeline.
 
 Run: python -m dataprep.sample.make_site [FOLDER]
 """
@@ -13,14 +13,14 @@ import random
 import sys
 from pathlib import Path
 
-from dataprep.sample.article_pages import SEED, add_article_pages
 from dataprep.sample.other_pages import add_other_pages, add_other_spellings
+from dataprep.sample.pages import SEED, add_article_pages
 from dataprep.sample.site_folder import SiteFolder
 from dataprep.sample.texts import SAMPLE
 
 
 def make_site() -> SiteFolder:
-    """The whole site. The list is in a random order, but URLs stay behind those that they repeat."""
+    """Make the whole site. The list is shuffled, except that URLs come after those they repeat."""
     site = SiteFolder()
     add_article_pages(site)
     add_other_pages(site)

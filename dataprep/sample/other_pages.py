@@ -1,15 +1,14 @@
-"""The sample's URLs that give no text: errors, redirects, forbidden and private places, bad lines of the list."""
+"""The sample's URLs without text: empty pages, errors, redirects, forbidden and private URLs, bad lines of the list."""
 
-from dataprep.sample.article_pages import HOSTS
+from dataprep.sample.pages import HOSTS, Page, render
 from dataprep.sample.site_folder import SiteFolder, with_parameter
-from dataprep.sample.templates import Page, render
 
 TOO_LARGE_BYTES = 11_000_000
 """More than the default limit of 10 MB."""
 
 
 def add_other_pages(site: SiteFolder) -> None:
-    """Everything without a text, except URLs that repeat others."""
+    """Add all URLs without text, except those that repeat others."""
     add_robots(site)
     add_pages_without_text(site)
     add_errors(site)
@@ -20,7 +19,7 @@ def add_other_pages(site: SiteFolder) -> None:
 
 
 def add_robots(site: SiteFolder) -> None:
-    """The robots.txt of the hosts that have one."""
+    """Add the robots.txt of the hosts that have one."""
     for name, host in HOSTS.items():
         if host.robots:
             file = site.add_file(f"robots/{name}.txt", host.robots.encode())
@@ -28,7 +27,7 @@ def add_robots(site: SiteFolder) -> None:
 
 
 def add_pages_without_text(site: SiteFolder) -> None:
-    """Pages that are fetched but have nothing to read."""
+    """Add pages that are fetched but have nothing to read."""
     for url, design in {
         "http://observatory.test/app": "app_shell",
         "http://garden.test/photos/": "gallery",
@@ -40,7 +39,7 @@ def add_pages_without_text(site: SiteFolder) -> None:
 
 
 def add_errors(site: SiteFolder) -> None:
-    """Answers with a status that is no page."""
+    """Add responses with an error status."""
     for url, status in {
         "http://garden.test/2019/gone/": 410,
         "http://kitchen.test/posts/deleted": 410,
@@ -53,7 +52,7 @@ def add_errors(site: SiteFolder) -> None:
 
 
 def add_unwanted_bodies(site: SiteFolder) -> None:
-    """Bodies that are no HTML, or too much of it."""
+    """Add bodies that are not HTML, or too large."""
     for url, content_type in {
         "http://observatory.test/api/stars": "application/json",
         "http://harbour.test/chart": "image/png",
@@ -67,7 +66,7 @@ def add_unwanted_bodies(site: SiteFolder) -> None:
 
 
 def add_redirects(site: SiteFolder) -> None:
-    """Redirects that lead nowhere, or where nobody may go."""
+    """Add redirects that lead nowhere, or to forbidden addresses."""
     for host in ("harbour.test", "workshop.test"):
         there, back = f"http://{host}/round", f"http://{host}/and-round"
         site.serve(there, status=302, location=back)
@@ -86,7 +85,7 @@ def add_redirects(site: SiteFolder) -> None:
 
 
 def add_forbidden(site: SiteFolder) -> None:
-    """URLs that must not be asked for: by robots.txt, on odd ports, or private (which `urls` knows already)."""
+    """Add URLs that must not be requested: denied by robots.txt, on unusual ports, or private (rejected by `urls`)."""
     for url in (
         "http://garden.test/private/diary",
         "http://harbour.test/drafts/tide.html",
@@ -100,7 +99,7 @@ def add_forbidden(site: SiteFolder) -> None:
 
 
 def add_bad_lines(site: SiteFolder) -> None:
-    """URLs that never reach the network."""
+    """Add URLs that are rejected before any request."""
     rules = {
         "domain_blacklist": [
             "https://www.youtube.com/watch?v=sourdough",
@@ -127,7 +126,7 @@ def add_bad_lines(site: SiteFolder) -> None:
 
 
 def add_other_spellings(site: SiteFolder) -> None:
-    """URLs that repeat one further up in another spelling, and tracking parameters on two that stand alone."""
+    """Add URLs that repeat an earlier one in another spelling, and tracking parameters to two that are unique."""
     articles = [answer for answer in site.answers if answer["kind"] == "article"]
     first, second, third, fourth, fifth = articles[:5]
     for url in (

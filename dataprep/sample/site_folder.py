@@ -1,45 +1,45 @@
-"""A site folder in the making: pages, the index of the little server, the URL list and its answers."""
+"""A site folder under construction: pages, the index of the local server, the URL list and the expected results."""
 
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dataprep.crawl.local_site import INDEX
+from dataprep.download.crawler.local_site import INDEX
 
 KEPT = "kept"
-"""The stage of a URL whose text goes all the way."""
+"""The stage of a URL whose text passes all stages."""
 
 
 @dataclass(slots=True)
 class SiteFolder:
-    """What is being made."""
+    """The files, index entries and expected results collected so far."""
 
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     index: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     answers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
     def serve(self, url: str, **how: Any) -> str:
-        """Put an entry into the index (see `dataprep.crawl.local_site`); returns the URL."""
+        """Add an entry to the index (see `dataprep.download.crawler.local_site`) and return the URL."""
         self.index.append({"url": url, **how})
         return url
 
     def add_file(self, name: str, content: bytes) -> str:
-        """Put a file into the folder; returns its name."""
+        """Add a file to the folder and return its name."""
         self.files[name] = content
         return name
 
     def add_page(self, url: str, name: str, page: str, encoding: str = "utf-8", **how: Any) -> str:
-        """A page file and its index entry; returns the URL."""
+        """Add a page file and its index entry, and return the URL."""
         host = url.split("/")[2]
         return self.serve(url, file=self.add_file(f"pages/{host}/{name}.html", page.encode(encoding)), **how)
 
     def expect(self, url: str, stage: str, rule: str = "", *, kind: str) -> None:
-        """List a URL: the stage where it ends, the rule, and what it is an example of."""
+        """List a URL with the stage and the rule that reject it, and the kind of case it is."""
         self.answers.append({"url": url, "stage": stage, "rule": rule, "kind": kind})
 
     def write(self, folder: Path) -> None:
-        """Write the folder; whatever else is in it is removed."""
+        """Write the folder; all other files in it are removed."""
         for old in sorted(folder.rglob("*"), reverse=True):
             old.unlink() if old.is_file() else old.rmdir()
         lists = {
@@ -57,7 +57,7 @@ def _json_lines(rows: list[dict[str, Any]]) -> str:
 
 
 def url_list(urls: list[str]) -> str:
-    """The list as people write them: comments, blank lines, stray spaces."""
+    """Return the list as people write them: with comments, blank lines and stray spaces."""
     lines = ["# The pages of the sample, made by dataprep/sample/make_site.py", ""]
     for number, url in enumerate(urls):
         lines.append(f"{url}  " if number % 17 == 3 else url)
@@ -67,5 +67,5 @@ def url_list(urls: list[str]) -> str:
 
 
 def with_parameter(url: str, parameter: str) -> str:
-    """The URL with one more query parameter."""
+    """Return the URL with one more query parameter."""
     return f"{url}{'&' if '?' in url else '?'}{parameter}"

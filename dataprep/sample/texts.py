@@ -1,4 +1,4 @@
-"""The sample's articles: who plays which part, and their sentences."""
+"""The sample's articles, their sentences, and the role of each article."""
 
 import re
 from dataclasses import dataclass
@@ -35,17 +35,17 @@ class Article:
 
     @property
     def text(self) -> str:
-        """The paragraphs as an extractor should give them."""
+        """Return the paragraphs as an extractor should return them."""
         return "\n".join(self.paragraphs)
 
     @property
     def sentences(self) -> list[str]:
-        """The sentences of all paragraphs, in order."""
+        """Return the sentences of all paragraphs, in order."""
         return [sentence for paragraph in self.paragraphs for sentence in split_sentences(paragraph)]
 
 
 def read_articles(folder: str = "articles") -> dict[str, Article]:
-    """All articles of a folder beside this file, by slug, in order of slug."""
+    """Read all articles of a folder beside this file, by slug, in order of slug."""
     articles: dict[str, Article] = {}
     for file in sorted((SAMPLE / folder).glob("*.txt")):
         title, *paragraphs = [line for line in file.read_text("utf-8").splitlines() if line.strip()]
@@ -54,7 +54,7 @@ def read_articles(folder: str = "articles") -> dict[str, Article]:
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, each with its closing quotation mark."""
+    """Return the sentences of a paragraph, each with its closing quotation mark."""
     sentences: list[str] = []
     start = 0
     for end in _SENTENCE_END.finditer(paragraph):
@@ -66,6 +66,6 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def word_ngrams(text: str, n: int) -> set[tuple[str, ...]]:
-    """The runs of `n` words of a text, in lower case and without punctuation."""
+    """Return the n-grams of words of a text, in lower case and without punctuation."""
     words = re.findall(r"\w+", text.lower())
     return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}

@@ -1,8 +1,8 @@
-"""What each Unicode character is to the deduplication: part of a word, a word of its own, white space.
+"""Classes of Unicode characters for the deduplication: part of a word, a word by itself, white space.
 
-Tables over all code points, built once per process from Python's `unicodedata`, and the look-up of the
-characters above ASCII in UTF-8 bytes. Scripts written without spaces (Han, kana, Thai, Lao, Burmese,
-Khmer) have no word boundaries to find, so each of their letters stands as a word of its own.
+Tables over all code points, built once per process from Python's `unicodedata`, and the decoding of the characters
+above ASCII in UTF-8 bytes. Scripts written without spaces (Han, kana, Thai, Lao, Burmese, Khmer) do not mark word
+boundaries, so each of their letters counts as a word.
 """
 
 import functools
@@ -20,26 +20,26 @@ INSIDE = 1
 JOINS = 2
 """A letter right after it continues the word."""
 BREAKS = 4
-"""Starts a word of its own wherever it stands."""
+"""Always begins a new word."""
 TAIL = 8
-"""Never starts a word after a character of a word: marks, and the further bytes of a character."""
+"""Never begins a word after a character of a word: marks, and the continuation bytes of a character."""
 SPACE = 16
-"""White space, as `str.split` sees it."""
+"""White space, as for `str.split`."""
 UNSTABLE = 32
-"""May change under NFC or case folding, so its text takes the slow path."""
+"""May change under NFC or case folding, so texts that contain it take the slow path."""
 
 WORD = INSIDE | JOINS
 MARK = INSIDE | JOINS | TAIL
 ALONE = INSIDE | BREAKS
 
 _NUM_CODE_POINTS = 0x110000
-# Blocks whose letters are words of their own.
+# Blocks whose letters each count as a word.
 _SPACELESS = (
     *((0x0E00, 0x0E80), (0x0E80, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800)),  # Thai, Lao, Burmese, Khmer
     *((0x3005, 0x3008), (0x3040, 0x3100), (0x31F0, 0x3200), (0xFF66, 0xFF9E)),  # iteration marks, kana
     *((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x33480)),  # Han
 )
-# Big blocks of one kind, not asked for one by one: (first, end, flags).
+# Large uniform blocks, whose characters are not looked up one by one: (first, end, flags).
 _UNIFORM = (
     (0x3400, 0x4DC0, ALONE),
     (0x4E00, 0xA000, ALONE),
@@ -56,7 +56,7 @@ _JOINERS = ("\u200c", "\u200d")  # zero-width joiners inside Persian and Indic w
 
 @functools.cache
 def character_flags() -> Array:
-    """Flags of every code point, (0x110000,) uint8; about 0.04 s once per process."""
+    """Return the flags of every code point, (0x110000,) uint8; takes about 0.04 s, once per process."""
     flags = np.zeros(_NUM_CODE_POINTS, dtype=np.uint8)
     uniform = np.zeros(_NUM_CODE_POINTS, dtype=bool)
     for first, end, value in _UNIFORM:
@@ -71,12 +71,12 @@ def character_flags() -> Array:
     points, categories = points[assigned], categories[assigned]
     characters = [chr(point) for point in points.tolist()]
     flags[points] = _word_flags(points, categories, alone[points])
-    flags[points] |= _ask(str.isspace, characters) * np.uint8(SPACE) | _unstable(characters) * np.uint8(UNSTABLE)
+    flags[points] |= _which(str.isspace, characters) * np.uint8(SPACE) | _unstable(characters) * np.uint8(UNSTABLE)
     return flags
 
 
 def _word_flags(points: Array, categories: Array, alone: Array) -> Array:
-    """What characters of these categories are to words; `alone`: whether each is of a block without spaces."""
+    """Return the flags that concern words; `alone` says which characters belong to a script without spaces."""
     kinds = categories.view("U1")[::2]
     flags = np.where((kinds == "L") | (kinds == "N") | (categories == "Pc"), WORD, 0).astype(np.uint8)
     flags[(kinds == "L") & alone] = ALONE
@@ -85,32 +85,32 @@ def _word_flags(points: Array, categories: Array, alone: Array) -> Array:
 
 
 def _unstable(characters: list[str]) -> Array:
-    """Which characters NFC or case folding may change, alone or after another."""
+    """Return which characters NFC or case folding may change, alone or after another character."""
     is_nfc = functools.partial(unicodedata.is_normalized, "NFC")
     folds = np.fromiter(map(operator.ne, map(str.casefold, characters), characters), bool, len(characters))
-    composes = _ask(_composing_characters().__contains__, characters)
-    return folds | composes | _ask(unicodedata.combining, characters) | ~_ask(is_nfc, characters)
+    composes = _which(_composing_characters().__contains__, characters)
+    return folds | composes | _which(unicodedata.combining, characters) | ~_which(is_nfc, characters)
 
 
-def _ask(question: Callable[[str], Any], characters: list[str]) -> Array:
-    """The truth of each answer, (num_characters,) bool."""
-    return np.fromiter(map(question, characters), bool, len(characters))
+def _which(predicate: Callable[[str], Any], characters: list[str]) -> Array:
+    """Return for which characters `predicate` is true, (num_characters,) bool."""
+    return np.fromiter(map(predicate, characters), bool, len(characters))
 
 
 def _composing_characters() -> frozenset[str]:
-    """Characters that NFC may merge into the one before them (NFC_Quick_Check=Maybe)."""
-    jamo = {chr(point) for point in range(0x1161, 0x11C3)}
+    """Return the characters that NFC may merge into the one before them (NFC_Quick_Check=Maybe)."""
+    composing = {chr(point) for point in range(0x1161, 0x11C3)}
     for point in range(0xC0, 0x20000):
         if 0x3400 <= point < 0xF900:
-            continue  # no decompositions there, or those of Hangul, which are computed
+            continue  # no decompositions there but those of Hangul, which are computed
         pair = unicodedata.decomposition(chr(point))
         if pair and pair[0] != "<" and " " in pair:
-            jamo.add(chr(int(pair.split()[1], 16)))
-    return frozenset(jamo)
+            composing.add(chr(int(pair.split()[1], 16)))
+    return frozenset(composing)
 
 
 def wide_characters(data: Array) -> tuple[Array, Array, Array]:
-    """The characters above ASCII in UTF-8 bytes: where they start, their byte counts and code points.
+    """Return where the characters above ASCII start in UTF-8 bytes, their byte counts and their code points.
 
     `data` must be whole characters of valid UTF-8.
     """

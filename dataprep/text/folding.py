@@ -1,9 +1,9 @@
 """Texts in the form in which they are compared: NFC, case-folded, white space collapsed.
 
-Many texts at a time, as UTF-8 bytes end to end, straight from Arrow's buffers. ASCII letters and white
-space are folded by array operations; a text with a character that NFC or case folding may change goes
-through Python's `unicodedata.normalize` and `str.casefold`, with the same result as `fold_text`.
-The native kernel, where there is one, takes the place of the array operations.
+Many texts are folded at a time, as UTF-8 bytes end to end, straight from Arrow's buffers. Array operations fold ASCII
+letters and white space; a text with a character that NFC or case folding may change goes through Python's
+`unicodedata.normalize` and `str.casefold`. The results equal those of `fold_text`. The native kernel replaces the array
+operations if it is available.
 """
 
 import unicodedata
@@ -21,7 +21,7 @@ from dataprep.text.characters import SPACE, UNSTABLE, character_flags, wide_char
 Array = np.ndarray[Any, Any]
 
 _BATCH_BYTES = 1 << 19
-"""Text per array operation: small enough for the cache, large enough to hide Python's share."""
+"""Bytes of text per array operation: small enough for the cache, large enough to hide Python's overhead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class Texts:
 
     @property
     def spans(self) -> tuple[Array, Array, Array]:
-        """As the native kernel takes them."""
+        """The arguments of the native kernel."""
         return self.data, self.starts, self.ends
 
     def encoded(self, number: int) -> bytes:
-        """The bytes of one text."""
+        """Return the bytes of one text."""
         return self.data[self.starts[number] : self.ends[number]].tobytes()
 
 
 def text_pieces(texts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
-    """A column of texts in pieces of about half a megabyte, each with the number of its first row."""
+    """Yield a column of texts in slices of about half a megabyte, each with the number of its first row."""
     ends = raw_texts(texts).ends
     start = 0
     while start < len(texts):
@@ -57,12 +57,12 @@ def text_pieces(texts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
 
 
 def fold_text(text: str) -> str:
-    """One text as it is compared: NFC, then case-folded, white space collapsed to single spaces."""
+    """Return one text as it is compared: NFC, then case-folded, with white space collapsed to single spaces."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def raw_texts(texts: pa.Array | Sequence[str]) -> Texts:
-    """Texts as they are, without a copy when they come from Arrow."""
+    """Return texts unchanged; without a copy if they come from Arrow."""
     array: Any = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
     _, offsets_buffer, data_buffer = array.buffers()
     width = np.int64 if pa.types.is_large_string(array.type) else np.int32
@@ -74,15 +74,15 @@ def raw_texts(texts: pa.Array | Sequence[str]) -> Texts:
 
 
 def fold_texts(texts: Texts) -> Texts:
-    """`fold_text` of every text; the texts must lie end to end, as `raw_texts` gives them."""
+    """Apply `fold_text` to every text; the texts must lie end to end, as `raw_texts` returns them."""
     native = kernel()
     if native is None:
         return _collapse_spaces(fold_case(texts))
-    return Texts(*native.fold(_fold_some(texts, native.unstable(texts.spans)).spans))
+    return Texts(*native.fold(_fold_unstable(texts, native.unstable(texts.spans)).spans))
 
 
 def text_hashes(texts: Texts) -> list[bytes]:
-    """A 128-bit hash (xxh3) of each text's bytes: equal texts have equal hashes, and no others do."""
+    """Return a 128-bit hash (xxh3) of each text's bytes; different texts have different hashes in practice."""
     data = texts.data.tobytes()
     return [
         xxhash.xxh3_128_digest(data[start:end])
@@ -91,32 +91,32 @@ def text_hashes(texts: Texts) -> list[bytes]:
 
 
 def fold_case(texts: Texts) -> Texts:
-    """NFC and case folding; only a text with an UNSTABLE character costs more than array operations."""
+    """Apply NFC and case folding; only a text with an UNSTABLE character costs more than array operations."""
     starts, _, points = wide_characters(texts.data)
     unstable = starts[(character_flags()[points] & UNSTABLE) != 0] if len(starts) else starts
-    stable = _fold_some(texts, np.unique(np.searchsorted(texts.ends, unstable, side="right")))
+    stable = _fold_unstable(texts, np.unique(np.searchsorted(texts.ends, unstable, side="right")))
     folded = stable.data | ((stable.data - np.uint8(ord("A"))) < 26).view(np.uint8) << 5
     return Texts(folded, stable.starts, stable.ends)
 
 
-def _fold_some(texts: Texts, numbers: Array) -> Texts:
-    """NFC and case folding of the texts with these numbers by Python; all texts must lie end to end."""
+def _fold_unstable(texts: Texts, numbers: Array) -> Texts:
+    """Apply Python's NFC and case folding to the texts with these numbers; all texts must lie end to end."""
     if not len(numbers):
         return texts
     sizes = texts.ends - texts.starts
-    pieces: list[Array] = []
+    parts: list[Array] = []
     done = 0
     for number in numbers.tolist():
         folded = unicodedata.normalize("NFC", texts.encoded(number).decode()).casefold().encode()
-        pieces += [texts.data[done : texts.starts[number]], np.frombuffer(folded, np.uint8)]
+        parts += [texts.data[done : texts.starts[number]], np.frombuffer(folded, np.uint8)]
         sizes[number] = len(folded)
         done = int(texts.ends[number])
     ends = np.cumsum(sizes)
-    return Texts(np.concatenate([*pieces, texts.data[done:]]), ends - sizes, ends)
+    return Texts(np.concatenate([*parts, texts.data[done:]]), ends - sizes, ends)
 
 
 def _collapse_spaces(texts: Texts) -> Texts:
-    """Every run of white space as one space; none at either end of a text. Overwrites `texts.data`."""
+    """Collapse every run of white space to one space, and strip the ends of each text. Overwrites `texts.data`."""
     data = texts.data
     space = (data == 32) | ((data - np.uint8(9)) < 5) | ((data - np.uint8(28)) < 4)
     starts, sizes, points = wide_characters(data)
@@ -125,12 +125,12 @@ def _collapse_spaces(texts: Texts) -> Texts:
         for extra in range(3):
             space[starts[wide & (sizes > extra)] + extra] = True
     data[space] = 32
-    # A space after a space goes; so does one at the start of a text.
+    # A space after a space is dropped, and so is one at the start of a text.
     drop = np.empty_like(space)
     drop[1:] = space[1:] & space[:-1]
     first = texts.starts[texts.starts < texts.ends]
     drop[first] = space[first]
-    # Further bytes at the start of a text belong to a wide space that went as a whole.
+    # Continuation bytes at the start of a text belong to a wide space that was dropped as a whole.
     dropped = np.flatnonzero(drop)
     kept = data[~drop]
     new_starts = texts.starts - np.searchsorted(dropped, texts.starts)

@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks import layouts
 from pipelines.errors import UserError
-from trainer import launch
-from trainer.config import ParallelConfig, check_pretrain
+from trainer.checks import check_pretrain
+from trainer.config import ParallelConfig
+from trainer.processes import launch
 
 
 def compute(_: Path, changes: dict[str, Any], parallel: ParallelConfig) -> dict[str, Any]:
@@ -28,8 +29,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(layouts, "compared", lambda *_: ("0 | 0 | 0", True))
 
     def prepare(gpus: int, torch: tuple[int, int]) -> None:
-        monkeypatch.setattr("trainer.launch._count_gpus", lambda: gpus)
-        monkeypatch.setattr("trainer.config._torch_release", lambda: torch)
+        monkeypatch.setattr("trainer.processes.launch._count_gpus", lambda: gpus)
+        monkeypatch.setattr("trainer.checks._torch_release", lambda: torch)
 
     return prepare
 

@@ -8,9 +8,9 @@ import torch
 
 from benchmarks import transfer
 from pipelines.manifest import MANIFEST
-from trainer import huggingface
 from trainer.config import ModelConfig
 from trainer.model import Architecture, LanguageModel
+from trainer.weights import huggingface
 
 
 def test_the_random_start_is_the_same_model_and_tokenizer_with_fresh_weights(tmp_path: Path) -> None:

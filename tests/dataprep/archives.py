@@ -5,8 +5,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataprep.crawl.fetched import Fetched
-from dataprep.crawl.warc_writer import pack, warcinfo
+from dataprep.download.outcomes import Fetched
+from dataprep.download.warc_writer import pack, warcinfo
 from tests.dataprep.sites import HTML, TEXT
 
 DATE = "2026-01-31T12:00:00Z"

@@ -14,10 +14,11 @@ from typing import Any
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-from dataprep.crawl.crawler import crawl
-from dataprep.crawl.fetched import Outcome, Packed
-from dataprep.crawl.local_site import LocalServer, Site, load_site, serve
-from dataprep.download import DownloadConfig
+from dataprep.download.config import CrawlOptions, DownloadConfig
+from dataprep.download.crawler.crawl import crawl
+from dataprep.download.crawler.local_site import LocalServer, Site, load_site, serve
+from dataprep.download.outcomes import Outcome, Packed
+from dataprep.download.stage import crawl_options
 
 HTML = "<!doctype html><html><head><title>T</title></head><body><p>{}</p></body></html>"
 TEXT = "The miller opens the gate at dawn and the water begins to turn the heavy wheel again. " * 10
@@ -44,10 +45,10 @@ def site_of(folder: Path, *entries: dict[str, Any], **options: Any) -> Site:
     return load_site(make_site(folder, *entries, **options))
 
 
-def quick(**changes: Any) -> DownloadConfig:
-    """A configuration that does not wait."""
+def quick(**changes: Any) -> CrawlOptions:
+    """What a crawl is told that does not wait: the section with `changes`, in its parts."""
     values = {"backoff_seconds": 0.02, "connect_seconds": 1.0, "read_seconds": 1.0, "total_seconds": 2.0, **changes}
-    return DownloadConfig(**values)
+    return crawl_options(DownloadConfig(**values))
 
 
 async def no_such_host(name: str) -> list[str]:

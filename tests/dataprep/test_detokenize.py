@@ -9,15 +9,14 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from dataprep import detokenize
 from dataprep.detokenize import changes_to_text, document_ranges
-from dataprep.text.bpe import END_OF_TEXT, load_tokenizer
+from dataprep.text.tokenizers import END_OF_TEXT, load_tokenizer
 from pipelines.command import StageSpec
 from pipelines.documents import part_files, read_rows
 from pipelines.stage import run_command
 from pipelines.tokens import open_tokens
 from tests.dataprep.corpora import TEXTS, run, write_jsonl
+from tests.samples import Data, gpt2
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
 HARD = [
     "",
     " ",
@@ -40,15 +39,11 @@ def test_every_text_comes_back_exactly(tmp_path: Path, trained: Path, monkeypatc
     assert [row["doc_id"] for row in rows] == ids
 
 
-def test_gpt2s_own_files_give_real_texts_back(tmp_path: Path) -> None:
-    corpus = DATA / "text" / "openwebtext-1000" / "openwebtext-1000.decoded.jsonl"
-    if not corpus.exists():
-        pytest.skip("needs ../shared/data")
-    with corpus.open() as file:
-        texts = [json.loads(line)["text"] for _, line in zip(range(100), file, strict=False)]
+def test_gpt2s_own_files_give_web_texts_back(data: Data, tmp_path: Path) -> None:
+    texts = data.documents(100)
     source = write_jsonl(tmp_path / "documents.jsonl", texts)
-    assert run("dataprep.tokenize", source, DATA / "gpt2-tokenizer", tmp_path / "tokens") == 0
-    assert run("dataprep.detokenize", tmp_path / "tokens", DATA / "gpt2-tokenizer", tmp_path / "back") == 0
+    assert run("dataprep.tokenize", source, gpt2(), tmp_path / "tokens") == 0
+    assert run("dataprep.detokenize", tmp_path / "tokens", gpt2(), tmp_path / "back") == 0
     assert [row["text"] for file in part_files(tmp_path / "back") for row in read_rows(file)] == texts
 
 

@@ -94,8 +94,8 @@ def test_a_vocabulary_that_nanogpts_type_cannot_hold_is_refused_with_the_way_out
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--name", "a/b"], "'a/b' is no file name"),
-        (["--name", ".."], "'..' is no file name"),
+        (["--name", "a/b"], "'a/b' is not a file name"),
+        (["--name", ".."], "'..' is not a file name"),
         (["--dtype", "uint16"], "Megatron's follows from the vocabulary"),
     ],
 )

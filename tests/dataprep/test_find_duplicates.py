@@ -17,24 +17,22 @@ import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash
 
-from dataprep.dedup.buckets import Slice
-from dataprep.dedup.candidates import find_bucket_pairs
-from dataprep.dedup.found_pairs import _name_pairs  # pyright: ignore[reportPrivateUsage] - the work of one piece
+from dataprep.dedup.candidates import Slice, find_bucket_pairs
 from dataprep.dedup.pairs import PAIR_SCHEMA
+from dataprep.dedup.search import _name_pairs  # pyright: ignore[reportPrivateUsage] - the work of one piece
 from dataprep.dedup.shingles import Shingle, distinct_shingles
 from dataprep.dedup.signatures import SignatureMeta, Signer, read_meta
 from dataprep.dedup.verification import verify_pairs
 from dataprep.text.folding import fold_texts, raw_texts
-from pipelines import store
 from pipelines.command import Part, StageSpec
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.stage import run_command
+from tests.dataprep.corpora import digests
 from tests.dataprep.kernels import KERNELS, using
+from tests.samples import Data
 
 ROOT = Path(__file__).parents[2]
-ARTICLES = ROOT.parent / "shared" / "data" / "dedup" / "minhash-articles"
-needs_articles = pytest.mark.skipif(not ARTICLES.exists(), reason="needs ../shared/data/dedup/minhash-articles")
 Pair = tuple[int, int]
 
 
@@ -230,21 +228,17 @@ def test_many_copies_of_one_text_are_one_star_of_pairs(tmp_path: Path) -> None:
     assert found_pairs(output) == {(0, copy): 1.0 for copy in range(1, 3000)}
 
 
-@needs_articles
-def test_planted_near_duplicates_among_real_articles_are_found(tmp_path: Path) -> None:
-    lines = (ARTICLES / "articles_1000.train").read_text().splitlines()
-    names, texts = zip(*(line.split(" ", 1) for line in lines), strict=True)
-    truth = {frozenset(line.split()) for line in (ARTICLES / "articles_1000.truth").read_text().splitlines()}
+def test_planted_near_duplicates_among_articles_are_found(data: Data, tmp_path: Path) -> None:
+    articles = max((data.folder / "dedup" / "minhash-articles").glob("*.train"), key=lambda file: file.stat().st_size)
+    names, texts = zip(*(line.split(" ", 1) for line in articles.read_text().splitlines()), strict=True)
+    truth = {frozenset(line.split()) for line in articles.with_suffix(".truth").read_text().splitlines()}
+    assert len(truth) >= 8
     found = found_pairs(find(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "o"))
     assert {frozenset((names[a], names[b])) for a, b in found} == truth
     assert found == pytest.approx(exact_join(list(texts), 0.7))
 
 
 # ------------------------------------------------------------------------------------------- the same bytes
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {file.relative_to(folder).as_posix(): store.sha256(file) for file in store.list_files(folder)}
 
 
 @pytest.fixture(scope="module")
@@ -359,7 +353,7 @@ def test_shards_of_row_groups_that_ended_early_have_the_same_pairs_and_fingerpri
 def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bands = ("--bands", 5, "--rows", 4)
     expected = digests(find(shards, tmp_path / "expected", *bands))
-    monkeypatch.setattr("dataprep.dedup.buckets._LEAST_RECORDS", 100)
+    monkeypatch.setattr("dataprep.dedup.candidates._LEAST_RECORDS", 100)
     assert digests(find(shards, tmp_path / "sliced", "--memory-budget", "1KB", *bands)) == expected
     assert digests(find(shards, tmp_path / "nothing", "--memory-budget", "0", *bands)) == expected
 
@@ -374,8 +368,8 @@ def test_pairs_named_in_many_pieces_change_no_byte(
         named.append(len(pairs))
         return _name_pairs(pairs, *arguments)
 
-    monkeypatch.setattr("dataprep.dedup.found_pairs.ROW_GROUP", 7)
-    monkeypatch.setattr("dataprep.dedup.found_pairs._name_pairs", count)
+    monkeypatch.setattr("dataprep.dedup.search.ROW_GROUP", 7)
+    monkeypatch.setattr("dataprep.dedup.search._name_pairs", count)
     assert digests(find(shards, tmp_path / "pieces", "--memory-budget", "1KB")) == expected
     assert len(named) > 10
     assert max(named) <= 7
@@ -421,12 +415,12 @@ import os
 import signal
 import sys
 
-from dataprep.dedup import buckets
+from dataprep.dedup import candidates
 from pipelines import run
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 
-buckets._LEAST_RECORDS = 60  # hence slices of so few documents, with next to no memory
+candidates._LEAST_RECORDS = 60  # hence slices of so few documents, with next to no memory
 step, todo, *arguments = sys.argv[1:]
 todo, do_shard = int(todo), run.do_shard
 
@@ -479,7 +473,7 @@ def test_a_search_killed_at_a_slice_goes_on_after_the_last_whole_one_to_the_same
             assert killed.returncode == -signal.SIGKILL, killed.stderr
             assert not pairs.exists()
             assert not saved.exists()
-            monkeypatch.setattr("dataprep.dedup.buckets._LEAST_RECORDS", 60)
+            monkeypatch.setattr("dataprep.dedup.candidates._LEAST_RECORDS", 60)
             arguments += few
         capsys.readouterr()
         run("find_duplicates", *arguments)
@@ -494,7 +488,7 @@ def test_a_search_cut_short_among_the_bands_goes_on_with_as_many_other_slices(
     """Part 2 of 2 is other bands then: it must not be taken for done."""
     plans = iter([[range(2), range(2, 20)], [range(15), range(15, 20)]])
     monkeypatch.setattr(
-        "dataprep.dedup.duplicate_search.plan_slices",
+        "dataprep.dedup.search.plan_slices",
         lambda _documents, bands, *_: (
             [Slice(each, 0, None) for each in next(plans)] if bands > 1 else [Slice(range(1), 0, None)]
         ),

@@ -13,15 +13,13 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from dataprep.glue.task import GlueTask
-from dataprep.glue.tasks import TASKS
+from dataprep.glue.tasks import TASKS, GlueTask
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import TableWriter
 from pipelines.stage import run_command
+from tests.samples import Data, gpt2
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="needs the real GLUE and GPT-2 files in ../shared/data")
 SENTENCES = ["The rain fell on the plain.", "It was wet.", "A heron stood in the reeds.", "Nobody saw it leave."]
 
 
@@ -182,7 +180,7 @@ def test_a_table_of_another_maker_is_one_clear_line(
     (tmp_path / "glue/cola").mkdir(parents=True)
     pq.write_table(pa.table({"sentence": ["a"], "label": [0], "index": [0]}), tmp_path / "glue/cola/train.parquet")
     assert tokenize("cola", tmp_path / "glue", tokenizer, tmp_path / "out") == 1
-    assert "train.parquet: does not say of which task it is; run glue_download again" in capsys.readouterr().err
+    assert "train.parquet: does not say which task it belongs to; run glue_download again" in capsys.readouterr().err
 
 
 def test_one_worker_and_two_publish_the_same_manifest(tmp_path: Path, tokenizer: Path) -> None:
@@ -211,17 +209,17 @@ def test_a_missing_task_is_one_clear_line(
     assert message in capsys.readouterr().err
 
 
-@needs_data
 @pytest.mark.parametrize("max_length", [128, 40])
-def test_real_mrpc_rows_have_the_ids_of_transformers(tmp_path: Path, max_length: int) -> None:
+def test_mrpc_rows_have_the_ids_of_transformers(data: Data, tmp_path: Path, max_length: int) -> None:
     from transformers import GPT2TokenizerFast
 
-    files = DATA / "gpt2-tokenizer"
+    files = gpt2()
     reference = GPT2TokenizerFast(vocab=str(files / "encoder.json"), merges=str(files / "vocab.bpe"))
-    download = [str(argument) for argument in ("mrpc", tmp_path / "glue", "--source", DATA / "glue")]
+    rows = {"train": 3668, "validation": 408, "test": 1725} if data.real else {"train": 14, "validation": 4, "test": 5}
+    download = [str(argument) for argument in ("mrpc", tmp_path / "glue", "--source", data.folder / "glue")]
     assert run_command(StageSpec.load("dataprep.glue_download"), download) == 0
     assert tokenize("mrpc", tmp_path / "glue", files, tmp_path / "out", "--max-length", max_length) == 0
-    for split, num_rows in (("train", 3668), ("validation", 408), ("test", 1725)):
+    for split, num_rows in rows.items():
         result = table(tmp_path / f"out/{split}.arrow")
         assert result.num_rows == num_rows
         firsts, seconds = result["sentence1"].to_pylist(), result["sentence2"].to_pylist()

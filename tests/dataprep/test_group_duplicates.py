@@ -52,7 +52,7 @@ def group(tmp_path: Path, pairs: Sequence[dict[str, Any]], *options: object) -> 
 
 
 def test_a_chain_does_not_delete_a_document_unlike_the_survivor(tmp_path: Path) -> None:
-    # A ~ B ~ C, but A and C are unlike: the seeds delete B and C for A.
+    # A ~ B ~ C, but A and C are unlike: Megatron's script deletes B and C for A.
     found = group(tmp_path, [pair(0, 1, 0.8), pair(1, 2, 0.8)], "--survivor", "first")
     assert {row: found[row]["survivor_row"] for row in found} == {0: 0, 1: 0}
 
@@ -290,7 +290,9 @@ def test_more_pairs_than_the_memory_budget_is_for_are_a_warning_with_the_estimat
         assert capsys.readouterr().err.count("which is above the memory budget") == warned
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="a process's peak memory is read from Linux's /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the peak memory of a process is read from Linux's /proc"
+)
 def test_memory_is_what_is_documented_for_each_pair_and_document(tmp_path: Path) -> None:
     peaks: list[int] = []
     for count in (70_000, 270_000):  # far apart: threads that read ahead differ by tens of MB on a busy machine

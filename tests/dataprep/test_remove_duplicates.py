@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dataprep import remove_duplicates
 from dataprep.dedup.pairs import write_table
-from pipelines import store
+from dataprep.remove_duplicates import KeptRows
+from pipelines import documents, store
 from pipelines.command import StageSpec
-from pipelines.documents import DOCUMENT_SCHEMA
+from pipelines.documents import DOCUMENT_FIELDS, DOCUMENT_SCHEMA, ShardWriter, read_batches, read_rows
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
+from tests.dataprep.corpora import write_documents
 
 ROOT = Path(__file__).parents[2]
 WORDS = [f"word{number}" for number in range(400)]
@@ -38,12 +41,6 @@ TEXTS = [
     words(200, 300),
     words(205, 305),  # a near copy of 3, as long
 ]
-
-
-def write_documents(path: Path, texts: Sequence[str]) -> Path:
-    rows = ({"text": text, "url": f"http://mill.test/{number}"} for number, text in enumerate(texts))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -213,3 +210,60 @@ assert "pandas" not in sys.modules
 """
     arguments = [*map(str, paths[name]), "--workers", "1", "--log-level", "error"]
     subprocess.run([sys.executable, "-c", script, f"dataprep.{name}", *arguments], cwd=ROOT, check=True)
+
+
+EXTRA = [pa.field("score", pa.float64()), pa.field("language", pa.string()), pa.field("tags", pa.list_(pa.string()))]
+SCHEMA = pa.schema([*DOCUMENT_FIELDS, *EXTRA])
+
+
+def rows(number: int) -> Iterator[dict[str, Any]]:
+    for i in range(number):
+        text = f"Grain number {i} is as fine as Mühlenmehl. " * (1 + i % 7)
+        yield {
+            "doc_id": i.to_bytes(16, "little"),
+            "url": f"http://a.example/{i}",
+            "text": text,
+            "source": "web",
+            "score": None if i % 5 else i / 3,
+            "language": None if i % 11 else "de",
+            "tags": ["a"] * (i % 3),
+        }
+
+
+def written(folder: Path, number: int, keep: Any) -> tuple[bytes, bytes]:
+    """What the two writers make of the kept ones of so many rows."""
+    with ShardWriter(folder, "part-00000", EXTRA) as all_rows:
+        for row in rows(number):
+            all_rows.keep(row)
+    source = folder / "part-00000.parquet"
+    with ShardWriter(folder / "one by one", "part-00000", EXTRA) as shard:
+        for i, row in enumerate(read_rows(source)):
+            if keep(i):
+                shard.keep(row)
+    first = 0
+    with KeptRows(folder / "kept.parquet", SCHEMA) as kept:
+        for batch in read_batches(source):
+            kept.write(batch.filter(pa.array([keep(first + i) for i in range(batch.num_rows)], pa.bool_())))
+            first += batch.num_rows
+    assert kept.rows == shard.counts.rows_out
+    assert kept.text_bytes == shard.counts.totals.get("text_bytes", 0)
+    return (folder / "kept.parquet").read_bytes(), (folder / "one by one" / "part-00000.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("number", [0, 1, 1024, 3000])
+def test_kept_rows_are_the_file_that_the_rows_one_by_one_are(number: int, tmp_path: Path) -> None:
+    kept, expected = written(tmp_path, number, lambda i: i % 4 != 1)
+    assert kept == expected
+
+
+def test_nothing_kept_is_a_file_without_rows(tmp_path: Path) -> None:
+    kept, expected = written(tmp_path, 2000, lambda i: False)
+    assert kept == expected
+
+
+@pytest.mark.parametrize("limit", [100, 5000, 100_000])
+def test_row_groups_end_early_at_the_same_rows(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (documents, remove_duplicates):
+        monkeypatch.setattr(module, "ROW_GROUP_BYTES", limit)
+    kept, expected = written(tmp_path, 2500, lambda i: i % 9 != 0)
+    assert kept == expected

@@ -4,16 +4,15 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import ftfy
 import pytest
 
-from dataprep.crawl.local_site import load_site
-from dataprep.sample.article_pages import EXACT_COPIES, near_copy
+from dataprep.download.crawler.local_site import load_site
 from dataprep.sample.make_pairs import PAIRS, contaminating_sentences
 from dataprep.sample.make_pairs import main as make_pairs_main
 from dataprep.sample.make_site import make_site
+from dataprep.sample.pages import EXACT_COPIES, near_copy
 from dataprep.sample.site_folder import KEPT
 from dataprep.sample.texts import (
     CONTAMINATED,
@@ -27,9 +26,9 @@ from dataprep.sample.texts import (
 )
 from pipelines import store
 from pipelines.command import StageSpec
-from pipelines.documents import read_rows
 from pipelines.identity import canonical_url, document_id
 from pipelines.stage import run_command
+from tests.dataprep.corpora import rows
 
 SITE = SAMPLE / "site"
 MRPC = SAMPLE / "glue" / "MRPC"
@@ -93,10 +92,6 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         options = [*arguments, "--workers", 1, "--log-level", "error"]
         assert run_command(StageSpec.load(f"dataprep.{name}"), list(map(str, options))) == 0
     return folder
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    return [row for file in sorted(folder.glob("*.parquet")) for row in read_rows(file)]
 
 
 def test_urls_download_and_extract_give_the_computed_answer(stages: Path) -> None:

@@ -11,14 +11,13 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from dataprep.text.bpe import END_OF_TEXT, byte_level, end_of_text_of, load_tokenizer
+from dataprep.text.tokenizers import END_OF_TEXT, byte_level, end_of_text_of, load_tokenizer
 from pipelines.errors import UserError
 from pipelines.tokens import open_tokens
 from tests.dataprep.corpora import TEXTS, run, write_jsonl
 from tests.dataprep.hub_server import COMMIT, REPOSITORY, Hub, serve_hub
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
 
 
 def test_training_gives_the_same_bytes_for_any_number_of_threads_and_hash_seed(tmp_path: Path) -> None:

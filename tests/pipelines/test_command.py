@@ -1,15 +1,19 @@
 """A stage's command line follows from its signature; flags override the parameter file."""
 
 import dataclasses
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pipelines.command import Invocation, StageSpec, parse
+from pipelines.command import Invocation, Output, Part, Source, StageSpec, parse
 from pipelines.config import to_plain
 from pipelines.errors import ConfigError
-from pipelines.stage import run_command
+from pipelines.manifest import Counts
+from pipelines.run import StageRun
+from pipelines.stage import run_command, stage_main
 
 CLEAN = StageSpec.load("dataprep.clean")
 
@@ -136,3 +140,87 @@ def test_the_introduction_of_help_fits_80_columns(capsys: pytest.CaptureFixture[
     introduction = capsys.readouterr().out.partition("positional arguments")[0].splitlines()
     assert all(len(line) <= 80 for line in introduction[:-1] if not line.startswith("    python"))
     assert any(line.startswith("    python -m dataprep.clean raw.jsonl") for line in introduction)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedConfig:
+    times: int = 1
+    """How often."""
+
+
+def copied(output: Output, source: Source, config: CopiedConfig, run: StageRun) -> None:
+    """Parameters in an order of their own."""
+    run.step(write_copies, "copies", [source.path], config.times, into=output)
+
+
+def write_copies(part: Part, folder: Path, times: int) -> Counts:
+    (folder / "copies").write_text(part.file.read_text() * times)
+    return Counts()
+
+
+def refuse_zero(config: CopiedConfig) -> None:
+    if not config.times:
+        raise ConfigError("copied.times: expected 1 or more, got 0")
+
+
+def backwards(arguments: Sequence[str]) -> int | None:
+    """Another program's command line: the output comes first, after a colon."""
+    if not arguments[0].startswith(":"):
+        return None
+    Path(arguments[0][1:]).write_text(Path(arguments[1]).read_text()[::-1])
+    return 0
+
+
+def test_a_hook_of_another_name_is_an_error_and_not_silence() -> None:
+    with pytest.raises(TypeError, match="chek_config"):
+        StageSpec.of(copied, 1, (), chek_config=refuse_zero)  # type: ignore[call-arg]
+
+
+def test_a_check_of_other_sections_than_the_stages_is_an_error() -> None:
+    def check_config(configuration: CopiedConfig) -> None: ...
+
+    with pytest.raises(TypeError, match="copied: check_config must take the sections of the stage: config"):
+        StageSpec.of(copied, 1, (), check_config=check_config)
+
+
+def test_a_module_without_a_declaration_is_no_stage() -> None:
+    with pytest.raises(AttributeError, match="STAGE"):
+        StageSpec.load("dataprep.split.shuffle")
+
+
+def test_the_declared_check_refuses_settings_before_any_input_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = StageSpec.of(copied, 1, (), check_config=refuse_zero)
+    arguments = [str(tmp_path / "missing"), str(tmp_path / "out"), "--times"]
+    assert run_command(spec, [*arguments, "0"]) == 2
+    assert capsys.readouterr().err == "error: copied.times: expected 1 or more, got 0\n"
+    assert run_command(spec, [*arguments, "1"]) == 1
+    assert "missing: no such file or folder" in capsys.readouterr().err
+
+
+def test_arguments_find_their_parameters_in_any_order(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("mill ")
+    arguments = [str(tmp_path / "in"), str(tmp_path / "out"), "--times", "3", "--workers", "1", "--log-level", "error"]
+    assert run_command(StageSpec.of(copied, 1, ()), arguments) == 0
+    assert (tmp_path / "out" / "copies").read_text() == "mill mill mill "
+
+
+def test_another_command_line_says_itself_whether_arguments_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = StageSpec.of(copied, 1, (), other_command=backwards)
+    monkeypatch.setattr(StageSpec, "load", lambda _: spec)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules[__name__])
+    (tmp_path / "in").write_text("mill")
+
+    def run(*arguments: str) -> object:
+        monkeypatch.setattr(sys, "argv", ["copied", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            stage_main("copied")
+        return ended.value.code
+
+    assert run(f":{tmp_path / 'turned'}", str(tmp_path / "in")) == 0
+    assert (tmp_path / "turned").read_text() == "llim"
+    assert run(str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "1", "--log-level", "error") == 0
+    assert (tmp_path / "out" / "copies").read_text() == "mill"

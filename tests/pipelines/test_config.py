@@ -1,12 +1,20 @@
 """A wrong parameter is one line that names file, key, expectation and the nearest valid name."""
 
+import datetime
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import pytest
+import yaml
+from dvc.exceptions import DvcException
+from dvc.utils.serialize import load_yaml
+from hypothesis import example
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
-from pipelines.config import Count, Share, given, load_section, read_yaml
+from pipelines.config import Count, Fraction, given, load_section, read_yaml, write_yaml
 from pipelines.errors import ConfigError, did_you_mean
 
 
@@ -18,7 +26,7 @@ class Inner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     min_tokens: Count = 128
-    share: Share = 0.5
+    share: Fraction = 0.5
     mode: Literal["fast", "exact"] = "fast"
     languages: tuple[str, ...] = ("en",)
     name: str | None = None
@@ -89,6 +97,16 @@ def test_a_missing_section_names_the_nearest_one() -> None:
         (None, "no such file"),
         ("a: 1\nb: {}\na: 2\n", "not valid YAML: key 'a' stands twice, also in line 3; keep one"),
         ("b:\n  c: {d: 1, d: 1}\n", "key 'd' stands twice, also in line 2"),
+        ("a: {x: 1}\na: {y: {z: 2}}\n", "params.yaml: not valid YAML: key 'a' stands twice, also in line 2; keep one$"),
+        ("b: 1\n1: x\n1: y\n", "key '1' stands twice, also in line 3"),
+        ("a:\n\tb: 1\n", r"params.yaml: not valid YAML: .*line 2, column 1"),
+        ("a: 1\nb: c: d\n", r"params.yaml: not valid YAML: mapping values are not allowed here.*line 2"),
+        ("a: *b\n", "not valid YAML: found undefined alias 'b'.*line 1"),
+        ("a: !!python/object/apply:os.getcwd []\n", "not valid YAML: could not determine a constructor"),
+        ("a: 2024-13-45\n", "not valid YAML: month must be in 1..12"),
+        ("? [[1], {b: 2}]\n: 2\n", "not valid YAML: unhashable type"),
+        ("a: " + "[" * 1000, "not valid YAML: maximum recursion depth exceeded"),
+        ("a: 1\n---\nb: 1\n", "not valid YAML: expected a single document"),
     ],
 )
 def test_a_broken_parameter_file_is_one_clear_line(tmp_path: Path, text: str | None, message: str) -> None:
@@ -110,20 +128,75 @@ def test_an_empty_file_stands_for_no_source(tmp_path: Path) -> None:
     assert given(tmp_path / "missing") == tmp_path / "missing"
 
 
-@pytest.mark.parametrize(("text", "value"), [("2e-05", 2e-5), ("1E5", 1e5), ("-3.5e+2", -350.0), (".5e1", 5.0)])
-def test_numbers_are_read_as_dvc_writes_them(tmp_path: Path, text: str, value: float) -> None:
-    """`dvc exp run -S finetune.lr=2e-5` writes 2e-05, which YAML 1.1 takes for text."""
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2e-05", 2e-5),
+        ("1E5", 1e5),
+        ("-3.5e+2", -350.0),
+        (".5e+1", 5.0),
+        (".5e1", ".5e1"),
+        ("010", 10),
+        ("0o10", 8),
+        ("08", 8),
+        ("12:30", "12:30"),
+        ("1:30:00.5", "1:30:00.5"),
+        ("no", "no"),
+        ("on", "on"),
+        ("Yes", "Yes"),
+        ("true", True),
+        ("False", False),
+        ("1_000", 1000),
+        ("0x1f", 31),
+        ("2024-01-01", datetime.date(2024, 1, 1)),
+        ("~", None),
+        ("nothing", "nothing"),
+    ],
+)
+def test_values_are_read_as_dvc_writes_and_reads_them(tmp_path: Path, text: str, value: object) -> None:
+    """`dvc exp run -S finetune.lr=2e-5` writes 2e-05, and YAML 1.1 takes that for text, 010 for 8 and 12:30 for 750."""
     (tmp_path / "params.yaml").write_text(f"a: {{lr: {text}, name: 2e-05x}}")
-    assert read_yaml(tmp_path / "params.yaml") == {"a": {"lr": value, "name": "2e-05x"}}
+    found = read_yaml(tmp_path / "params.yaml")
+    assert found == {"a": {"lr": value, "name": "2e-05x"}}
+    assert type(found["a"]["lr"]) is type(value)
 
 
-def test_words_of_yaml_are_read_as_dvc_reads_them(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text("a: [no, on, Yes, true, False]\nb: &b {x: 1}\nc: {<<: *b, x: 2}\n")
-    assert read_yaml(tmp_path / "params.yaml") == {
-        "a": ["no", "on", "Yes", True, False],
-        "b": {"x": 1},
-        "c": {"x": 2},
-    }
+def test_anchors_are_read_as_dvc_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("b: &b {x: 1, y: 3}\nc: {<<: *b, x: 2}\n")
+    assert read_yaml(tmp_path / "params.yaml") == {"b": {"x": 1, "y": 3}, "c": {"x": 2, "y": 3}}
+
+
+SCALARS = st.text("0123456789_.eExXoObaf+-:~ nyNulltrueTinf=<!|>'\"", max_size=8)
+
+
+@drawn(st.lists(SCALARS, min_size=1, max_size=4))
+@example(["010", "12:30", "1e3", "no"])
+@example(["&a 1", "*a", "*b"])
+def test_any_spelling_is_read_or_refused_as_by_dvc(spellings: list[str]) -> None:
+    text = "".join(f"k{number}: {spelling}\n" for number, spelling in enumerate(spellings))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "params.yaml"
+        path.write_text(text, "utf-8")
+        try:
+            expected = load_yaml(path)
+        except (DvcException, ValueError):
+            with pytest.raises(ConfigError, match="not valid YAML"):
+                read_yaml(path)
+        else:
+            # As text: not a number is no equal of itself.
+            assert repr(read_yaml(path)) == repr(expected)
+
+
+@drawn(st.lists(SCALARS | st.text(max_size=8), max_size=4), st.lists(st.floats() | st.integers(), max_size=4))
+@example(["1e5", "0o10", "08", "-.5", "010", "12:30", "no", "1_0", ".", "2e-05x"], [1e-8])
+def test_what_is_written_is_read_alike_by_dvc_and_by_yaml_1_1(texts: list[str], others: list[object]) -> None:
+    values = {"texts": texts, "others": others, **{text: text for text in texts}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "params.yaml"
+        write_yaml(path, values, "# Header.")
+        written = path.read_text("utf-8")
+        assert written.startswith("# Header.\n")
+        assert repr(load_yaml(path)) == repr(read_yaml(path)) == repr(yaml.safe_load(written)) == repr(values)
 
 
 def test_a_name_in_another_case_is_still_recognised() -> None:

@@ -1,7 +1,7 @@
 """The canonical form of a URL and the id of a document."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import identity
@@ -97,7 +97,6 @@ def test_what_is_no_http_url_has_no_canonical_form(text: str) -> None:
     assert canonical_url(text) is None
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_canonical_form_is_stable(path: str, query: str) -> None:
     canonical = canonical_url(f"http://garden.test/{path}?{query}")
@@ -106,7 +105,6 @@ def test_canonical_form_is_stable(path: str, query: str) -> None:
     assert canonical.isascii()
 
 
-@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_at_all_gives_a_url_or_nothing(text: str) -> None:
     for candidate in (text, f"http://{text}", f"http://{text}/"):
@@ -147,7 +145,6 @@ SPELLINGS = st.lists(
 ).map("".join)
 
 
-@settings(deadline=None, max_examples=500)
 @given(SPELLINGS)
 def test_the_quick_way_to_take_a_url_apart_is_the_general_one(text: str) -> None:
     for url in (text, f"http://garden.test{text}"):

@@ -1,4 +1,4 @@
-"""JSONL inputs in pieces: places are those of the file, and a file of nothing but broken lines says so once."""
+"""JSONL inputs in blocks: line numbers are those of the file, and a file that has only broken lines says so once."""
 
 import gzip
 import json
@@ -33,13 +33,13 @@ def lines(broken_every: int, count: int = 200) -> bytes:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "PIECE_BYTES", 500)
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 500)
 
 
 def test_the_order_of_more_pieces_than_their_names_have_digits_for_is_that_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "PIECE_BYTES", 1)
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 1)
     text = b'{"text": "first"}' + b" " * 100_000 + b'\n{"text": "second"}\n'
     (tmp_path / "raw.jsonl.gz").write_bytes(b"".join(map(gzip.compress, (b"\n" * 99_980, text))))
     documents = open_documents(start(tmp_path), "documents", [tmp_path / "raw.jsonl.gz"])

@@ -1,4 +1,4 @@
-"""JSON lines: broken ones are counted and never lose the good ones, and pieces are those of the plain text."""
+"""JSON lines: broken ones are counted and never lose the good ones, and blocks are those of the plain text."""
 
 import bz2
 import gzip
@@ -18,7 +18,7 @@ from pipelines import jsonl, store
 from pipelines.documents import DOCUMENT_SCHEMA, TableWriter, read_rows
 from pipelines.errors import UserError
 from pipelines.identity import document_id
-from pipelines.jsonl import BrokenLineError, count_pieces, ingest_jsonl, parse_document, read_jsonl, write_lines
+from pipelines.jsonl import BrokenLineError, count_blocks, ingest_jsonl, parse_document, read_jsonl, write_lines
 
 GOOD = {"url": "http://a.test/1", "text": "wörds and words\nmore", "source": "a.test"}
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress, "": bytes}
@@ -29,9 +29,9 @@ def line(record: object) -> bytes:
 
 
 def ingest_all(source: Path, folder: Path) -> dict[str, Any]:
-    """Every piece as the runner asks for them; file name -> its rows."""
-    for piece in range(count_pieces(source)):
-        ingest_jsonl(source, folder, "file", piece, alone=True)
+    """Every block as the runner asks for them; file name -> its rows."""
+    for block in range(count_blocks(source)):
+        ingest_jsonl(source, folder, "file", block, alone=True)
     return {path.relative_to(folder).as_posix(): list(read_rows(path)) for path in sorted(folder.rglob("*.parquet"))}
 
 
@@ -134,11 +134,11 @@ RAW = b"".join(
 )
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 7, 64, 100, 333, 1000, 10**6])
+@pytest.mark.parametrize("block_bytes", [1, 7, 64, 100, 333, 1000, 10**6])
 def test_a_plain_file_and_packed_ones_give_the_same_shards_and_every_line_is_in_one(
-    piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", block_bytes)
     made: list[dict[str, Any]] = []
     for suffix, pack in PACKERS.items():
         source = tmp_path / f"raw.jsonl{suffix}"
@@ -153,16 +153,16 @@ def test_a_plain_file_and_packed_ones_give_the_same_shards_and_every_line_is_in_
     assert len(documents) == 35
 
 
-@pytest.mark.parametrize("piece_bytes", [50, 1000, 10**6])
+@pytest.mark.parametrize("block_bytes", [50, 1000, 10**6])
 def test_lines_before_a_piece_and_the_number_in_it_are_the_number_in_the_file(
-    piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", block_bytes)
     (tmp_path / "raw.jsonl").write_bytes(RAW)
     before, places = 0, list[int]()
-    for piece in range(count_pieces(tmp_path / "raw.jsonl")):
-        counts = ingest_jsonl(tmp_path / "raw.jsonl", tmp_path, "file", piece, alone=True)
-        broken = tmp_path / "broken" / f"file-{piece:05d}.parquet"
+    for block in range(count_blocks(tmp_path / "raw.jsonl")):
+        counts = ingest_jsonl(tmp_path / "raw.jsonl", tmp_path, "file", block, alone=True)
+        broken = tmp_path / "broken" / f"file-{block:05d}.parquet"
         places += [before + row["line"] for row in (read_rows(broken) if broken.exists() else ())]
         before += sum(counts.totals.values())
     assert places == [number for number, row in read_jsonl(tmp_path / "raw.jsonl") if not isinstance(row, dict)]
@@ -171,7 +171,7 @@ def test_lines_before_a_piece_and_the_number_in_it_are_the_number_in_the_file(
 
 def test_an_empty_file_gives_no_documents_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
-    assert count_pieces(tmp_path / "empty.jsonl") == 1
+    assert count_blocks(tmp_path / "empty.jsonl") == 1
     counts = ingest_jsonl(tmp_path / "empty.jsonl", tmp_path, "file", 0, alone=True)
     assert (counts.rows_in, counts.rows_out) == (0, 0)
 

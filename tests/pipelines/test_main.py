@@ -1,33 +1,54 @@
 """`python -m pipelines`: composing, checking, and errors that name the nearest right thing."""
 
 import shutil
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
+from pipelines.__main__ import COMMANDS, build_parser, main
+
 ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Result:
+    """What a command returned and printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command:
+    """`python -m pipelines ARGUMENTS`, run in this process and in the current folder."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Result:
+        self._capsys.readouterr()
+        return Result(main(arguments), *self._capsys.readouterr())
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(capsys)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with the graph and the profiles, and the code by PYTHONPATH."""
+    """A folder with the graph and the profiles."""
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     for name in ("dvc.yaml", "params.yaml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
-def run(project: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "pipelines", *arguments]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
-    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_use_records_profile_and_overrides_and_check_composes_them_again(project: Path) -> None:
-    used = run(project, "use", "sample", "model=gpt2", "clean.min_tokens=64", "seed=5")
+def test_use_records_profile_and_overrides_and_check_composes_them_again(project: Path, run: Command) -> None:
+    used = run("use", "sample", "model=gpt2", "clean.min_tokens=64", "seed=5")
     assert used.returncode == 0, used.stderr
     params = yaml.safe_load((project / "params.yaml").read_text())
     assert params["profile"] == "sample"
@@ -36,18 +57,18 @@ def test_use_records_profile_and_overrides_and_check_composes_them_again(project
     assert params["model"]["n_layer"] == 12
     assert params["split"]["seed"] == 5
     assert params["run"] == "sample-gpt2-pp2"
-    assert run(project, "check").returncode == 0
+    assert run("check").returncode == 0
 
 
-def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Path) -> None:
+def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Path, run: Command) -> None:
     file = project / "params.yaml"
     good = file.read_text()
     file.write_text(good.replace("min_tokens: 128", "min_tokens: 12"))
-    edited = run(project, "check")
+    edited = run("check")
     assert edited.returncode == 1
     assert "clean.min_tokens: 12, composed 128" in edited.stdout
     file.write_text(good.replace("min_tokens: 128", "min_token: 128"))
-    wrong = run(project, "check")
+    wrong = run("check")
     assert wrong.returncode == 2
     assert "clean.min_token: unknown key. Did you mean 'min_tokens'?" in wrong.stderr
 
@@ -55,7 +76,7 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["use", "sampel"], "profile 'sampel': there is none. Did you mean 'sample'?"),
+        (["use", "sampel"], "profile 'sampel': no such profile. Did you mean 'sample'?"),
         (["use", "sample", "model=gpt2-medum"], "Did you mean 'gpt2-medium'?"),
         (["use", "sample", "clean.min_token=3"], "clean has no key 'min_token'. Did you mean 'min_tokens'?"),
         (["use", "sample", "claen.min_tokens=3"], "unknown key. Did you mean 'clean'?"),
@@ -64,13 +85,15 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
         (["use", "openwebtext"], "corpus.urls"),
         (["explain", "http://nowhere.test/"], "no published output knows this URL"),
         (["report"], "not there yet; make it with dvc repro"),
+        (["verions"], "error: verions: no such command. Did you mean 'versions'?"),
+        (["integrity", "--deep"], "error: integrity: no such command. Choose from: check, explain, gc, report, status"),
     ],
 )
 def test_a_typo_is_one_line_with_the_nearest_name_and_leaves_params_alone(
-    project: Path, arguments: list[str], message: str
+    project: Path, run: Command, arguments: list[str], message: str
 ) -> None:
     before = (project / "params.yaml").read_bytes()
-    result = run(project, *arguments)
+    result = run(*arguments)
     assert result.returncode in (1, 2)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -78,24 +101,61 @@ def test_a_typo_is_one_line_with_the_nearest_name_and_leaves_params_alone(
     assert (project / "params.yaml").read_bytes() == before
 
 
-def test_outside_the_project_the_command_says_so(tmp_path: Path) -> None:
-    result = run(tmp_path, "status")
+def test_outside_the_project_the_command_says_so(run: Command) -> None:
+    result = run("status")
     assert (result.returncode, result.stderr) == (2, "error: dvc.yaml: not here; run this in the project's folder\n")
 
 
-def test_status_lists_every_output_before_anything_ran(project: Path) -> None:
-    result = run(project, "status")
+def test_status_lists_every_output_before_anything_ran(project: Path, run: Command) -> None:
+    result = run("status")
     assert result.returncode == 0, result.stderr
     assert "data/sample/clean" in result.stdout
     assert "not there" in result.stdout
 
 
-def test_gc_lists_and_deletes_scratch_that_nobody_holds(project: Path) -> None:
+def test_the_stage_that_writes_versions_publishes_nothing_to_look_at(project: Path, run: Command) -> None:
+    result = run("status")
+    assert "versions" not in result.stdout
+    assert run("gc").stdout == "no scratch folders\n"
+    mistyped = run("gc", "no/such/folder")
+    assert (mistyped.returncode, mistyped.stderr) == (1, "error: no/such/folder: no such folder; check the path\n")
+    assert "no published output knows" in run("explain", "http://nowhere.test/").stderr
+
+
+def test_parameters_from_before_a_key_of_the_graph_are_refused_with_the_way_out(project: Path, run: Command) -> None:
+    file = project / "params.yaml"
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if not line.startswith("data:")))
+    result = run("status")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "error: params.yaml: data: missing, but dvc.yaml uses it; write it anew: python -m pipelines use PROFILE\n",
+    )
+    assert "data: missing, composed 'data/sample'" in run("check").stdout
+    assert run("use", "sample").returncode == 0
+    assert run("status").returncode == 0
+
+
+def test_gc_lists_and_deletes_scratch_that_nobody_holds(project: Path, run: Command) -> None:
     scratch = project / "data" / "sample" / ".work" / "clean-0123456789abcdef"
     scratch.mkdir(parents=True)
     (scratch / "half").write_bytes(bytes(1000))
-    listed = run(project, "gc")
+    listed = run("gc")
     assert "clean-0123456789abcdef" in listed.stdout
     assert scratch.exists()
-    assert run(project, "gc", "--delete").returncode == 0
+    assert run("gc", "--delete").returncode == 0
     assert not scratch.exists()
+
+
+def test_check_of_parameters_of_a_profile_that_is_gone_names_the_nearest(project: Path, run: Command) -> None:
+    file = project / "params.yaml"
+    file.write_text(file.read_text().replace("profile: sample\n", "profile: samples\n"))
+    result = run("check")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "error: profile 'samples': no such profile. Did you mean 'sample'?\n",
+    )
+
+
+def test_the_named_commands_are_those_of_the_parser() -> None:
+    usage = build_parser().format_help().partition("COMMAND\n")[2]
+    assert [line.split()[0] for line in usage.splitlines() if line.startswith("    ") and line[4] != " "] == [*COMMANDS]

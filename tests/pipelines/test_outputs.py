@@ -18,12 +18,11 @@ ROOT = Path(__file__).parents[2]
 STAGE = '''
 """Stage `even`: the documents whose text has an even number of characters."""
 from pathlib import Path
-from pipelines.command import Documents, Part, Table
+from pipelines.command import Documents, Part, StageSpec, Table
 from pipelines.documents import ShardWriter, read_rows
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
-VERSION, SHAPED_BY = 1, ()
 
 def even(run: StageRun, documents: Documents, output: Table) -> None:
     run.map(even_part, documents.parts, into=output)
@@ -36,6 +35,8 @@ def even_part(part: Part, folder: Path) -> Counts:
             else:
                 shard.keep(row)
     return shard.counts
+
+STAGE = StageSpec.of(even, 1, ())
 
 if __name__ == "__main__":
     stage_main("even")

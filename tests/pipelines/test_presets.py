@@ -1,8 +1,5 @@
 """Presets: one file for `use` and for stand-alone commands; a typo names file, key and the nearest name."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +8,8 @@ from pipelines import presets
 from pipelines.command import StageSpec, parse
 from pipelines.config import load_section, to_plain
 from pipelines.errors import ConfigError
-from pipelines.profiles import compose
+from pipelines.project.profiles import compose
+from pipelines.stage import run_command
 
 ROOT = Path(__file__).parents[2]
 CLEAN = StageSpec.load("dataprep.clean")
@@ -38,14 +36,13 @@ def test_flags_override_a_preset_key_by_key() -> None:
     assert changed == {**plain, "gopher": {**plain["gopher"], "min_words": 40, "max_words": None}}  # type: ignore[dict-item]
 
 
-def test_a_preset_works_from_any_folder(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dataprep.clean", "no.jsonl", "out", "--preset", "gofer"]
-    result = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
-    assert (result.returncode, result.stderr) == (
-        2,
-        "error: --preset gofer: clean has no such preset, and it is no .yaml file. Did you mean 'gopher'?\n",
+def test_a_preset_works_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(CLEAN, ["no.jsonl", "out", "--preset", "gofer"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --preset gofer: clean has no such preset, and it is not a .yaml file. Did you mean 'gopher'?\n"
     )
 
 
@@ -55,7 +52,7 @@ def test_a_preset_works_from_any_folder(tmp_path: Path) -> None:
         ("min_token: 3", "clean.min_token: unknown key. Did you mean 'min_tokens'?"),
         ("gopher: {min_word: 3}", "clean.gopher.min_word: unknown key. Did you mean 'min_words'?"),
         ("gopher: 5", "clean.gopher: expected keys with values, such as min_words, got 5"),
-        ("clean:\n  min_tokens: 3\n", "clean: a preset is the keys of this section; take out the line `clean:`"),
+        ("clean:\n  min_tokens: 3\n", "clean: a preset holds the keys of this section; remove the line `clean:`"),
         ("languages: en", "clean.languages: expected a list, [en], got 'en'"),
         ("min_tokens: 1\nmin_tokens: 2", "not valid YAML: key 'min_tokens' stands twice, also in line 2; keep one"),
         ("gopher: {min_words: many}", "clean.gopher.min_words: expected a valid integer, got 'many'"),
@@ -85,7 +82,7 @@ def test_a_file_of_ones_own_is_laid_over_the_defaults(tmp_path: Path) -> None:
 
 
 def test_presets_are_no_way_around_the_parameter_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--preset: not together with --params"):
+    with pytest.raises(ConfigError, match="--preset: cannot be combined with --params"):
         section("--preset", "gopher", "--params", str(tmp_path / "params.yaml"))
     with pytest.raises(ConfigError, match=r"own\.yaml: no such file; presets by name: c4, fineweb"):
         section("--preset", "own.yaml")

@@ -116,5 +116,5 @@ def test_a_folder_that_no_stage_made_is_one_clear_line(tmp_path: Path, capsys: p
 def test_an_output_that_is_not_there_needs_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(CLEAN, [str(tmp_path / "out"), "--sample-rejected", "2"]) == 2
     assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'out'}: no such output to show rejected rows of; to make it, give the input before it\n"
+        f"error: {tmp_path / 'out'}: no such output, so no rejected rows to show; to create it, name the input first\n"
     )

@@ -119,10 +119,10 @@ def test_every_line_of_a_plain_file_begins_in_exactly_one_range(size: int, tmp_p
     lines = [b"", b"a", b"", b"bcd" * 30, b"e\r", b"", b"last"]
     (tmp_path / "list").write_bytes(b"\n".join(lines))
     length = (tmp_path / "list").stat().st_size
-    ranges = [list(store.placed_lines(tmp_path / "list", 50, at, at + size)) for at in range(0, length, size)]
+    ranges = [list(store.lines_with_offsets(tmp_path / "list", 50, at, at + size)) for at in range(0, length, size)]
     assert all(at // size == number for number, found in enumerate(ranges) for at, _ in found)
     found = [place for each in ranges for place in each]
-    assert found == list(store.placed_lines(tmp_path / "list", 50))
+    assert found == list(store.lines_with_offsets(tmp_path / "list", 50))
     assert [line for _, line in found] == [line.rstrip(b"\r")[:51] for line in lines]
     assert [place for place, _ in found] == [sum(len(line) + 1 for line in lines[:i]) for i in range(len(lines))]
 

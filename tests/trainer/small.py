@@ -13,6 +13,7 @@ from pipelines import store
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.tokens import TokenMeta, write_tokens
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.plan import Layout, Plan
 
 MODEL = ModelConfig(n_layer=2, n_head=2, n_embd=32, n_positions=32, pad_vocab_to=8)
 PRETRAIN = PretrainConfig(
@@ -25,6 +26,8 @@ PRETRAIN = PretrainConfig(
     validate_every=4,
     checkpoint_every=4,
 )
+PLAN = Plan(steps=8, warmup_steps=2, layout=Layout(processes=1, data_ranks=1, micro_batch_size=8))
+"""What PRETRAIN resolves to in one process; for other processes see `test_loop.planned`."""
 ONE = ParallelConfig(dp_replicate=1, device="cpu")
 TWO = ParallelConfig(dp_replicate=2, device="cpu")
 WORDS = [
@@ -186,7 +189,7 @@ def write_glue(
 def initialise(model: Any, seed: int) -> None:
     """Give a plain model the weights that it begins with in any layout."""
     from trainer.model import initial_weight
-    from trainer.shards import fill
+    from trainer.parallel.local import fill
 
     for name, weight in model.named_parameters():
         fill(weight, initial_weight(name, model.shape, weight.shape, seed))

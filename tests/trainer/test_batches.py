@@ -15,10 +15,11 @@ from pipelines.errors import UserError
 from pipelines.manifest import content_hash
 from tests.trainer import small
 from tests.trainer.small import Road
-from trainer.batches import PretrainBatches, main
+from trainer.batches import main
 from trainer.config import PretrainConfig
-from trainer.loader.batch import Batch
-from trainer.loader.order import Ids, share, split
+from trainer.data.batch import Batch
+from trainer.data.batches import PretrainBatches
+from trainer.data.order import Ids, local_slice, split
 from trainer.loss import IGNORED
 
 CPU = torch.device("cpu")
@@ -30,8 +31,8 @@ def open_batches(*folders: Path, **changes: Any) -> PretrainBatches:
     return PretrainBatches.of(config, folders, [content_hash(f) for f in folders], folders[0].parent / "index")
 
 
-def collated(batches: PretrainBatches, places: Ids) -> Batch:
-    return batches.collate(places).to(CPU)
+def collated(batches: PretrainBatches, sample_ids: Ids) -> Batch:
+    return batches.collate(sample_ids).to(CPU)
 
 
 @pytest.fixture
@@ -55,9 +56,9 @@ def test_the_global_batch_does_not_depend_on_the_processes(
     batches: PretrainBatches, position: int, ranks: int, micro: int
 ) -> None:
     """Also past the end of an epoch: some of these positions lie in later ones."""
-    places = batches.places(position)
-    whole = collated(batches, places)
-    shares = [part for rank in range(ranks) for part in split(share(places, rank, ranks), micro)]
+    sample_ids = batches.sample_ids(position)
+    whole = collated(batches, sample_ids)
+    shares = [part for rank in range(ranks) for part in split(local_slice(sample_ids, rank, ranks), micro)]
     parts = [collated(batches, part) for part in shares]
     assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
     assert torch.equal(torch.cat([part.targets for part in parts]), whole.targets)
@@ -70,9 +71,9 @@ def test_a_resumed_run_sees_the_batches_it_would_have_seen(tmp_path: Path, batch
     for step in range(8):
         if step == 5:
             assert torch.equal(
-                collated(again, again.places(position)).ids, collated(batches, batches.places(position)).ids
+                collated(again, again.sample_ids(position)).ids, collated(batches, batches.sample_ids(position)).ids
             )
-        position += len(batches.places(position))
+        position += len(batches.sample_ids(position))
     assert position == 8 * 12
 
 
@@ -86,8 +87,8 @@ def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
 def test_packed_rows_predict_every_token_but_the_first_of_each_document(tmp_path: Path, packing: str) -> None:
     """Once in an epoch, whatever the length of the document."""
     batches = open_batches(small.write_stream(tmp_path / "tokens", vocab_size=500), packing=packing)
-    places = np.arange(batches.samples)
-    batch = collated(batches, places)
+    sample_ids = np.arange(batches.samples)
+    batch = collated(batches, sample_ids)
     expected = sorted(
         (int(a), int(b))
         for shard in batches.corpora[0].stream.shards
@@ -96,8 +97,8 @@ def test_packed_rows_predict_every_token_but_the_first_of_each_document(tmp_path
     )
     counts = batch.targets != IGNORED
     assert sorted(zip(batch.ids[counts].tolist(), batch.targets[counts].tolist(), strict=True)) == expected
-    assert batches.terms(places) == batches.tokens(places) == len(expected)
-    assert batches.terms(places[:5]) == int(counts[:5].sum())
+    assert batches.terms(sample_ids) == batches.tokens(sample_ids) == len(expected)
+    assert batches.terms(sample_ids[:5]) == int(counts[:5].sum())
 
 
 def test_a_document_has_a_row_of_its_own_and_its_tail_goes_only_when_asked(tmp_path: Path) -> None:
@@ -132,14 +133,14 @@ def test_bestfit_rows_are_nearly_full_and_each_is_of_whole_pieces(tmp_path: Path
 def test_a_mixture_has_each_corpus_by_weight_and_the_same_rows_in_every_process(tmp_path: Path) -> None:
     folders = [small.write_stream(tmp_path / str(seed), seed=seed) for seed in (1, 2, 3)]
     mixed = open_batches(*folders, mixture=("a", "b"), mixture_weights=(2.0, 1.0, 1.0), document_mask=True)
-    places = mixed.places(480)
-    whole = collated(mixed, places)
-    corpora, elements = mixed.mixture(places)
+    sample_ids = mixed.sample_ids(480)
+    whole = collated(mixed, sample_ids)
+    corpora, elements = mixed.mixture(sample_ids)
     assert np.bincount(corpora).tolist() == [6, 3, 3]
     for row, (corpus, element) in enumerate(zip(corpora.tolist(), elements.tolist(), strict=True)):
         assert whole.ids[row].tolist() == mixed.corpora[corpus].stream.read(element * 16, 16).tolist()
     assert whole.starts is not None
-    halves = [collated(mixed, share(places, rank, 2)) for rank in range(2)]
+    halves = [collated(mixed, local_slice(sample_ids, rank, 2)) for rank in range(2)]
     assert torch.equal(torch.cat([half.starts for half in halves]), whole.starts)
 
 
@@ -161,9 +162,9 @@ def test_the_documents_of_a_step_are_named(road: Road, tmp_path: Path, capsys: p
     lines = capsys.readouterr().out.splitlines()
     config = PretrainConfig(sequence_length=16, global_batch_size=8, seed=small.PRETRAIN.seed)
     batches = PretrainBatches.of(config, [road.train], [""], tmp_path)
-    places = np.arange(48, 56)
+    sample_ids = np.arange(48, 56)
     expected: list[str] = []
-    for place, element in zip(places.tolist(), batches.mixture(places)[1].tolist(), strict=True):
+    for sample_id, element in zip(sample_ids.tolist(), batches.mixture(sample_ids)[1].tolist(), strict=True):
         offsets = stream.shards[0].offsets.tolist()
         for row, (start, end) in enumerate(itertools.pairwise(offsets)):
             first, last = max(start, element * 16), min(end, element * 16 + 17) - 1
@@ -171,7 +172,7 @@ def test_the_documents_of_a_step_are_named(road: Road, tmp_path: Path, capsys: p
                 number = bytes([row]) * 16
                 tokens = f"tokens {first - start} to {last - start}"
                 where = f"train/part-00000.arrow document {row} {number.hex()} {tokens}"
-                expected.append(f"sample {place}: {where} http://mill.test/{row}")
+                expected.append(f"sample {sample_id}: {where} http://mill.test/{row}")
     assert lines == expected
 
 
@@ -181,4 +182,4 @@ def test_steps_and_tokens_that_a_run_did_not_have_are_refused(
     assert main([str(road.pretrain), str(road.train), "--step", "61"]) == 1
     assert "had steps 1 to 60 on these tokens" in capsys.readouterr().err
     assert main([str(road.pretrain), str(road.val), "--step", "1"]) == 1
-    assert f"{road.val}: not what {road.pretrain} was trained on" in capsys.readouterr().err
+    assert f"{road.val}: {road.pretrain} was not trained on it" in capsys.readouterr().err

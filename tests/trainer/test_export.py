@@ -10,9 +10,9 @@ from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
 from tests.trainer.small import Road
-from trainer.checkpoint import load, model_tensors
 from trainer.model import Architecture, LanguageModel
-from trainer.records import newest_checkpoint, read_record
+from trainer.weights.checkpoint import load, model_tensors
+from trainer.weights.records import newest_checkpoint, read_record
 
 
 def checkpointed(road: Road) -> LanguageModel:

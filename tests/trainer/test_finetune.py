@@ -15,17 +15,17 @@ import torch
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
+from tests.trainer.loop.test_loop import planned, process
 from tests.trainer.small import Road
-from tests.trainer.test_loop import process
-from trainer.base_model import BaseModel
 from trainer.config import FinetuneConfig
-from trainer.finetune import Job
-from trainer.glue_scores import predict, score
-from trainer.glue_table import GlueTable
-from trainer.records import checkpoints, read_curve
+from trainer.finetune import FinetuneJob
+from trainer.glue.metrics import predict, score
+from trainer.glue.table import GlueTable
+from trainer.weights.base_model import BaseModel
+from trainer.weights.records import checkpoints, read_curve_rows
 
 STEPS = 100
-RECIPE = FinetuneConfig(dropout=0.0, attention_dropout=0.0, epochs=30, lr=1e-3, global_batch_size=16)
+TUNING = FinetuneConfig(dropout=0.0, attention_dropout=0.0, epochs=30, lr=1e-3, global_batch_size=16)
 
 
 @pytest.fixture(scope="module")
@@ -35,28 +35,29 @@ def glue(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small.write_glue(folder, road.tokenizer, sizes, names=("even", "odd"))
 
 
-def job(road: Road, glue: Path, folder: Path, **changes: Any) -> Job:
-    config = dataclasses.replace(RECIPE, **changes)
-    return Job(
+def job(road: Road, glue: Path, folder: Path, **changes: Any) -> FinetuneJob:
+    config = dataclasses.replace(TUNING, **changes)
+    return FinetuneJob(
         config=config,
         parallel=small.ONE,
         task="toy",
         base=BaseModel(folder=road.export, tokenizer=road.export),
         glue=glue,
         scratch=folder / "scratch",
+        plan=small.PLAN,
     )
 
 
-def ours(job: Job, steps: int) -> dict[str, Any]:
+def ours(job: FinetuneJob, steps: int) -> dict[str, Any]:
     from trainer.config import ParallelConfig
+    from trainer.data.glue import GlueRows
     from trainer.finetune import predict_split, prepare
-    from trainer.loader.glue import GlueRows
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
     from trainer.parallel.mesh import Mesh
 
     job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
     rows = GlueRows(job.glue / "train.arrow")
-    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), job, rows)
+    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), planned(job), rows)
     head = training.model.weights["score.weight"].detach().numpy().copy()
     reports = [train_step(training) for _ in range(steps)]
     weights = {name: weight.detach().numpy().copy() for name, weight in training.model.weights.items()}
@@ -65,11 +66,11 @@ def ours(job: Job, steps: int) -> dict[str, Any]:
     return {"losses": losses, "rates": rates, "head": head, "weights": weights, "logits": logits}
 
 
-def plain_transformers(job: Job, head: Any, steps: int) -> tuple[list[float], list[list[float]]]:
-    """What the seeds' example does, without a framework: same order, dropout 0, decay by ndim; losses and logits."""
+def plain_transformers(job: FinetuneJob, head: Any, steps: int) -> tuple[list[float], list[list[float]]]:
+    """Train as ColossalAI's example does, without a framework: same order, no dropout, decay by ndim."""
     from transformers import GPT2ForSequenceClassification, get_linear_schedule_with_warmup
 
-    from trainer.loader.glue import GlueBatches, GlueRows
+    from trainer.data.glue import GlueBatches, GlueRows
 
     model: Any = GPT2ForSequenceClassification.from_pretrained(job.base.folder, num_labels=2)
     model.resize_token_embeddings(model.config.vocab_size + 1, mean_resizing=False)
@@ -88,9 +89,9 @@ def plain_transformers(job: Job, head: Any, steps: int) -> tuple[list[float], li
     schedule = get_linear_schedule_with_warmup(optimizer, int(0.1 * total), total)
     losses, position = [], 0
     for _ in range(steps):
-        places = batches.places(position)
-        position += len(places)
-        batch = batches.collate(places)
+        sample_ids = batches.sample_ids(position)
+        position += len(sample_ids)
+        batch = batches.collate(sample_ids)
         mask = (batch.ids != model.config.pad_token_id).long()
         loss = model(input_ids=batch.ids, attention_mask=mask, labels=batch.targets).loss
         loss.backward()
@@ -120,10 +121,10 @@ def untrained(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_first_100_steps_and_the_final_scores_equal_a_plain_transformers_loop(
     workers: Any, road: Road, glue: Path, untrained: Path, tmp_path: Path, start: str
 ) -> None:
-    work, whole = job(road, glue, tmp_path), RECIPE.epochs * 7
+    work, whole = job(road, glue, tmp_path), TUNING.epochs * 7
     if start == "random":
         # Gradients of the keys' biases are 0 but for rounding, which a tiny epsilon would blow up.
-        config = dataclasses.replace(RECIPE, epsilon=1e-6, lr=3e-4)
+        config = dataclasses.replace(TUNING, epsilon=1e-6, lr=3e-4)
         base = BaseModel(folder=untrained, tokenizer=road.tokenizer)
         work = dataclasses.replace(work, base=base, config=config)
     found = workers.run(1, ours, work, whole)[0]
@@ -162,22 +163,24 @@ def test_processes_share_uneven_last_batches_and_train_the_same_classifier(
         np.testing.assert_allclose(two["weights"][name], weight, atol=6e-6, rtol=0, err_msg=name)
 
 
-def trained(job: Job, stop_after: int | None) -> dict[str, Any]:
+def trained(job: FinetuneJob, stop_after: int | None) -> dict[str, Any]:
     """All steps with checkpoints, or those before a requested stop."""
-    from trainer import hooks
     from trainer.config import ParallelConfig
+    from trainer.data.glue import GlueRows
     from trainer.finetune import prepare
-    from trainer.loader.glue import GlueRows
-    from trainer.loop import train
+    from trainer.loop import hooks
+    from trainer.loop.loop import train
+    from trainer.loop.training import Hook
     from trainer.parallel.mesh import Mesh
-    from trainer.process import Stopped
+    from trainer.processes.process import Stopped
 
-    class Stop(hooks.Hook):
+    class Stop(Hook):
         def after_step(self, training: Any, report: Any) -> None:
             training.stop.requested = training.stop.requested or report.step == stop_after
 
     job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
-    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), job, GlueRows(job.glue / "train.arrow"))
+    rows = GlueRows(job.glue / "train.arrow")
+    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), planned(job), rows)
     around = [hooks.Curve(job.scratch / "curve.csv"), hooks.Checkpoints(job.scratch / "checkpoints", 1), Stop()]
     with contextlib.suppress(Stopped):
         train(training, around)
@@ -201,8 +204,8 @@ def test_a_stopped_fine_tuning_goes_on_to_the_same_bits(workers: Any, road: Road
 
 def finetune(road: Road, glue: Path, output: Path, *extra: str) -> int:
     arguments = ["toy", str(road.export), str(glue), str(output), "--parallel.device", "cpu", "--epochs", "10"]
-    recipe = ["--lr", "3e-3", "--global-batch-size", "16", "--parallel.dp-replicate", "2", "--checkpoint-every", "9"]
-    return run_command(StageSpec.load("trainer.finetune"), [*arguments, *recipe, *extra])
+    settings = ["--lr", "3e-3", "--global-batch-size", "16", "--parallel.dp-replicate", "2", "--checkpoint-every", "9"]
+    return run_command(StageSpec.load("trainer.finetune"), [*arguments, *settings, *extra])
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +240,7 @@ def test_every_validation_row_is_scored_once(road: Road, glue: Path, tuned: Path
 
 
 def test_each_epoch_has_a_row_and_the_last_one_the_published_scores(tuned: Path) -> None:
-    rows, curve = read_curve(tuned / "epochs.csv"), read_curve(tuned / "curve.csv")
+    rows, curve = read_curve_rows(tuned / "epochs.csv"), read_curve_rows(tuned / "curve.csv")
     assert len(rows) > 1
     assert [row["epoch"] for row in rows] == [str(number + 1) for number in range(len(rows))]
     assert rows[-1]["step"] == curve[-1]["step"]
@@ -248,7 +251,7 @@ def test_each_epoch_has_a_row_and_the_last_one_the_published_scores(tuned: Path)
 
 
 def test_the_loss_falls_and_the_stats_have_the_scores(tuned: Path) -> None:
-    rows = read_curve(tuned / "curve.csv")
+    rows = read_curve_rows(tuned / "curve.csv")
     assert len(rows) == 10 * 7
     losses = [float(row["loss"]) for row in rows]
     assert np.mean(losses[-7:]) < 0.7 * np.mean(losses[:7])
@@ -276,7 +279,7 @@ def test_a_test_split_is_predicted_for_submission_and_never_scored(glue: Path, t
 
 
 def test_classes_have_their_names_in_the_model_the_matrix_and_the_worst_rows(glue: Path, tuned: Path) -> None:
-    from trainer.glue_table import GlueTable
+    from trainer.glue.table import GlueTable
 
     config = json.loads((tuned / "model/config.json").read_text())
     assert config["id2label"] == {"0": "even", "1": "odd"}
@@ -309,7 +312,7 @@ def test_the_pictures_of_a_task_are_drawn_beside_its_numbers(tuned: Path) -> Non
 def test_a_split_with_other_labels_than_train_is_refused_before_any_process_starts(
     road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.launch.launch", lambda *_: pytest.fail("it started processes"))
+    monkeypatch.setattr("trainer.processes.launch.launch", lambda *_: pytest.fail("it started processes"))
     task = small.write_glue(tmp_path / "glue", road.tokenizer, {"train": 20}, names=("even", "odd"))
     other = small.write_glue(tmp_path / "other", road.tokenizer, {"validation": 8}, names=("odd", "even"))
     (other / "validation.arrow").rename(task / "validation.arrow")
@@ -323,7 +326,7 @@ def test_a_split_with_other_labels_than_train_is_refused_before_any_process_star
 def test_transformers_opens_the_tuned_model_with_equal_logits(glue: Path, tuned: Path) -> None:
     from transformers import AutoTokenizer, GPT2ForSequenceClassification
 
-    from trainer.loader.glue import GlueRows
+    from trainer.data.glue import GlueRows
 
     model, loading = GPT2ForSequenceClassification.from_pretrained(tuned / "model", output_loading_info=True)
     assert not any(loading.values())
@@ -362,7 +365,7 @@ def test_a_model_that_no_process_holds_is_published_whole(
     from safetensors.torch import load_file
     from transformers import GPT2ForSequenceClassification
 
-    from trainer.loader.glue import GlueRows
+    from trainer.data.glue import GlueRows
 
     assert finetune(road, glue, tmp_path / "finetune", *layout) == 0
     found, before = small.contents(tmp_path / "finetune"), small.contents(tuned)
@@ -377,7 +380,7 @@ def test_a_model_that_no_process_holds_is_published_whole(
         logits = model(ids, attention_mask=(ids != 300).long()).logits
     scored = torch.tensor([row["logits"] for row in predictions(tmp_path / "finetune")])
     torch.testing.assert_close(logits, scored, atol=1e-5, rtol=0)
-    first, second = (read_curve(folder / "curve.csv") for folder in (tmp_path / "finetune", tuned))
+    first, second = (read_curve_rows(folder / "curve.csv") for folder in (tmp_path / "finetune", tuned))
     for ours, other in zip(first[:14], second[:14], strict=True):
         assert float(ours["loss"]) == pytest.approx(float(other["loss"]), abs=1e-5)
 
@@ -387,7 +390,7 @@ def test_a_model_that_no_process_holds_is_published_whole(
     [
         (("--parallel.tp", "3"), "parallel.tp 3 does not divide the model's 2 heads"),
         (("--parallel.pp", "3"), "3 pipeline stages for 2 layers"),
-        (("--parallel.pp", "2", "--micro-batch-size", "3"), "share of 8 samples is no whole number of them"),
+        (("--parallel.pp", "2", "--micro-batch-size", "3"), "share of 8 samples does not divide into them"),
     ],
 )
 def test_a_layout_that_the_exported_model_does_not_allow_is_refused_before_any_process_starts(
@@ -399,7 +402,7 @@ def test_a_layout_that_the_exported_model_does_not_allow_is_refused_before_any_p
     layout: tuple[str, ...],
     message: str,
 ) -> None:
-    monkeypatch.setattr("trainer.launch.launch", lambda *_: pytest.fail("it started processes"))
+    monkeypatch.setattr("trainer.processes.launch.launch", lambda *_: pytest.fail("it started processes"))
     assert finetune(road, glue, tmp_path / "finetune", *layout) == 2
     assert message in capsys.readouterr().err
 
@@ -428,7 +431,7 @@ def test_rows_of_another_task_and_folders_that_hold_no_rows_are_refused(
 
     for task in ("rte", "to"):
         assert tune(task, glue) == 1
-        assert f"train.arrow: rows of toy, not of {task}; name the task that the rows are of" in capsys.readouterr().err
+        assert f"train.arrow: rows of toy, not of {task}; name the task of the rows" in capsys.readouterr().err
     assert tune("toy", glue.parent) == 1
     assert "a folder of tasks (toy); name that of one task" in capsys.readouterr().err
     only = small.write_glue(tmp_path / "ax", road.tokenizer, {"test": 5})
@@ -459,7 +462,7 @@ def shortened(path: Path, kept: int) -> None:
     [
         # 101 rows are 7 steps of 16, ten times.
         (("--warmup-steps", "71", "--warmup-share", "0"), "warmup_steps 71 is more than the 70 steps of finetune"),
-        (("--profile", "70:71"), "finetune.profile 70:71: the run has 70 steps only"),
+        (("--profile", "70:71"), "finetune.profile 70:71: the run has 70 steps"),
     ],
 )
 def test_steps_that_the_rows_do_not_make_are_refused_before_any_process_starts(
@@ -471,7 +474,7 @@ def test_steps_that_the_rows_do_not_make_are_refused_before_any_process_starts(
     extra: tuple[str, ...],
     message: str,
 ) -> None:
-    monkeypatch.setattr("trainer.launch.launch", lambda *_, **__: pytest.fail("it started processes"))
+    monkeypatch.setattr("trainer.processes.launch.launch", lambda *_, **__: pytest.fail("it started processes"))
     assert finetune(road, glue, tmp_path / "finetune", *extra) == 2
     assert message in capsys.readouterr().err
 
@@ -504,6 +507,6 @@ def test_files_that_cannot_be_used_are_refused_before_any_process_starts(
         (tmp_path / name / "manifest.json").unlink()
         small.publish(tmp_path / name)
     here = dataclasses.replace(road, export=tmp_path / "export")
-    monkeypatch.setattr("trainer.launch.launch", lambda *_, **__: pytest.fail("it started processes"))
+    monkeypatch.setattr("trainer.processes.launch.launch", lambda *_, **__: pytest.fail("it started processes"))
     assert finetune(here, tmp_path / "glue", tmp_path / "finetune") == 1
     assert message in capsys.readouterr().err

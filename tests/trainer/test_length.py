@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from pipelines.command import StageSpec
-from pipelines.profiles import compose
+from pipelines.project.profiles import compose
 from pipelines.stage import run_command
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
 from tests.trainer.test_finetune import finetune
-from trainer.loader.stream import TokenStream
+from trainer.data.stream import TokenStream
 from trainer.pretrain import count_steps
-from trainer.records import read_curve
+from trainer.weights.records import read_curve_rows
 
 ROOT = Path(__file__).parents[2]
 ONE = ("--parallel.dp-replicate", "1")
@@ -45,20 +45,20 @@ def test_steps_tokens_and_epochs_of_one_length_publish_the_same_bytes(road: Road
     record = json.loads((tmp_path / "epochs/run.json").read_text())["pretrain"]
     assert (record["steps"], record["warmup_steps"]) == (12, 3)
     assert record.keys().isdisjoint({"tokens", "epochs", "warmup_share"})
-    rates = [float(row["lr"]) for row in read_curve(tmp_path / "epochs/curve.csv")[1:]]
+    rates = [float(row["lr"]) for row in read_curve_rows(tmp_path / "epochs/curve.csv")[1:]]
     assert rates[:4] == pytest.approx([0, 2e-3 / 3, 4e-3 / 3, 2e-3], rel=1e-6)
 
 
 def test_an_epoch_is_each_sample_once(road: Road, tmp_path: Path) -> None:
     """Up to a whole step, whatever makes the samples."""
-    from trainer.batches import PretrainBatches
+    from trainer.data.batches import PretrainBatches
 
     for packing in ("stream", "document", "bestfit"):
         config = dataclasses.replace(small.PRETRAIN, steps=0, epochs=1.0, packing=packing, global_batch_size=7)
         batches = PretrainBatches.of(config, [road.train], ["a"], tmp_path / packing)
         run = count_steps(config, batches.samples)
         assert run.steps == math.ceil(batches.samples / 7)
-        seen = [element for step in range(run.steps) for element in batches.mixture(batches.places(7 * step))[1]]
+        seen = [element for step in range(run.steps) for element in batches.mixture(batches.sample_ids(7 * step))[1]]
         assert set(seen) == set(range(batches.samples))
         assert set(seen[: batches.samples]) == set(seen), "and none twice before"
 
@@ -76,8 +76,9 @@ def test_the_steps_that_follow_are_logged(caplog: pytest.LogCaptureFixture) -> N
     [
         (("--tokens", "4096"), "pretrain.steps 8 and pretrain.tokens 4096: each says how long the run is"),
         (("--warmup-share", "0.1"), "pretrain.warmup_steps 2 and pretrain.warmup_share 0.1: both say how long"),
-        (("--steps", "0"), "pretrain.steps 0 and pretrain.tokens 0 and pretrain.epochs 0: no length"),
+        (("--steps", "0"), "pretrain.steps 0 and pretrain.tokens 0 and pretrain.epochs 0: the run has no length"),
         (("--steps", "0", "--epochs", "0.001"), "warmup_steps 2 is more than the 1 steps of pretrain.epochs 0.001"),
+        (("--steps", "1"), "pretrain.warmup_steps 2 is more than pretrain.steps 1: lower warmup_steps, or raise steps"),
     ],
 )
 def test_two_lengths_none_or_too_long_a_warm_up_are_refused(
@@ -107,7 +108,7 @@ def test_a_fine_tuning_in_steps_is_that_in_epochs(road: Road, tmp_path: Path, ca
     for unit, length in lengths.items():
         assert finetune(road, glue, tmp_path / unit, *ONE, *length) == 0
     assert (tmp_path / "steps/curve.csv").read_bytes() == (tmp_path / "epochs/curve.csv").read_bytes()
-    assert [int(row["step"]) for row in read_curve(tmp_path / "steps/curve.csv")] == list(range(1, 13))
+    assert [int(row["step"]) for row in read_curve_rows(tmp_path / "steps/curve.csv")] == list(range(1, 13))
     tuned = [(tmp_path / unit / "model/model.safetensors").read_bytes() for unit in lengths]
     assert tuned[0] == tuned[1]
     capsys.readouterr()

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.small import MODEL, initialise
-from trainer.huggingface import fill, from_huggingface
 from trainer.model import TIED, Architecture, Classifier, LanguageModel, initial_weight
+from trainer.weights.huggingface import fill, from_huggingface
 
 SHAPE = Architecture.of(MODEL, vocab_size=61)
 
@@ -126,7 +126,7 @@ def test_initial_weights_have_gpt2s_spread() -> None:
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_half_precision_computes_close_to_fp32_and_leaves_gradients_in_fp32(precision: Any, dtype: torch.dtype) -> None:
-    from trainer.precision import compute_dtype
+    from trainer.loop.precision import compute_dtype
 
     model = made(LanguageModel(SHAPE))
     ids, targets = torch.randint(0, 61, (2, 5, 32))

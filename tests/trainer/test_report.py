@@ -16,10 +16,10 @@ import pytest
 
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
-from trainer.page import entered, number, short
-from trainer.pictures import MAX_POINTS, funnel, smooth, thin
 from trainer.report import escape_markdown
-from trainer.results import Results, StageCounts, read_results
+from trainer.reporting.page import entered, number, short
+from trainer.reporting.pictures import MAX_POINTS, funnel, smooth, thin
+from trainer.reporting.results import Results, StageCounts, read_results
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = '<script>alert("$1$")</script>'
@@ -264,7 +264,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
             '{"a": {"confusion": 3}}',
             "scores.json: a confusion matrix is broken",
         ),
-        ("runs/web-tiny/finetune/mrpc/worst.jsonl", '{"split": 1}\n', "worst.jsonl:1: not a row of the worst"),
+        ("runs/web-tiny/finetune/mrpc/worst.jsonl", '{"split": 1}\n', "worst.jsonl:1: not a row of worst.jsonl"),
     ],
 )
 def test_a_broken_file_is_one_clear_line(

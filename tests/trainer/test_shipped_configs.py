@@ -1,6 +1,7 @@
 """The models and layouts in configs/: as published, and each composes; GPT-3 is built stage by stage, in no memory."""
 
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from pipelines.config import check
 from pipelines.errors import ConfigError
-from pipelines.profiles import compose
-from trainer.config import ModelConfig, ParallelConfig, PretrainConfig, check_parallel
+from pipelines.project.profiles import compose
+from trainer.checks import check_parallel
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.model import Architecture, LanguageModel
 from trainer.parallel.pipeline import partition
 
@@ -97,16 +100,38 @@ def test_a_layout_names_the_run_and_sets_what_it_is_called_after(choices: dict[s
     assert (choices[layout]["pretrain"].precision == "fp16") == ("fp16" in layout)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-def test_a_model_composes_with_every_layout(choices: dict[str, Sections], model: str) -> None:
-    for layout in LAYOUTS:
-        both = composed(f"model={model}", f"parallel={layout}")
-        assert both["run"] == f"sample-{model}-{layout}"
-        assert both["model"] == choices[model]["model"]
-        assert both["parallel"] == choices[layout]["parallel"]
-        assert both["pretrain"].precision == choices[layout]["pretrain"].precision
-        assert both["pretrain"].micro_batch_size == choices[model]["pretrain"].micro_batch_size
+def settings(group: str, name: str) -> set[str]:
+    """Return the dotted names of what a file in configs/ sets; a list is one setting."""
+
+    def leaves(value: Any, prefix: str) -> set[str]:
+        if not isinstance(value, dict):
+            return {prefix}
+        return set().union(*(leaves(each, f"{prefix}.{key}".lstrip(".")) for key, each in value.items()))
+
+    return leaves(yaml.safe_load((ROOT / "configs" / group / f"{name}.yaml").read_text()), "")
+
+
+def test_no_layout_sets_what_a_model_sets() -> None:
+    """So each model composes with each layout as with any other one, and a few pairs stand for all."""
+    by_models, by_layouts = (
+        set().union(*(settings(group, name) for name in names))
+        for group, names in (("model", MODELS), ("parallel", LAYOUTS))
+    )
+    assert {"model.n_layer", "labels.model", "pretrain.micro_batch_size"} <= by_models
+    assert {"parallel.pp", "labels.parallel", "pretrain.precision"} <= by_layouts
+    assert not by_models & by_layouts
+    assert not {key for key in by_models | by_layouts if key.partition(".")[0] in ("defaults", "run")}
+
+
+@pytest.mark.parametrize(("model", "layout"), zip(itertools.cycle(MODELS), LAYOUTS, strict=False))
+def test_a_model_composes_with_a_layout(choices: dict[str, Sections], model: str, layout: str) -> None:
+    """Each model and each layout is in a pair."""
+    both = composed(f"model={model}", f"parallel={layout}")
+    assert both["run"] == f"sample-{model}-{layout}"
+    assert both["model"] == choices[model]["model"]
+    assert both["parallel"] == choices[layout]["parallel"]
+    assert both["pretrain"].precision == choices[layout]["pretrain"].precision
+    assert both["pretrain"].micro_batch_size == choices[model]["pretrain"].micro_batch_size
 
 
 def test_placement_by_what_memory_is_left_is_refused_by_name() -> None:
@@ -124,7 +149,7 @@ from trainer.config import ModelConfig, ParallelConfig
 from trainer.model import Architecture, LanguageModel
 from trainer.parallel import parallelize
 from trainer.parallel.mesh import Mesh
-from trainer.shards import local
+from trainer.parallel.local import local
 
 rank, model, parallel = (json.loads(word) for word in sys.argv[1:])
 model, parallel = ModelConfig(**model), ParallelConfig(**parallel)
@@ -148,7 +173,7 @@ def test_a_process_of_gpt3_builds_its_part_of_its_stage_and_nothing_else(
     model, parallel = choices["gpt3"]["model"], choices["pp32-tp4"]["parallel"]
     fields = [json.dumps(dataclasses.asdict(section)) for section in (model, parallel)]
     command = [sys.executable, "-W", "ignore", "-c", PART, str(rank), *fields]
-    answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=200).stdout
+    answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=600).stdout
     found = json.loads(answer.splitlines()[-1])
     assert found["kilobytes"] < 200_000, "the part's weights alone would be 6 GB"
 

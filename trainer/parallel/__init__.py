@@ -1,82 +1,77 @@
 """Parallelism is applied from outside the model, in one function and one fixed order."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trainer.config import ParallelConfig
-from trainer.loader.batch import Batch
+from trainer.data.batch import Batch
 from trainer.model import GPT2, Architecture, LanguageModel, Stage, canonical, initial_weight
-from trainer.parallel.activation import checkpoint_activations
+from trainer.parallel.local import fill
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.pipeline import Pipeline, partition, split_pipeline, stage_owner
+from trainer.parallel.pipeline import OneStage, Pipeline, partition, split_pipeline, stage_owner
 from trainer.parallel.tensor import split_tensors
 from trainer.parallel.zero import Gradients, Tied, shard_states
-from trainer.shards import fill
 
 M = TypeVar("M", bound=GPT2)
+_KEPT = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+"""Results that `selective` keeps: matrix products and attention, the most expensive to compute."""
 
 
 @dataclass(slots=True)
-class Parallel(Generic[M]):
-    """What a process has of a model, and how the passes of a step go through all of it."""
+class ParallelModel(Generic[M]):
+    """This process's stages of a model, and the passes of a step through all stages."""
 
     shape: Architecture
-    parts: list[M]
+    stages: list[M]
     """The stages of this process: the whole model where there is one stage."""
     mesh: Mesh
     gradients: Gradients
-    pipeline: Pipeline | None
+    pipeline: OneStage | Pipeline
+    """Runs a step through all stages, and decides who cuts its micro batches."""
     positions_multiple: int
-    """What lengths of samples are padded to: the processes that share them, with sequence parallelism."""
+    """Samples are padded to a multiple of this: with sequence parallelism, the processes that share a sample."""
 
     @property
     def weights(self) -> Mapping[str, nn.Parameter]:
-        """This process's parameters under their canonical names; the head's copy of the embedding under its own."""
+        """Return this process's parameters by canonical name; the head's copy of the embedding has its own name."""
         return self.gradients.weights
 
     def initialise(self, seed: int) -> None:
-        """GPT-2's initial weights, the same in every layout (`model.initial_weight`)."""
+        """Set GPT-2's initial weights, the same in every layout (`model.initial_weight`)."""
         for name, weight in self.weights.items():
             fill(weight, initial_weight(canonical(name), self.shape, weight.shape, seed))
 
     def train(self, mode: bool) -> None:
-        """Training with dropout, or measuring without."""
-        for part in self.parts:
-            part.train(mode)
+        """Switch between training, with dropout, and evaluation, without."""
+        for stage in self.stages:
+            stage.train(mode)
 
-    def forward_backward(self, batches: Iterator[Batch], micro_batch_size: int, passes: int, scale: float) -> Tensor:
-        """A step's share of this process, forward and backward; returns its summed loss times `scale`.
+    def forward_backward(self, batches: Iterator[Batch], micro_batch_size: int, share: int, scale: float) -> Tensor:
+        """Run this process's share of a step forward and backward; return its summed loss times `scale`.
 
-        Every process makes as many passes, where it has fewer batches with some that count for nothing: the others
-        wait for it in each. With a pipeline the share is one batch, which the schedule cuts. Gradients are added up
-        here, not yet over processes: `gradients.reduce` follows.
+        Each of `batches` has `pipeline.batch_size` samples; `share` is the largest number of samples of any
+        data-parallel process. Gradients are summed in this process only: `gradients.reduce` sums them over processes.
         """
-        total = torch.zeros((), device=self.mesh.device)
-        batch: Batch | None = None
-        for number in range(passes):
-            following = next(batches, None)
-            assert following is not None or batch is not None, "a process has no batch at all"
-            batch = following if following is not None else batch.ignored()  # pyright: ignore[reportOptionalMemberAccess]
-            ready = batch.padded(self.positions_multiple)
-            if self.pipeline is not None:
-                return self.pipeline.forward_backward(ready, micro_batch_size or len(ready.ids), passes, scale)
-            self.gradients.expect(last=number == passes - 1)
-            loss = self.parts[0](ready.ids, **ready.inputs()) * scale
-            loss.backward()
-            total += loss.detach()
-        return total
+        ready = (batch.padded(self.positions_multiple) for batch in batches)
+        return self.pipeline.forward_backward(ready, micro_batch_size, share, scale)
 
     @torch.no_grad()
     def forward(self, batch: Batch, **inputs: Tensor) -> Tensor | None:
-        """The model's output for a batch, in the processes that have the last stage; `inputs` replace the batch's."""
-        batch = batch.padded(self.positions_multiple)
-        if self.pipeline is not None:
-            return self.pipeline.forward(batch, **inputs)
-        return self.parts[0](batch.ids, **(inputs or batch.inputs()))
+        """Return the model's output for a batch, None without the last stage; `inputs` replace the batch's own."""
+        return self.pipeline.forward(batch.padded(self.positions_multiple), **inputs)
 
 
 def parallelize(
@@ -87,36 +82,57 @@ def parallelize(
     *,
     compute_dtype: torch.dtype = torch.float32,
     compile_blocks: bool = False,
-) -> Parallel[M]:
-    """Build a model without memory, split it step by step, and only then give it memory on the device.
+) -> ParallelModel[M]:
+    """Build a model on the meta device, split it step by step, then allocate it on the device.
 
     The weights are undefined until they are initialised or loaded.
     """
     with torch.device("meta"):
-        parts = split_pipeline(build, shape, parallel, mesh)
-    for part in parts:
-        part.transformer.compute_dtype = compute_dtype
-        split_tensors(part, parallel, mesh)
-        checkpoint_activations(part, parallel)
+        stages = split_pipeline(build, shape, parallel, mesh)
+    for stage in stages:
+        stage.transformer.compute_dtype = compute_dtype
+        split_tensors(stage, parallel, mesh)
+        checkpoint_activations(stage, parallel)
         if compile_blocks:
-            for block in part.transformer.h.values():
-                # One graph per shape: validation runs first and has others, after which dynamo would make training's
-                # graph a slower one for any shape.
+            for block in stage.transformer.h.values():
+                # One graph per shape. Validation runs first, with other shapes: dynamo would then give training a
+                # slower graph for any shape.
                 block.compile(dynamic=False)
-            if isinstance(part, LanguageModel) and part.lm_head is not None:
-                part.lm_head.compiled = True
-        shard_states(part, parallel, mesh, compute_dtype)
-        part.to_empty(device="cpu" if parallel.offload == "all" and parallel.zero else mesh.device)
-        part.tie()
-    # A classifier has no head that is the embedding: nothing to keep equal.
+            if isinstance(stage, LanguageModel) and stage.lm_head is not None:
+                stage.lm_head.compiled = True
+        shard_states(stage, parallel, mesh, compute_dtype)
+        stage.to_empty(device="cpu" if parallel.offload == "all" and parallel.zero else mesh.device)
+        stage.tie()
+    # A classifier's head is not the embedding, so nothing has to be kept equal.
     last = 0 if shape.num_labels else stage_owner(len(partition(shape, parallel)) - 1, parallel)
     tied = Tied(mesh, 0, last)
-    pipeline = Pipeline(parts, shape, parallel, mesh) if mesh.pp > 1 else None
-    return Parallel(
+    gradients = Gradients(stages, parallel, mesh, tied)
+    pipeline = Pipeline(stages, shape, parallel, mesh) if mesh.pp > 1 else OneStage(stages[0], gradients, mesh)
+    return ParallelModel(
         shape,
-        parts,
+        stages,
         mesh,
-        Gradients(parts, parallel, mesh, tied),
+        gradients,
         pipeline,
         mesh.tp if parallel.sequence_parallel else 1,
     )
+
+
+def checkpoint_activations(model: GPT2, parallel: ParallelConfig) -> None:
+    """Recompute activations in the backward pass instead of keeping them.
+
+    `full` recomputes whole blocks, `selective` everything in them but matrix products and attention; both apply to
+    every `checkpoint_every`-th block.
+    """
+    if parallel.activation_checkpointing == "none":
+        return
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # dropout has keys, no state
+    if parallel.activation_checkpointing == "selective":
+        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+    for layer, block in model.transformer.h.items():
+        if int(layer) % parallel.checkpoint_every == 0:
+            block.forward = functools.partial(checkpoint, block.forward, **options)
+
+
+def _policy(_: Any, operation: Any, *__: Tensor, **___: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

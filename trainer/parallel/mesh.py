@@ -1,14 +1,21 @@
-"""The one object that knows which process does what: degrees, places, and exchanges between processes."""
+"""The device mesh: the degrees of parallelism, this process's coordinates, and collectives between processes.
+
+It owns the process groups of training and destroys them: while it exists, a gloo group takes three threads and a socket
+to each of its processes, an NCCL group memory on each GPU.
+"""
 
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import debug
 
-from trainer.config import ParallelConfig, replicas
+from trainer.config import ParallelConfig
+from trainer.plan import replicas
 
 T = TypeVar("T")
 
@@ -22,7 +29,11 @@ _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.redu
 
 
 class Mesh:
-    """All processes as a box with one edge per kind of parallelism."""
+    """All processes as a box with one axis per kind of parallelism.
+
+    As a context manager it destroys its groups at the end of the block. After an error it leaves them until the process
+    ends: other processes may be waiting in a group, and would fail before this one has reported the error.
+    """
 
     def __init__(self, parallel: ParallelConfig, device: torch.device) -> None:
         degrees = (parallel.pp, replicas(parallel, dist.get_world_size()), parallel.dp_shard, parallel.tp)
@@ -32,71 +43,114 @@ class Mesh:
         self.pp, self.dp_replicate, self.dp_shard, self.tp = degrees
         self.pp_rank, replicate, shard, self.tp_rank = self.box.get_coordinate() or (0, 0, 0, 0)
         self.data_ranks = self.dp_replicate * self.dp_shard
-        """Processes (of one stage and one tp place) that each take another share of the batch."""
+        """Processes (of one stage and one tp rank) that each take a different share of the batch."""
         self.data_rank = replicate * self.dp_shard + shard
         """Which share of the batch this process takes."""
+        self._pairs: dict[tuple[int, int], Any] = {}
+        """Two pp ranks -> the group of the processes with them; None if this process has neither."""
+
+    def __enter__(self) -> "Mesh":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+
+    def close(self) -> None:
+        """Destroy the groups of this mesh once all processes have called this; the default group stays."""
+        self.barrier()  # a process may still be sending data that another one has not read
+        for group in (*map(self.box.get_group, AXES), *self._pairs.values()):
+            # An axis that spans all processes uses the default group, which is not the mesh's.
+            if group is not None and group != dist.group.WORLD:
+                dist.destroy_process_group(group)
+        self._pairs.clear()
+        forget(self.box)
+
+    def pair_along_pp(self, first: int, last: int) -> Any:
+        """Return the group of this pipeline's processes with two pp ranks; None in the other processes.
+
+        Every process calls this. A pair's group is created once, however many models are trained on the mesh.
+        """
+        if (first, last) not in self._pairs:
+            self._pairs[first, last] = None
+            for column in self.box.mesh.flatten(1).T.tolist():
+                pair = [column[first], column[last]]
+                group: Any = dist.new_group(pair)
+                if self.rank in pair:
+                    self._pairs[first, last] = group
+        return self._pairs[first, last]
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes what is written once: the curve, the log, the records."""
+        """Whether this process writes what only one process writes: the curve, the log, the records."""
         return self.rank == 0
 
     def sum_over(self, values: Tensor, *axes: str) -> Tensor:
-        """Add up over the processes along these axes, in place, in the same order each time."""
+        """Sum over the processes along these axes, in place and always in the same order."""
         for axis in axes:
             if self.box[axis].size() > 1:
                 dist.all_reduce(values, group=self.box.get_group(axis))
         return values
 
     def sum_over_data(self, values: Tensor) -> Tensor:
-        """Add up over the data-parallel processes, in place."""
+        """Sum over the data-parallel processes, in place."""
         return self.sum_over(values, *DATA_AXES)
 
     def sum_over_tp(self, values: Tensor) -> Tensor:
-        """Add up over the processes that share each layer's matrices, in place."""
+        """Sum over the processes that share each layer's matrices, in place."""
         return self.sum_over(values, "tp")
 
     def largest_over_tp(self, values: Tensor) -> Tensor:
-        """The largest of these processes' values, in place."""
+        """Take the maximum over the processes that share each layer's matrices, in place."""
         dist.all_reduce(values, dist.ReduceOp.MAX, group=self.box.get_group("tp"))
         return values
 
-    def gather_parts(self, x: Tensor, dim: int) -> Tensor:
-        """A tp-th along `dim` in each tp process -> all of it in each."""
-        parts = x.new_empty(self.tp * len(x), *x.shape[1:])
-        _all_gather(parts, x.contiguous(), group=self.box.get_group("tp"))
-        return torch.cat(parts.chunk(self.tp), dim)
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        """Gather the tp processes' shards along `dim`: the whole tensor in each."""
+        shards = x.new_empty(self.tp * len(x), *x.shape[1:])
+        _all_gather(shards, x.contiguous(), group=self.box.get_group("tp"))
+        return torch.cat(shards.chunk(self.tp), dim)
 
-    def swap_parts(self, x: Tensor, source: int, target: int) -> Tensor:
-        """A tp-th along `source` in each tp process -> a tp-th along `target` in each."""
-        pieces = torch.cat(x.chunk(self.tp, target))
-        theirs = torch.empty_like(pieces)
-        dist.all_to_all_single(theirs, pieces, group=self.box.get_group("tp"))
-        return torch.cat(theirs.chunk(self.tp), source)
+    def all_to_all(self, x: Tensor, source: int, target: int) -> Tensor:
+        """Exchange the tp processes' shards along `source` for shards along `target`."""
+        outgoing = torch.cat(x.chunk(self.tp, target))
+        incoming = torch.empty_like(outgoing)
+        dist.all_to_all_single(incoming, outgoing, group=self.box.get_group("tp"))
+        return torch.cat(incoming.chunk(self.tp), source)
 
-    def scatter_sums(self, x: Tensor, dim: int) -> Tensor:
-        """A term of a sum in each tp process -> a tp-th of the sum along `dim` in each."""
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        """Sum the tp processes' terms; each gets its shard of the sum along `dim`."""
         terms = torch.cat(x.chunk(self.tp, dim))
-        mine = terms.new_empty(len(terms) // self.tp, *terms.shape[1:])
-        _reduce_scatter(mine, terms, group=self.box.get_group("tp"))
-        return mine
+        shard = terms.new_empty(len(terms) // self.tp, *terms.shape[1:])
+        _reduce_scatter(shard, terms, group=self.box.get_group("tp"))
+        return shard
 
     def gather(self, value: T) -> list[T]:
-        """Every process's value, any small Python object, in order of rank; for what happens rarely."""
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, value)
-        return found
+        """Return every process's value, a small Python object, in order of rank; too slow for every step."""
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values
 
     def from_first(self, look: Callable[[], T]) -> T:
-        """What `look` finds in the first process, any small Python object, in all of them.
+        """Call `look` in the first process and return its result, a small Python object, in all of them.
 
-        For what is read from a shared folder and decides what all do next: over a network, processes can see it
-        differently for a while.
+        For reads from a shared folder that decide what all processes do next: over a network, processes can see
+        different contents for a while.
         """
-        found: list[Any] = [look() if self.is_first else None]
-        dist.broadcast_object_list(found, src=0)
-        return found[0]
+        values: list[Any] = [look() if self.is_first else None]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def barrier(self) -> None:
         """Wait for all processes."""
         cast(Any, dist).barrier()
+
+
+def forget(box: DeviceMesh) -> None:
+    """Make torch forget a mesh whose groups are destroyed.
+
+    DTensor caches how operations are sharded, and with that the mesh: its groups' threads would live on, and an equal
+    mesh created later would get tensors on this one.
+    """
+    debug._clear_sharding_prop_cache()  # pyright: ignore[reportPrivateUsage]
+    box._pg_registry.clear()  # pyright: ignore[reportPrivateUsage]

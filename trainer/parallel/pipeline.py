@@ -1,13 +1,13 @@
-"""First step: give each pipeline stage its own layers; and the passes of a step through all stages.
+"""Give each pipeline stage its layers, and run the passes of a step through all stages.
 
-The stages and their schedules are torch.distributed.pipelining's. Embedding and head, one parameter of the model, are
-two where they are on different stages (`zero.Tied`). Losses are sums over micro batches, divided by the terms of the
-whole step, so no schedule scales gradients. Scores are measured by passes of our own, forward only: the library's
-know some schedules and one batch shape only.
+The stages and their schedules are torch.distributed.pipelining's. Embedding and head are one parameter of the model,
+but two if they are on different stages (`zero.Tied`). Losses are sums over micro batches, divided by the terms of the
+whole step, so no schedule scales gradients. Evaluation has its own forward passes, since the library's support only
+some schedules and one batch shape.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -18,10 +18,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
-from trainer.config import ParallelConfig, fill_schedule
-from trainer.loader.batch import Batch
+from trainer.config import ParallelConfig
+from trainer.data.batch import Batch
 from trainer.model import GPT2, Architecture, Stage
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.zero import Gradients
+from trainer.plan import fill_schedule
 
 M = TypeVar("M", bound=GPT2)
 
@@ -38,11 +40,11 @@ V_SHAPED = ("zbv", "dualpipev")
 
 
 def partition(shape: Architecture, parallel: ParallelConfig) -> list[range]:
-    """The layers of each stage, in order.
+    """Return the layers of each stage, in order.
 
-    `uniform` is the seeds' `partition_uniform`: chunks of equal size, each cut among the pipeline's processes, the
-    later ones larger where it does not divide. `balanced` counts the head as the layers that cost as much. Else the
-    numbers of layers, separated by commas.
+    `uniform` is ColossalAI's `partition_uniform`: chunks of equal size, each divided among the pipeline's processes,
+    with any remainder in the later ones. `balanced` counts the head as the number of layers that cost as much.
+    Otherwise `parallel.stages` lists the numbers of layers, separated by commas.
     """
     stages = parallel.pp * parallel.chunks
     if parallel.stages == "uniform":
@@ -61,7 +63,7 @@ def _cut(number: int, parts: int) -> list[int]:
 
 
 def _balance(layers: int, stages: int, head: float) -> list[int]:
-    """Sizes that make the slowest stage as fast as can be; each stage has a layer, the last one also the head."""
+    """Return sizes that make the slowest stage as fast as possible; each has a layer, the last one also the head."""
     for most in range(-(-layers // stages), layers + 1):
         last = max(1, min(most, int(most - head)))
         if layers - last <= most * (stages - 1):
@@ -70,15 +72,15 @@ def _balance(layers: int, stages: int, head: float) -> list[int]:
 
 
 def stage_owner(stage: int, parallel: ParallelConfig) -> int:
-    """The pp rank of a stage: round after round, or there and back again."""
-    turn, place = divmod(stage, parallel.pp)
-    return parallel.pp - 1 - place if parallel.schedule in V_SHAPED and turn % 2 else place
+    """Return the pp rank of a stage: stages go round the processes, or there and back in V-shaped schedules."""
+    turn, rank = divmod(stage, parallel.pp)
+    return parallel.pp - 1 - rank if parallel.schedule in V_SHAPED and turn % 2 else rank
 
 
 def split_pipeline(
     build: Callable[[Stage | None], M], shape: Architecture, parallel: ParallelConfig, mesh: Mesh
 ) -> list[M]:
-    """The parts of the model that this process computes, in order: with one stage, all of it."""
+    """Build the stages of the model that this process computes, in order: with one stage, all of it."""
     if mesh.pp == 1:
         return [build(None)]
     ranges = partition(shape, parallel)
@@ -90,11 +92,44 @@ def split_pipeline(
     ]
 
 
-class Pipeline:
-    """The stages of this process, and the passes through all."""
+class OneStage:
+    """A pipeline of one stage, the whole model: no schedule, just one pass after the other."""
 
-    def __init__(self, parts: Sequence[GPT2], shape: Architecture, parallel: ParallelConfig, mesh: Mesh) -> None:
-        self._parts = parts
+    def __init__(self, model: GPT2, gradients: Gradients, mesh: Mesh) -> None:
+        self._model = model
+        self._gradients = gradients
+        self._mesh = mesh
+
+    def batch_size(self, micro_batch_size: int) -> int:
+        """Return the number of samples in each batch of a step: batches are micro batches already."""
+        return micro_batch_size
+
+    def forward_backward(self, batches: Iterator[Batch], size: int, share: int, scale: float) -> Tensor:
+        """Do what `Pipeline.forward_backward` does; a process with fewer micro batches repeats its last, ignored."""
+        total = torch.zeros((), device=self._mesh.device)
+        batch: Batch | None = None
+        passes = -(-share // size)
+        for number in range(passes):
+            following = next(batches, None)
+            assert following is not None or batch is not None, "a process has no batch at all"
+            batch = following if following is not None else batch.ignored()  # pyright: ignore[reportOptionalMemberAccess]
+            self._gradients.expect(last=number == passes - 1)
+            loss = self._model(batch.ids, **batch.inputs()) * scale
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    @torch.no_grad()
+    def forward(self, batch: Batch, **inputs: Tensor) -> Tensor:
+        """Return the model's output for one batch of any shape; `inputs` replace the batch's own."""
+        return self._model(batch.ids, **(inputs or batch.inputs()))
+
+
+class Pipeline:
+    """Several stages: this process's own, and the passes through all of them."""
+
+    def __init__(self, stages: Sequence[GPT2], shape: Architecture, parallel: ParallelConfig, mesh: Mesh) -> None:
+        self._stages = stages
         self._shape = shape
         self._parallel = parallel
         self._mesh = mesh
@@ -103,28 +138,34 @@ class Pipeline:
         self._group = mesh.box.get_group("pp")
         self._schedules: dict[tuple[int, int, int], Any] = {}
         self._scale: float = 1.0
-        self._stages: list[PipelineStage] = []
+        self._scheduled: list[PipelineStage] = []
         self.around: Callable[[list[PipelineStage]], AbstractContextManager[Any]] = nullcontext
-        """What surrounds a step's passes through the stages of this process: whoever wants to time them."""
-        for part in parts:
-            if isinstance(part, FSDPModule):
-                _keep_sharded(part, parallel.zero)
+        """A context entered around a step's passes through this process's stages, for example to time them."""
+        for stage in stages:
+            if isinstance(stage, FSDPModule):
+                _keep_sharded(stage, parallel.zero)
 
-    def forward_backward(self, batch: Batch, size: int, passes: int, scale: float) -> Tensor:
-        """A step's `passes` micro batches of `size`, forward and backward; their summed loss times `scale`, anywhere.
+    def batch_size(self, micro_batch_size: int) -> int:  # noqa: ARG002 (OneStage's signature)
+        """Return 0, the whole share of a step as one batch: the schedule cuts the micro batches itself."""
+        return 0
 
-        Gradients are those of the loss times `scale`. Where the batch has fewer rows, some that count for nothing
-        stand in for them: other processes make as many passes, and schedules know none of fewer.
+    def forward_backward(self, batches: Iterator[Batch], size: int, share: int, scale: float) -> Tensor:
+        """Run a step's micro batches of `size` forward and backward; return their summed loss times `scale`.
+
+        `share`: the largest number of samples of any data-parallel process. All make as many passes as that one, since
+        they wait for each other in each pass: missing rows, and micro batches that the schedule needs beyond the
+        step's, are filled with rows that are ignored. The result is the same in every process of the pipeline;
+        gradients are those of the loss times `scale`.
         """
         self._scale = scale
-        count = fill_schedule(self._parallel, passes)
-        batch = batch.filled(count * size)
+        count = fill_schedule(self._parallel, -(-share // size))
+        batch = next(batches).filled(count * size)
         schedule = self._schedule(count, size, batch.ids.shape[1])
         losses: list[Tensor] = []
         has_first, has_last = self._numbers[0] == 0, self._numbers[-1] == self._count - 1
         inputs = (batch.ids,) if has_first else ()
         ending = {"target": batch.rows, "losses": losses} if has_last else {}
-        with self.around(self._stages):
+        with self.around(self._scheduled):
             schedule.step(*inputs, **ending, **batch.inputs(), return_outputs=False)
         total = torch.zeros((), device=self._mesh.device)
         for loss in losses:
@@ -132,32 +173,36 @@ class Pipeline:
         return self._mesh.sum_over(total, "pp")
 
     def _schedule(self, count: int, size: int, length: int) -> Any:
-        """The schedule of so many micro batches of (size, length): its buffers have their sizes.
+        """Return the schedule for `count` micro batches of shape (size, length), with buffers of that size.
 
-        Only the last one is kept, or a fine-tuning would have buffers for rows of each length.
+        Only the last one is kept; fine-tuning would otherwise hold buffers for rows of every length.
         """
         if (count, size, length) not in self._schedules:
             self._schedules.clear()
             kind: Any = get_schedule_class(SCHEDULES[self._parallel.schedule])
-            stages = [
-                self._stage(part, number, size, length) for part, number in zip(self._parts, self._numbers, strict=True)
+            scheduled = [
+                self._pipeline_stage(stage, number, size, length)
+                for stage, number in zip(self._stages, self._numbers, strict=True)
             ]
-            self._stages = stages
-            given: Any = stages if issubclass(kind, PipelineScheduleMulti) else stages[0]
-            # The loss is the last stage's output; what torch calls a target only has to be cut like the batch.
+            self._scheduled = scheduled
+            stage_or_stages: Any = scheduled if issubclass(kind, PipelineScheduleMulti) else scheduled[0]
+            # The loss is the last stage's output; torch's target is unused, but is cut like the batch.
             self._schedules[count, size, length] = kind(
-                given, n_microbatches=count, loss_fn=lambda loss, _: loss.sum() * self._scale, scale_grads=False
+                stage_or_stages,
+                n_microbatches=count,
+                loss_fn=lambda loss, _: loss.sum() * self._scale,
+                scale_grads=False,
             )
         return self._schedules[count, size, length]
 
-    def _stage(self, part: GPT2, number: int, size: int, length: int) -> PipelineStage:
+    def _pipeline_stage(self, stage: GPT2, number: int, size: int, length: int) -> PipelineStage:
         positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)
-        dtype = part.transformer.compute_dtype
+        dtype = stage.transformer.compute_dtype
         hidden = torch.empty(size, positions, self._shape.n_embd, device="meta", dtype=dtype, requires_grad=True)
         ids = torch.empty(size, length, device="meta", dtype=torch.int64)
         loss = torch.empty((), device="meta", requires_grad=True)
         return _Stage(
-            part,
+            stage,
             number,
             self._count,
             self._mesh.device,
@@ -168,50 +213,50 @@ class Pipeline:
 
     @torch.no_grad()
     def forward(self, batch: Batch, **inputs: Tensor) -> Tensor | None:
-        """The last stage's output for one batch of any shape, in the process that has that stage; else None.
+        """Return the last stage's output for one batch of any shape; None in processes without that stage.
 
-        `inputs` take the place of the batch's own.
+        `inputs` replace the batch's own.
         """
         x = batch.ids
-        for part, number in zip(self._parts, self._numbers, strict=True):
+        for stage, number in zip(self._stages, self._numbers, strict=True):
             if number and stage_owner(number - 1, self._parallel) != self._mesh.pp_rank:
-                x = self._receive(batch, part, number)
-            x = part(x, **(inputs or batch.inputs()))
+                x = self._receive(batch, stage, number)
+            x = stage(x, **(inputs or batch.inputs()))
             if number < self._count - 1 and (owner := stage_owner(number + 1, self._parallel)) != self._mesh.pp_rank:
                 dist.send(x.contiguous(), group=self._group, group_dst=owner)
         return x if self._numbers[-1] == self._count - 1 else None
 
-    def _receive(self, batch: Batch, part: GPT2, number: int) -> Tensor:
+    def _receive(self, batch: Batch, stage: GPT2, number: int) -> Tensor:
         rows, length = batch.ids.shape
         positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)
-        dtype = part.transformer.compute_dtype
+        dtype = stage.transformer.compute_dtype
         x = torch.empty(rows, positions, self._shape.n_embd, device=self._mesh.device, dtype=dtype)
         dist.recv(x, group=self._group, group_src=stage_owner(number - 1, self._parallel))
         return x
 
 
 class _Stage(PipelineStage):
-    """A stage whose replicas add up their gradients with its last micro batch only."""
+    """A stage whose replicas sum their gradients with its last micro batch only."""
 
     def backward_maybe_with_nosync(
         self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> Any:
-        """One micro batch's backward pass. With ZeRO 1 no such pass reduces anything: the step's end does."""
+        """Run one micro batch's backward pass. ZeRO 1 reduces nothing in it, only at the end of the step."""
         if isinstance(self.submod, FSDPModule):
             self.submod.set_requires_all_reduce(last_backward)
         return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
 
 
-def _keep_sharded(part: FSDPModule, zero: int) -> None:
-    """Make ZeRO 2 and 3 real: a stage tells its part to keep gradients whole, and weights too, until the step's end.
+def _keep_sharded(stage: FSDPModule, zero: int) -> None:
+    """Keep ZeRO 2 and 3 sharded between micro batches.
 
-    (torch.distributed.pipelining/stage.py, `backward_maybe_with_nosync`.) That is stage 1; for the others the part
-    does not listen.
+    torch.distributed.pipelining (stage.py, `backward_maybe_with_nosync`) makes a model keep whole gradients and weights
+    until the end of the step, which is ZeRO 1. For 2 and 3 these calls are ignored.
     """
-    deaf = {2: ("set_requires_gradient_sync",), 3: ("set_requires_gradient_sync", "set_reshard_after_backward")}
-    for name in deaf.get(zero, ()):
-        getattr(part, name)(True)
-        object.__setattr__(part, name, _ignore)
+    ignored = {2: ("set_requires_gradient_sync",), 3: ("set_requires_gradient_sync", "set_reshard_after_backward")}
+    for name in ignored.get(zero, ()):
+        getattr(stage, name)(True)
+        object.__setattr__(stage, name, _ignore)
 
 
 def _ignore(*_: object, **__: object) -> None:

@@ -1,11 +1,11 @@
-"""Fifth step: who holds gradients, optimizer state and weights, and how gradients are added up over processes.
+"""ZeRO shards gradients, optimizer state and weights, and the sums of gradients over processes.
 
-Stage 0 of ZeRO: every data-parallel process holds everything. All gradients are views of one flat fp32 buffer, which
-the backward passes of a step's micro batches add to and which is summed over processes once per step. Stages 1 to 3
-are FSDP2's `fully_shard` over dp_shard: 1 reduces gradients once per step, 2 after every micro batch, so that none is
-ever whole outside the block at hand, and 3 also gathers a block's weights anew for each pass (Rajbhandari et al.,
-arXiv:1910.02054). Replicas add up their shards once per step, with its last micro batch. Gradients are sums, never
-means: the loss is divided by the terms of the whole step.
+ZeRO stage 0: every data-parallel process holds everything. All gradients are views of one flat fp32 buffer; the
+backward passes of a step's micro batches add to it, and it is summed over processes once per step. Stages 1 to 3 are
+FSDP2's `fully_shard` over dp_shard (Rajbhandari et al., arXiv:1910.02054): 1 reduces gradients once per step; 2 after
+every micro batch, so that only one block's gradients are ever unsharded; 3 also gathers a block's weights anew for each
+pass. Replicas sum their shards once per step, with its last micro batch. Gradients are sums, never means: the loss is
+divided by the terms of the whole step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,15 +18,15 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from trainer.config import ParallelConfig
 from trainer.model import GPT2, HEAD, TIED
+from trainer.parallel.local import like, local, sharded_axes
 from trainer.parallel.mesh import DATA_AXES, Mesh
-from trainer.shards import like, local, sharded_axes
 
 
 def shard_states(model: GPT2, parallel: ParallelConfig, mesh: Mesh, compute_dtype: torch.dtype) -> None:
-    """Shard `model` in place over dp_shard processes: at stage 0, not at all.
+    """Shard `model` in place over dp_shard processes; do nothing at stage 0.
 
-    Blocks compute in `compute_dtype`, and their weights travel in it; what is left (embeddings, last norm, head) is
-    one group, since embedding and head may be one parameter.
+    Blocks compute in `compute_dtype`, and their weights are gathered in it. Embeddings, last norm and head are one
+    group, since embedding and head may be one parameter.
     """
     if parallel.zero == 0:
         return
@@ -46,23 +46,23 @@ def shard_states(model: GPT2, parallel: ParallelConfig, mesh: Mesh, compute_dtyp
 
 
 class Gradients:
-    """The gradients of this process's parts of the model, and how they become those of the whole step."""
+    """The gradients of this process's stages of the model, and their sums over processes."""
 
-    def __init__(self, parts: Sequence[GPT2], parallel: ParallelConfig, mesh: Mesh, tied: "Tied") -> None:
+    def __init__(self, stages: Sequence[GPT2], parallel: ParallelConfig, mesh: Mesh, tied: "Tied") -> None:
         self.weights: dict[str, nn.Parameter] = {}
-        for part in parts:
-            self.weights |= dict(part.named_parameters())
+        for stage in stages:
+            self.weights |= dict(stage.named_parameters())
         self._mesh = mesh
         self._tied = tied
-        self._sharded = [part for part in parts if isinstance(part, FSDPModule)]
+        self._sharded = [stage for stage in stages if isinstance(stage, FSDPModule)]
         self._zero = parallel.zero
         self._partial = [
-            weight for part in parts for name, weight in part.named_parameters() if _is_partial(part, name, weight)
+            weight for stage in stages for name, weight in stage.named_parameters() if _is_partial(stage, name, weight)
         ]
         self._flat: Tensor | None = None if self._sharded else self._make_flat()
 
     def _make_flat(self) -> Tensor:
-        """Make all gradients views of one buffer, those that are summed over tp too at its end."""
+        """Make all gradients views of one buffer, with those that are also summed over tp at its end."""
         last = {id(weight) for weight in self._partial}
         weights = sorted(self.weights.values(), key=lambda weight: id(weight) in last)
         flat = torch.zeros(sum(local(weight).numel() for weight in weights), device=self._mesh.device)
@@ -75,7 +75,7 @@ class Gradients:
         return flat
 
     def zero(self) -> None:
-        """Forget the last step's gradients."""
+        """Clear the last step's gradients."""
         if self._flat is not None:
             self._flat.zero_()
             return
@@ -83,16 +83,16 @@ class Gradients:
             weight.grad = None
 
     def expect(self, *, last: bool) -> None:
-        """Before a backward pass without pipelines: whether it is the step's last one."""
-        for part in self._sharded:
-            part.set_requires_gradient_sync(last or self._zero > 1)
-            part.set_requires_all_reduce(last)
-            part.set_is_last_backward(last)
-            part.set_reshard_after_backward(last or self._zero == 3)
+        """Prepare for a backward pass without a pipeline; `last`: whether it is the step's last one."""
+        for stage in self._sharded:
+            stage.set_requires_gradient_sync(last or self._zero > 1)
+            stage.set_requires_all_reduce(last)
+            stage.set_is_last_backward(last)
+            stage.set_reshard_after_backward(last or self._zero == 3)
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Add up over processes; after the last micro batch of a step."""
+        """Sum over processes, after the last micro batch of a step."""
         if self._flat is not None:
             self._mesh.sum_over_data(self._flat)
             if self._partial:
@@ -102,7 +102,7 @@ class Gradients:
         self._tied.sum_gradients(self.weights)
 
     def scale(self, factor: Tensor) -> None:
-        """Multiply all by a number on the device."""
+        """Multiply all gradients by a number on the device."""
         if self._flat is not None:
             self._flat *= factor
             return
@@ -110,48 +110,44 @@ class Gradients:
         torch._foreach_mul_(parts, factor.to(parts[0].device))  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
 
     def counted(self) -> Iterable[nn.Parameter]:
-        """Every parameter of the model once, over all processes' parts: the head's copy of the embedding is none."""
+        """Iterate over this process's parameters without the head's copy of the embedding.
+
+        Over all stages, each parameter of the model is counted once.
+        """
         return (weight for name, weight in self.weights.items() if not self._tied.is_copy(name))
 
 
-def _is_partial(part: GPT2, name: str, weight: Tensor) -> bool:
-    """Whether a gradient is a term of a sum over tp: of what all tp processes have, and use for their own positions."""
-    module = part.get_submodule(name.rpartition(".")[0])
+def _is_partial(stage: GPT2, name: str, weight: Tensor) -> bool:
+    """Whether a gradient is a term of a sum over tp: of a replicated weight that sees only some positions."""
+    module = stage.get_submodule(name.rpartition(".")[0])
     return getattr(module, "sees_own_positions", False) and "tp" not in sharded_axes(weight)
 
 
 def _sum_together(tensors: Sequence[Tensor], mesh: Mesh) -> None:
-    """Add many small tensors up over tp, in one exchange."""
+    """Sum many small tensors over tp, in one exchange."""
     together = mesh.sum_over_tp(torch.cat([tensor.flatten() for tensor in tensors]).to(mesh.device))
     for tensor, part in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))
 
 
 class Tied:
-    """Embedding and head where they are on different pipeline stages: two parameters with one value.
+    """Embedding and head on different pipeline stages: two parameters with one value.
 
-    Both start equal, get the sum of both gradients and so stay equal; as one parameter of the model they have one
-    name, the embedding's, in checkpoints and in the norm.
+    They start equal and both get the sum of the two gradients, so they stay equal. Checkpoints and the norm count them
+    as one parameter, under the embedding's name.
     """
 
     def __init__(self, mesh: Mesh, first: int, last: int) -> None:
         """`first`, `last`: pp ranks of the first and the last stage."""
         self.apart = mesh.pp > 1
-        self._group: Any = None
-        if first == last or not self.apart:
-            return
-        for column in mesh.box.mesh.flatten(1).T.tolist():
-            pair = [column[first], column[last]]
-            group: Any = dist.new_group(pair)
-            if mesh.rank in pair:
-                self._group = group
+        self._group = mesh.pair_along_pp(first, last) if self.apart and first != last else None
 
     def is_copy(self, name: str) -> bool:
-        """Whether this is the head's copy."""
+        """Whether this is the head's copy of the embedding."""
         return self.apart and name == HEAD
 
     def sum_gradients(self, weights: dict[str, nn.Parameter]) -> None:
-        """Give both the sum of both gradients."""
+        """Set both gradients to their sum."""
         if not self.apart:
             return
         gradients = [local(weights[name].grad) for name in (TIED, HEAD) if name in weights]  # pyright: ignore
@@ -164,7 +160,7 @@ class Tied:
 
 @torch.no_grad()
 def global_norm(gradients: Gradients, mesh: Mesh) -> Tensor:
-    """The norm of all gradients of the whole model, the same in every process."""
+    """Return the norm of all gradients of the whole model, the same in every process."""
     groups: dict[tuple[str, ...], list[Tensor]] = {}
     for weight in gradients.counted():
         if weight.grad is not None:

@@ -1,13 +1,13 @@
 """Hard corpora through the three commands: nothing is lost without a reason, and nothing takes for ever."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.dataprep.dedup.chain import deduplicate, families, read_lines, read_rows, urls, write_texts
+from tests.work import at_most
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -44,25 +44,23 @@ def test_lines_without_the_keys_are_counted_and_every_other_line_is_accounted_fo
     assert json.loads((tmp_path / "run" / "find.json").read_text())["in"] == len(lines)
 
 
-def test_a_document_of_50_mb_is_compared_like_any_other(tmp_path: Path) -> None:
-    long = " ".join(map(str, range(6_500_000)))
-    assert len(long) > 50_000_000
+def test_a_document_of_5_mb_is_compared_like_any_other(tmp_path: Path) -> None:
+    long = " ".join(map(str, range(750_000)))
+    assert len(long) > 5_000_000
     texts = [long, "a short text", f"{long} and an end"]
-    started = time.process_time()
-    kept = deduplicate(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "run")
-    assert urls(kept) == ["http://mill.test/000001", "http://mill.test/000002"]
-    assert time.process_time() - started < 60
+    with at_most(100):
+        kept = deduplicate(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "run")
+        assert urls(kept) == ["http://mill.test/000001", "http://mill.test/000002"]
 
 
-def test_a_hundred_thousand_copies_of_one_document_are_one_group_in_no_time(tmp_path: Path) -> None:
+def test_ten_thousand_copies_of_one_document_are_one_group_without_a_comparison(tmp_path: Path) -> None:
     text = " ".join(families(3, originals=1, copies=0)[0].split()[:20])
-    documents = write_texts(tmp_path / "d.jsonl", (text.upper() if n % 2 else text for n in range(100_000)))
-    started = time.process_time()
-    kept = deduplicate(documents, tmp_path / "run", group=["--survivor", "first"])
-    assert time.process_time() - started < 60
+    documents = write_texts(tmp_path / "d.jsonl", (text.upper() if n % 2 else text for n in range(10_000)))
+    with at_most(100):
+        kept = deduplicate(documents, tmp_path / "run", group=["--survivor", "first"])
     assert urls(kept) == ["http://mill.test/000000"]
     stats = json.loads((tmp_path / "run" / "group.json").read_text())
-    assert stats["group_sizes"]["65537-131072"] == 1
+    assert stats["group_sizes"]["8193-16384"] == 1
     assert stats["alarms"][0]["share"] == 1.0
     assert json.loads((tmp_path / "run" / "find.json").read_text())["candidate_pairs"] == 0
 
@@ -70,9 +68,8 @@ def test_a_hundred_thousand_copies_of_one_document_are_one_group_in_no_time(tmp_
 def test_thousands_of_near_copies_of_one_document_are_a_large_bucket_that_is_counted(tmp_path: Path) -> None:
     words = families(4, originals=1, copies=0)[0].split()
     texts = [" ".join([*words[: n % 120], f"new{n}", *words[n % 120 + 1 :]]) for n in range(3000)]
-    started = time.process_time()
-    assert len(deduplicate(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "run")) == 1
-    assert time.process_time() - started < 30
+    with at_most(300):
+        assert len(deduplicate(write_texts(tmp_path / "d.jsonl", texts), tmp_path / "run")) == 1
     stats = json.loads((tmp_path / "run" / "find.json").read_text())
     assert stats["large_buckets"] >= 20
     assert 1000 < stats["largest_bucket"] <= 3000

@@ -10,7 +10,7 @@ from pipelines.errors import ConfigError
 @pytest.mark.parametrize(
     ("banding", "expected"),
     [
-        (Banding(10, 10), [0.010, 0.249, 0.679, 0.986]),  # the seeds
+        (Banding(10, 10), [0.010, 0.249, 0.679, 0.986]),  # Megatron's
         (Banding(14, 8), [0.053, 0.565, 0.924, 1.0]),  # datatrove
         (Banding(20, 13), [0.002, 0.177, 0.677, 0.997]),  # NeMo Curator
         (Banding(20, 5), [0.470, 0.975, 1.0, 1.0]),  # duplodocus

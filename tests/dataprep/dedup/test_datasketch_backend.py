@@ -62,5 +62,5 @@ def test_a_large_corpus_and_too_many_pairs_are_refused_with_the_reason(
     monkeypatch.setattr(datasketch_backend, "MAX_DOCUMENTS", 20)
     assert stage("find_duplicates", *arguments) == 2
     error = capsys.readouterr().err
-    assert "holds all documents in memory, in one process: at most 20, these are 21" in error
+    assert "keeps all documents in the memory of one process and takes at most 20, not 21" in error
     assert error.count("\n") == 1

@@ -17,7 +17,7 @@ from dataprep.dedup.shingles import Shingle, distinct_shingles
 from dataprep.find_duplicates import FindDuplicatesConfig, choose_bands
 from dataprep.group_duplicates import GroupDuplicatesConfig
 from dataprep.text.folding import raw_texts
-from pipelines import store
+from tests.dataprep.corpora import digests
 from tests.dataprep.dedup.chain import (
     changed,
     deduplicate,
@@ -48,17 +48,13 @@ def run_alone(code: str, *arguments: object, **environment: str) -> str:
     return done.stdout
 
 
-def digests(folder: Path) -> dict[str, str]:
-    return {file.relative_to(folder).as_posix(): store.sha256(file) for file in store.list_files(folder)}
-
-
 def test_15_the_last_shingle_counts_and_a_text_of_one_shingle_has_it(tmp_path: Path) -> None:
     sets = distinct_shingles(raw_texts(["12345", "123456", "123457"]), Shingle("char", 5))
     assert [len(sets.of(number)) for number in range(3)] == [1, 2, 2]
     documents = write_texts(tmp_path / "d.jsonl", ["12345678a", "12345678b", "vwxyz", "vwxyz."])
     assert stage("find_duplicates", documents, tmp_path / "p", "--shingle", "char:5", "--threshold", 0.5) == 0
     found = {(row["row_a"], row["row_b"]): row["jaccard"] for row in read_rows(tmp_path / "p")}
-    assert found == {(0, 1): 4 / 6, (2, 3): 1 / 2}  # the seeds say 1.0, and nothing
+    assert found == {(0, 1): 4 / 6, (2, 3): 1 / 2}  # Megatron's script says 1.0, and nothing
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="the peak memory of a process is read from Linux's /proc")
@@ -165,7 +161,7 @@ def test_20_texts_that_share_their_words_but_no_sentence_are_no_duplicates_by_de
     assert stage("find_duplicates", documents, tmp_path / "words", "--threshold", 0.5) == 0
     assert read_rows(tmp_path / "words") == []
     assert stage("find_duplicates", documents, tmp_path / "chars", "--threshold", 0.3, "--shingle", "char:5") == 0
-    assert len(read_rows(tmp_path / "chars")) > 30  # which is what the seeds go by
+    assert len(read_rows(tmp_path / "chars")) > 30  # which is what Megatron's script goes by
 
 
 def test_21_the_same_copy_survives_under_every_hash_seed(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_fingerprints_of_other_parameters_are_refused_and_each_difference_is_nam
     flags = ["--shingle", "char:5", "--num-perm", "64", "--seed", "7", "--no-normalise"]
     status, error = refusal(capsys, documents, *loading(corpora, "a"), *flags)
     assert status == 2
-    assert "fingerprints-a: fingerprints of other parameters: " in error
+    assert "fingerprints-a: the fingerprints in part-00000.parquet have other parameters: " in error
     for difference in ("shingle word:5 (this run: char:5)", "num_perm 128 (this run: 64)", "seed 1234 (this run: 7)"):
         assert difference in error
     assert "normalise True (this run: False)" in error
@@ -193,7 +193,7 @@ def test_a_shard_of_other_parameters_among_right_ones_is_refused(
     documents = write_texts(tmp_path / "new.jsonl", ["some text"])
     status, error = refusal(capsys, documents, "--load-fingerprints", saved)
     assert status == 2
-    assert f"{saved}: fingerprints of other parameters: seed 7 (this run: 1234), in {name}" in error
+    assert f"{saved}: the fingerprints in {name} have other parameters: seed 7 (this run: 1234)" in error
 
 
 def declare(file: Path) -> None:
@@ -239,7 +239,7 @@ def test_what_is_no_folder_of_fingerprints_is_refused(
     pairs = corpora / "fingerprints-a-pairs"
     assert "not a folder of fingerprints" in refusal(capsys, documents, "--load-fingerprints", pairs)[1]
     assert "no such file or folder" in refusal(capsys, documents, "--load-fingerprints", tmp_path / "none")[1]
-    assert "given twice" in refusal(capsys, documents, *loading(corpora, "a", "a"))[1]
+    assert "listed twice" in refusal(capsys, documents, *loading(corpora, "a", "a"))[1]
     assert "there are no old documents" in refusal(capsys, documents, "--against", "old")[1]
 
 

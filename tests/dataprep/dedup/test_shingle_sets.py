@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataprep.dedup.minhash import Permutations, sign
-from dataprep.dedup.shingle_sets import Mode, ShingleSets, ShingleSetWriter, count_shared, least_jaccard, share
+from dataprep.dedup.shingle_sets import Mode, ShingleSets, ShingleSetWriter, count_shared, least_jaccard, set_similarity
 from dataprep.dedup.shingles import Shingles
+from dataprep.dedup.signatures import Permutations, sign
 
 pytestmark = pytest.mark.usefixtures("each_kernel")
 
 
 def jaccard(a: np.ndarray, b: np.ndarray, mode: Mode) -> float:
-    return float(share(np.array([count_shared(a, b)]), np.array([len(a)]), np.array([len(b)]), mode)[0])
+    return float(set_similarity(np.array([count_shared(a, b)]), np.array([len(a)]), np.array([len(b)]), mode)[0])
 
 
 MODES: tuple[Mode, ...] = ("union", "min", "max")

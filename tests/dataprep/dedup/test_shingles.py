@@ -1,14 +1,17 @@
 """Words and shingles: the array path equals a plain reading of the rules, one text at a time."""
 
 import re
+import tracemalloc
 import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.dedup import shingles
 from dataprep.dedup.shingles import Shingle, distinct_shingles, find_shingles, find_words, hash_shingle, word_hashes
+from dataprep.dedup.signatures import EMPTY, Permutations, sign_texts
 from dataprep.text.folding import fold_text, fold_texts, raw_texts
 from pipelines.errors import ConfigError
 
@@ -52,7 +55,6 @@ def plain_shingles(text: str, shingle: Shingle) -> list[int]:
     return [hash_shingle(run, shingle.unit) for run in runs if run]
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_words_of_many_texts_are_those_of_each_by_the_plain_rule(texts: list[str]) -> None:
     words = find_words(fold_texts(raw_texts(texts)))
@@ -63,7 +65,6 @@ def test_words_of_many_texts_are_those_of_each_by_the_plain_rule(texts: list[str
     assert found == [plain_words(text) for text in texts]
 
 
-@settings(deadline=None)
 @given(TEXTS, st.sampled_from(["word:1", "word:2", "word:5", "char:1", "char:5"]))
 def test_shingles_of_many_texts_have_the_hashes_of_the_definition(texts: list[str], kind: str) -> None:
     shingle = Shingle.parse(kind)
@@ -89,7 +90,7 @@ def _mix_all(hashes: np.ndarray) -> np.ndarray:
 
 
 def test_the_last_shingle_counts_and_a_text_of_just_one_shingle_has_it() -> None:
-    # The seeds' off-by-one: range(0, len - n) loses the last shingle, and a text of n characters has none.
+    # Megatron's script is off by one: range(0, len - n) loses the last shingle, and a text of n characters has none.
     shingle = Shingle.parse("char:5")
     shingles = find_shingles(raw_texts(["abcde", "abcdef", "abc"]), shingle)
     assert np.diff(shingles.first).tolist() == [1, 2, 1]
@@ -118,3 +119,32 @@ def test_only_leading_nuls_of_a_text_shorter_than_a_shingle_do_not_tell_it_from_
 def test_a_shingle_that_is_none_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected word:N or char:N .* got"):
         Shingle.parse(text)
+
+
+@given(st.lists(st.text() | st.text(alphabet="aé日😀\0"), max_size=4), st.integers(1, 9), st.integers(4, 20))
+def test_a_long_text_has_the_same_shingles_and_signature_piece_by_piece(
+    texts: list[str], size: int, piece_bytes: int
+) -> None:
+    raw, shingle, permutations = raw_texts(texts), Shingle("char", size), Permutations.draw(16, 1)
+    expected, signatures = distinct_shingles(raw, shingle), sign_texts(raw, shingle, permutations)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shingles, "LONG_TEXT_BYTES", piece_bytes)
+        found = distinct_shingles(raw, shingle)
+        np.testing.assert_array_equal(sign_texts(raw, shingle, permutations), signatures)
+    np.testing.assert_array_equal(found.hashes, expected.hashes)
+    np.testing.assert_array_equal(found.first, expected.first)
+
+
+def test_the_characters_of_a_long_text_are_not_hashed_all_at_once() -> None:
+    texts = raw_texts([" ".join(map(str, range(1_300_000)))])
+    permutations, shingle = Permutations.draw(4, 1), Shingle("char", 5)
+    tracemalloc.start()
+    try:
+        distinct = distinct_shingles(texts, shingle)
+        assert sign_texts(texts, shingle, permutations).max() < EMPTY
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(distinct.hashes) > 10**5
+    assert 8 * len(texts.data) > 70 << 20
+    assert peak < 50 << 20

@@ -10,27 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dataprep.native
-from dataprep.dedup.minhash import EMPTY, Permutations, sign_texts
 from dataprep.dedup.shingles import Shingle, distinct_shingles, find_shingles
+from dataprep.dedup.signatures import EMPTY, Permutations, sign_texts
 from dataprep.native import kernel as choice
 from dataprep.native.kernel import Kernel, kernel, kernel_name
 from dataprep.text.characters import character_flags
 from dataprep.text.folding import fold_texts, raw_texts
+from pipelines.command import StageSpec
 from pipelines.errors import ConfigError
+from pipelines.stage import run_command
 from tests.dataprep.kernels import NATIVE, using
+from tests.samples import Data
 
 ROOT = Path(__file__).parents[3]
 ARTICLES = ROOT / "dataprep" / "sample" / "articles"
-SHARED = ROOT.parent / "shared" / "data"
-REAL = {
-    "openwebtext": SHARED / "text" / "openwebtext-1000",
-    "multilingual": SHARED / "encodings",
-    "articles": SHARED / "dedup" / "minhash-articles",
-}
+COLLECTIONS = {"openwebtext": "text/openwebtext-*", "multilingual": "encodings", "articles": "dedup/minhash-articles"}
 KINDS = ("word:5", "word:1", "char:5", "word:99", "char:1")
 TRICKY = "aZ9_ .\n\t\x00\x1c\x7f'é\u0301\u00df\u0130“日本語ナไทยกำ\u0e38हिन्\u200d\u3000\u00a0\u2028😀𝔸\u1100\u1161"
 LONG = st.builds(
@@ -61,7 +59,6 @@ def everything(texts: list[str], kind: str, num_perm: int) -> list[Any]:
     return results
 
 
-@settings(deadline=None, max_examples=60)
 @given(TEXTS, st.sampled_from(KINDS), st.sampled_from([128, 1, 7, 130]))
 @example(
     ["", " ", "one", "one two three four", "a b c d e", "\x00", "\x00a\x00b", "x" * 64, "x" * 63 + " y", "é" * 40],
@@ -81,19 +78,22 @@ def test_every_kernel_gives_numpys_bytes_on_any_text(
     assert found == expected
 
 
-def real_texts(name: str) -> list[str]:
-    if name == "sample":
-        return [file.read_text() for file in sorted(ARTICLES.glob("*.txt"))]
-    folder = REAL[name]
-    if not folder.exists():
-        pytest.skip(f"needs ../shared/data/{folder.relative_to(SHARED)}")
+def texts_of(data: Data, name: str) -> list[str]:
+    (folder,) = data.folder.glob(COLLECTIONS[name])
     files = [file for file in sorted(folder.rglob("*")) if file.is_file()][:40]
     return [file.read_bytes()[:20_000].decode(errors="replace") for file in files]
 
 
-@pytest.mark.parametrize("name", ["sample", *REAL])
-def test_every_kernel_gives_numpys_bytes_on_real_text(native: Kernel, name: str) -> None:
-    texts = real_texts(name)
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_every_kernel_gives_numpys_bytes_on_collections_of_text(native: Kernel, data: Data, name: str) -> None:
+    assert_numpys_bytes(native, texts_of(data, name))
+
+
+def test_every_kernel_gives_numpys_bytes_on_the_samples_articles(native: Kernel) -> None:
+    assert_numpys_bytes(native, [file.read_text() for file in sorted(ARTICLES.glob("*.txt"))])
+
+
+def assert_numpys_bytes(native: Kernel, texts: list[str]) -> None:
     assert sum(map(len, texts)) > 10_000
     for kind in ("word:5", "char:5"):
         with using("numpy"):
@@ -131,7 +131,6 @@ def test_hashes_chosen_to_be_alike_are_sorted_all_the_same(native: Kernel) -> No
     np.testing.assert_array_equal(found.hashes, hashes[::-1])
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.lists(st.integers(0, 50) | st.integers(0, 2**64 - 1), max_size=40), min_size=1, max_size=5),
     st.integers(0, 3000),
@@ -221,7 +220,6 @@ def test_arrays_of_wrong_sizes_are_refused_before_anything_is_read(native: Kerne
     assert module.fold(data, one, end, flags, np.zeros(68, np.uint8), one.copy(), one.copy()) == 3
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=4), st.sampled_from(["word", "char"]))
 @example([b"\xf0", b"a" * 63 + b"\xf0", b"a" * 62 + b"\xe2\x80", b"\xff" * 70, b"\x80" * 70], "word")
 @example([b"\xf0", b"a" * 63 + b"\xf0", b"a" * 62 + b"\xe2\x80", b"\xff" * 70, b"\x80" * 70], "char")
@@ -315,3 +313,21 @@ def test_the_fastest_kernel_is_used_unless_another_is_asked_for(native: Kernel) 
             assert kernel_name() == name
     with pytest.raises(ConfigError, match="expected one of numpy, portable"), using("gpu"):
         pass
+
+
+def test_the_kernel_that_was_removed_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "the wheel of the mill turns"}\n')
+    monkeypatch.setenv(choice.VARIABLE, "avx512")
+    choice.kernel.cache_clear()
+    try:
+        arguments = [str(tmp_path / "in.jsonl"), str(tmp_path / "pairs"), "--log-level", "error", "--workers", "1"]
+        assert run_command(StageSpec.load("dataprep.find_duplicates"), arguments) == 2
+    finally:
+        monkeypatch.undo()
+        choice.kernel.cache_clear()
+        choice.kernel()
+    said = "error: MILLRACE_KERNEL=avx512: was removed, because avx2 is as fast; set avx2, or leave it unset\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "pairs").exists()

@@ -5,7 +5,7 @@ import unicodedata
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.text.characters import ALONE, MARK, SPACE, UNSTABLE, WORD, character_flags
@@ -18,14 +18,12 @@ TRICKY = f"{SPACES}AZaz09_.é\u0301e\u00df\u0130\u1e9e\u01c5“—日本ไท�
 TEXTS = st.lists(st.text() | st.text(alphabet=TRICKY), max_size=8)
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_folding_many_texts_equals_folding_each_with_unicodedata(texts: list[str]) -> None:
     folded = fold_texts(raw_texts(texts))
     assert [folded.encoded(number).decode() for number in range(len(texts))] == [fold_text(text) for text in texts]
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_equal_texts_up_to_case_form_and_white_space_have_equal_hashes(texts: list[str]) -> None:
     twins = [" " + unicodedata.normalize("NFD", text).replace(" ", "\n\t") + "\u00a0" for text in texts]

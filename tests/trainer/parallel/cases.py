@@ -5,22 +5,22 @@ Precision and dropout change it, so they are the reference's too.
 """
 
 import dataclasses
-import functools
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from pipelines.errors import ConfigError
 from tests.trainer import small
-from tests.trainer.test_loop import process
-from trainer.config import ONE_STAGE_EACH, ParallelConfig, check_batch, check_parallel, data_ranks, micro_batch
-from trainer.pretrain import Job
+from tests.trainer.loop.test_loop import planned, process
+from trainer.checks import check_parallel
+from trainer.config import ONE_STAGE_EACH, ParallelConfig
+from trainer.plan import plan_pretraining
+from trainer.pretrain import PretrainJob
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev")
 BATCH = 8
@@ -136,8 +136,10 @@ def refusal(case: Case) -> str:
     """Why the trainer refuses the case; empty where it does not."""
     try:
         check_parallel(case.parallel, case.n_layer, n_head=4)
-        share = check_batch("pretrain", case.batch, data_ranks(case.parallel, case.processes))
-        micro_batch(case.parallel, "pretrain", share, case.micro_batch_size)
+        config = dataclasses.replace(
+            small.PRETRAIN, global_batch_size=case.batch, micro_batch_size=case.micro_batch_size
+        )
+        plan_pretraining(config, case.parallel, case.processes)
     except ConfigError as error:
         return str(error)
     return ""
@@ -146,13 +148,14 @@ def refusal(case: Case) -> str:
 def covering(cases: Sequence[Case]) -> list[Case]:
     """Few of these cases that have between them each pair of values that any of them has.
 
-    Most are exact: in fp32 they have all pairs of the other values by themselves.
+    Most are in fp32, where a wrong layout cannot hide: those have all pairs of the other values by themselves.
     """
     exact = _cover([case for case in cases if case.precision == "fp32"], [])
     return _cover(cases, exact)
 
 
-def _cover(cases: Sequence[Case], given: Sequence[Case]) -> list[Case]:
+def _cover(cases: Sequence[Case], start: Sequence[Case]) -> list[Case]:
+    """Add cases to `start` until each pair of values that any of `cases` has is there."""
     chance = random.Random(0)
     having: dict[Any, list[Case]] = {}
     for case in cases:
@@ -160,8 +163,8 @@ def _cover(cases: Sequence[Case], given: Sequence[Case]) -> list[Case]:
             having.setdefault(pair, []).append(case)
     # The rarest first: they leave the least choice.
     left = dict.fromkeys(sorted(having, key=lambda pair: (len(having[pair]), str(pair))))
-    chosen = list(given)
-    for pair in {pair for case in given for pair in case.pairs()}:
+    chosen = list(start)
+    for pair in {pair for case in start for pair in case.pairs()}:
         left.pop(pair, None)
     while left:
         rarest = having[next(iter(left))]
@@ -184,7 +187,7 @@ class References:
         self.val = small.write_stream(folder / "val", seed=1)
         self._trained: dict[tuple[Case, int, int], Trained] = {}
 
-    def job(self, case: Case, n_layer: int = 0, batch: int = 0) -> Job:
+    def job(self, case: Case, n_layer: int = 0, batch: int = 0) -> PretrainJob:
         """The case as a job for each of its processes."""
         model = dataclasses.replace(
             small.MODEL,
@@ -200,7 +203,7 @@ class References:
             micro_batch_size=case.micro_batch_size,
             precision=case.precision,
         )
-        return Job(
+        return PretrainJob(
             config=config,
             model=model,
             parallel=case.parallel,
@@ -208,6 +211,7 @@ class References:
             val=self.val,
             data={"train": "a", "val": "b"},
             scratch=self.folder / "scratch",
+            plan=small.PLAN,
         )
 
     def of(self, case: Case) -> Trained:
@@ -217,61 +221,36 @@ class References:
             self._trained[key] = self.workers.run(1, trained, self.job(*key))[0]
         return self._trained[key]
 
-    def run(self, case: Case, timeout: float = 120) -> list[Trained]:
+    def run(self, case: Case, timeout: float = 300) -> list[Trained]:
         """What each process of the case sees."""
         return self.workers.run(case.processes, trained, self.job(case), timeout=timeout)
 
 
-def prepare(job: Job) -> Any:
+def prepare(job: PretrainJob) -> Any:
     """As pretraining does, but with as much dropout in the attention too, which else only fine-tuning has."""
-    from trainer.loop import assemble
+    from trainer.loop.loop import assemble
     from trainer.model import Architecture, LanguageModel
-    from trainer.optimizer import Recipe
     from trainer.parallel.mesh import Mesh
 
     here, config, batches = process(), job.config, job.batches()
     shape = Architecture.of(job.model, batches.meta.vocab_size)
     shape = dataclasses.replace(shape, attention_dropout=job.model.dropout)
-    share = check_batch("pretrain", config.global_batch_size, data_ranks(job.parallel, here.place.size))
-    boxes = mock.patch("trainer.parallel.mesh.init_device_mesh", _box)
-    with boxes, mock.patch("trainer.parallel.zero.dist.new_group", lambda ranks: _group(tuple(ranks))):
-        return assemble(
-            here,
-            Mesh(job.parallel, here.device),
-            lambda stage: LanguageModel(shape, stage),
-            shape,
-            Recipe.of(config, config.steps, config.warmup_steps),
-            batches,
-            {"tokenizer": dataclasses.asdict(batches.meta)},
-            config=config,
-            parallel=job.parallel,
-            micro_batch_size=micro_batch(job.parallel, "pretrain", share, config.micro_batch_size),
-        )
+    return assemble(
+        here,
+        Mesh(job.parallel, here.device),
+        lambda stage: LanguageModel(shape, stage),
+        shape,
+        batches,
+        {"tokenizer": dataclasses.asdict(batches.meta)},
+        config=config,
+        parallel=job.parallel,
+        plan=planned(job).plan,
+    )
 
 
-@functools.cache
-def _box(device: str, degrees: tuple[int, ...], mesh_dim_names: tuple[str, ...]) -> Any:
-    """One mesh for all cases of the same degrees that a worker computes.
-
-    Its gloo groups have three threads each that wake up a hundred times a second, and live as long as the worker:
-    after a hundred cases they would leave no time for anything else.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh(device, degrees, mesh_dim_names=mesh_dim_names)
-
-
-@functools.cache
-def _group(ranks: tuple[int, ...]) -> Any:
-    """The same for the groups that hold embedding and head equal."""
-    from torch.distributed.distributed_c10d import new_group
-
-    return new_group(list(ranks))
-
-
-def trained(job: Job) -> Trained:
+def trained(job: PretrainJob) -> Trained:
     """Initial weights, losses, gradient norms and final weights of some steps, as one worker sees them."""
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
 
     training = prepare(job)
     initial = whole_weights(training)
@@ -282,7 +261,7 @@ def trained(job: Job) -> Trained:
 
 def whole_weights(training: Any) -> dict[str, Any]:
     """The weights of this process's stages, put together, under canonical names."""
-    from trainer.checkpoint import model_tensors
+    from trainer.weights.checkpoint import model_tensors
 
     return whole(model_tensors(training.model.weights, training.model.shape.vocab_size))
 

@@ -38,8 +38,9 @@ SECONDS = 180
 """Until a case is given up; on a busy machine eight processes wait long for each other."""
 CODE = (
     "trainer/parallel",
-    *(f"trainer/{name}.py" for name in ("config", "dropout", "loop", "loss", "model", "optimizer", "placements")),
-    *(f"trainer/{name}.py" for name in ("precision", "shards", "loader/batch", "loader/feed")),
+    *(f"trainer/{name}.py" for name in ("config", "dropout", "loss", "model", "placements", "plan")),
+    *(f"trainer/loop/{name}.py" for name in ("loop", "optimizer", "precision", "training")),
+    *(f"trainer/data/{name}.py" for name in ("batch", "feed")),
     "tests/trainer/parallel/cases.py",
 )
 """What decides on the figures: other code, other results."""

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.config import ParallelConfig
 from trainer.model import Architecture, LanguageModel
-from trainer.parallel.activation import checkpoint_activations
+from trainer.parallel import checkpoint_activations
 
 SHAPE = Architecture(n_layer=4, n_head=2, n_embd=32, n_positions=16, vocab_size=61, dropout=0.1)
 

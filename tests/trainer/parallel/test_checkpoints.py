@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer import small
 from tests.trainer.parallel.cases import STEPS, Case, References, merged, prepare, whole
-from trainer.pretrain import Job
+from trainer.pretrain import PretrainJob
 
 LAYOUTS = [
     Case(),
@@ -37,10 +37,10 @@ def references(request: pytest.FixtureRequest, workers: Any, tmp_path_factory: p
     return References(workers, tmp_path_factory.mktemp("checkpoints"), pad_vocab_to=request.param)
 
 
-def save(job: Job, root: Path) -> dict[str, Any]:
+def save(job: PretrainJob, root: Path) -> dict[str, Any]:
     """A few steps, then a checkpoint; returns digests of its tensors as they stand in memory, and its loss scale."""
-    from trainer import checkpoint
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
+    from trainer.weights import checkpoint
 
     training = prepare(job)
     for _ in range(SAVED_AT):
@@ -49,18 +49,18 @@ def save(job: Job, root: Path) -> dict[str, Any]:
     return {"tensors": digests(training), "scale": training.loss_scale.record()}
 
 
-def load(job: Job, folder: Path, steps: int) -> list[float]:
+def load(job: PretrainJob, folder: Path, steps: int) -> list[float]:
     """The losses of the steps after a checkpoint of another layout."""
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
 
     training = prepare(job)
     training.restore(folder)
     return [train_step(training).loss for _ in range(steps)]
 
 
-def load_each(job: Job, folders: list[Path]) -> list[dict[str, Any]]:
+def load_each(job: PretrainJob, folders: list[Path]) -> list[dict[str, Any]]:
     """What one layout makes of the checkpoints of all, one after the other, each time from something else."""
-    from trainer.shards import local
+    from trainer.parallel.local import local
 
     training, found = prepare(job), list[dict[str, Any]]()
     for folder in folders:
@@ -82,7 +82,7 @@ def digests(training: Any) -> dict[str, str]:
 def padding_rows(training: Any) -> float:
     """The largest value in rows of the embedding, and of its moments, that stand for no token."""
     from trainer.model import HEAD, TIED
-    from trainer.shards import like
+    from trainer.parallel.local import like
 
     largest = 0.0
     for name in (TIED, HEAD):
@@ -130,7 +130,7 @@ def test_a_layout_loads_the_checkpoints_of_all_layouts_to_the_bit(
     case, every = LAYOUTS[number], range(len(LAYOUTS))
     sources = every if references.pad_vocab_to == 1 or not number else sorted({0, number - 1, number})
     folders = [saved[source][0] for source in sources]
-    ranks = workers.run(case.processes, load_each, references.job(case, n_layer=4), folders, timeout=120)
+    ranks = workers.run(case.processes, load_each, references.job(case, n_layer=4), folders)
     for place, source in enumerate(sources):
         _, tensors, scale = saved[source]
         states = [rank[place] for rank in ranks]
@@ -174,9 +174,9 @@ IMPORTING = [
 ]
 
 
-def take_in(job: Job, source: Path, root: Path) -> None:
+def take_in(job: PretrainJob, source: Path, root: Path) -> None:
     """Fill a layout from a Hugging Face folder, and save it."""
-    from trainer import checkpoint, huggingface
+    from trainer.weights import checkpoint, huggingface
 
     training = prepare(job)
     huggingface.fill(training.model.weights, huggingface.read_weights(source), source)
@@ -192,9 +192,9 @@ def test_a_hugging_face_folder_goes_into_a_layout_and_comes_out_to_the_bit(
     import transformers
     from safetensors.torch import load_file
 
-    from trainer import huggingface
-    from trainer.export import read_checkpoint
-    from trainer.records import read_record
+    from trainer.weights import huggingface
+    from trainer.weights.huggingface import read_checkpoint
+    from trainer.weights.records import read_record
 
     settings = transformers.GPT2Config(n_layer=4, n_head=4, n_embd=32, n_positions=32, vocab_size=61)
     torch.manual_seed(0)
@@ -213,15 +213,15 @@ def test_a_hugging_face_folder_goes_into_a_layout_and_comes_out_to_the_bit(
         assert torch.equal(ours[name], tensor), name
 
 
-def read_alone(job: Job, source: Path) -> dict[str, Any]:
+def read_alone(job: PretrainJob, source: Path) -> dict[str, Any]:
     """The weights that this process read of a Hugging Face folder, most of them at once, and what it holds then."""
     import weakref
 
     import torch
 
-    from trainer import huggingface
     from trainer.model import HEAD, TIED, canonical
-    from trainer.shards import local
+    from trainer.parallel.local import local
+    from trainer.weights import huggingface
 
     training = prepare(job)
     read: list[str] = []
@@ -275,8 +275,8 @@ def read_alone(job: Job, source: Path) -> dict[str, Any]:
 def test_a_process_reads_only_the_weights_of_its_stages_and_one_at_a_time(
     workers: Any, references: References, tmp_path: Path, case: Case, stages: list[int]
 ) -> None:
-    from trainer import huggingface
     from trainer.model import Architecture, LanguageModel
+    from trainer.weights import huggingface
 
     job = references.job(case, n_layer=4)
     shape = Architecture.of(job.model, 61)

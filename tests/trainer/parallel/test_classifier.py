@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tests.trainer import small
+from tests.trainer.loop.test_loop import planned, process
 from tests.trainer.parallel.cases import Case, merged, whole_weights
-from tests.trainer.test_loop import process
-from trainer.base_model import BaseModel
 from trainer.config import FinetuneConfig, ParallelConfig
-from trainer.finetune import Job
+from trainer.finetune import FinetuneJob
+from trainer.weights.base_model import BaseModel
 
-RECIPE = FinetuneConfig(global_batch_size=16, epochs=2, lr=1e-3, epsilon=1e-6, clip_norm=0.5)
+TUNING = FinetuneConfig(global_batch_size=16, epochs=2, lr=1e-3, epsilon=1e-6, clip_norm=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,8 @@ def exported(tokenizer: Path) -> Path:
     """A model of four layers; with the padding token 301 rows, which no number of processes divides."""
     import torch
 
-    from trainer import huggingface
     from trainer.model import Architecture, LanguageModel, initial_weight
+    from trainer.weights import huggingface
 
     folder = tokenizer.parent / "export"
     vocab_size = small.token_meta(tokenizer).vocab_size
@@ -42,15 +42,15 @@ def exported(tokenizer: Path) -> Path:
     return folder
 
 
-def fine_tuned(job: Job) -> dict[str, Any]:
+def fine_tuned(job: FinetuneJob) -> dict[str, Any]:
     """All steps, then the outputs for the validation rows, as one worker sees them."""
+    from trainer.data.glue import GlueRows
     from trainer.finetune import predict_split, prepare
-    from trainer.loader.glue import GlueRows
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
     from trainer.parallel.mesh import Mesh
 
     rows = GlueRows(job.glue / "train.arrow")
-    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), job, rows)
+    training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), planned(job), rows)
     reports = []
     while not training.finished:
         reports.append(train_step(training))
@@ -64,7 +64,7 @@ def one_process(workers: Any) -> Any:
     """What one process computes for a job, once."""
     found: dict[Any, dict[str, Any]] = {}
 
-    def run(job: Job) -> dict[str, Any]:
+    def run(job: FinetuneJob) -> dict[str, Any]:
         config = dataclasses.replace(job.config, micro_batch_size=0)
         alone = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"), config=config)
         if alone.glue not in found:
@@ -132,16 +132,17 @@ def test_a_regression_is_trained_alike(
         np.testing.assert_allclose(rank["predicted"]["logits"], one["predicted"]["logits"], rtol=0, atol=1e-5)
 
 
-def fine_tuning(tokenizer: Path, exported: Path, scratch: Path, rows: int, case: Case, num_labels: int) -> Job:
+def fine_tuning(tokenizer: Path, exported: Path, scratch: Path, rows: int, case: Case, num_labels: int) -> FinetuneJob:
     """A job on so many rows; 9 to predict are 5 batches for two data-parallel processes."""
     glue = exported.parent / f"glue-{rows}-{num_labels}"
     if not glue.exists():
         small.write_glue(glue, tokenizer, {"train": rows, "validation": 9}, num_labels)
-    return Job(
-        config=dataclasses.replace(RECIPE, micro_batch_size=case.micro_batch_size),
+    return FinetuneJob(
+        config=dataclasses.replace(TUNING, micro_batch_size=case.micro_batch_size),
         parallel=case.parallel,
         task="toy",
         base=BaseModel(folder=exported, tokenizer=exported),
         glue=glue,
         scratch=scratch / "scratch",
+        plan=small.PLAN,
     )

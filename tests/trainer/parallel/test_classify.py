@@ -13,9 +13,9 @@ def classified(path: Path, parallel: ParallelConfig, sizes: tuple[int, ...]) -> 
     """By batch size the outputs of a model that answers with a row's place and 1, from the last stage alone."""
     import torch
 
-    from trainer.loader.glue import GlueRows
+    from trainer.data.glue import GlueRows
+    from trainer.loop.validation import classify
     from trainer.parallel.mesh import Mesh
-    from trainer.validation import classify
 
     mesh = Mesh(parallel, torch.device("cpu"))
     rows = GlueRows(path)

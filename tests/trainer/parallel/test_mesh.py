@@ -62,9 +62,9 @@ def exchanged() -> None:
     mesh = Mesh(ParallelConfig(tp=2), torch.device("cpu"))
     whole = torch.arange(2 * 6 * 3.0).view(2, 6, 3)
     mine = whole.chunk(2, 1)[mesh.tp_rank]
-    assert torch.equal(mesh.gather_parts(mine, 1), whole)
+    assert torch.equal(mesh.all_gather(mine, 1), whole)
     term = whole * (1 + mesh.tp_rank)
-    assert torch.equal(mesh.scatter_sums(term, 1), 3 * mine)
+    assert torch.equal(mesh.reduce_scatter(term, 1), 3 * mine)
     assert mesh.largest_over_tp(torch.tensor([mesh.tp_rank, -mesh.tp_rank])).tolist() == [1, 0]
 
 

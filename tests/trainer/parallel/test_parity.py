@@ -1,4 +1,8 @@
-"""Every layout trains the model that one process trains."""
+"""Every layout trains the model that one process trains.
+
+`make test` runs the cases in fp32, with and without dropout, where a wrong layout cannot hide. Those in bf16 and fp16
+are marked `nightly`, for `.ci/run` and `make matrix`.
+"""
 
 import dataclasses
 from typing import Any
@@ -15,6 +19,7 @@ LARGE = [
     Case(zero=1, pp=4, schedule="zbv", micro_batch_size=1, activation_checkpointing="full", dropout=True),
 ]
 CASES = [*covering(SMALL), *LARGE]
+MARKED = [case if case.precision == "fp32" else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +31,13 @@ def test_the_cases_have_every_pair_of_values_that_is_possible() -> None:
     assert len(CASES) <= 80
     pairs = {pair for case in CASES for pair in case.pairs()}
     assert not {pair for case in SMALL for pair in case.pairs()} - pairs
+    exact = {pair for case in CASES if case.precision == "fp32" for pair in case.pairs()}
+    assert not {pair for case in SMALL if case.precision == "fp32" for pair in case.pairs()} - exact
     assert {case.schedule for case in CASES if case.pp > 1} == set(SCHEDULES)
     assert {case.zero for case in CASES if case.pp > 1} == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", MARKED, ids=str)
 def test_a_layout_trains_the_model_of_one_process(references: References, case: Case) -> None:
     one, ranks = references.of(case), references.run(case)
     found = distance(one, ranks)
@@ -48,11 +55,16 @@ def test_the_reference_learns_and_is_clipped(references: References) -> None:
 
 
 def test_dropout_and_precision_change_what_is_compared(references: References) -> None:
-    """Or equal losses would not show that masks and rounding are those of one process."""
-    plain = references.of(Case())["losses"]
+    """Or equal losses would not show that masks and rounding are those of one process.
+
+    Over all steps: on a processor with units for fp16 the first loss in fp16 can be fp32's to the last digit.
+    """
+    plain = references.of(Case())
     for changed in (Case(dropout=True), Case(precision="bf16"), Case(precision="fp16")):
-        assert abs(references.of(changed)["losses"][0] - plain[0]) > 1e-6
-    assert abs(references.of(Case(dropout=True))["losses"][0] - plain[0]) > 1e-4
+        found = references.of(changed)
+        assert np.max(np.abs(np.subtract(found["losses"], plain["losses"]))) > 1e-6, changed
+        assert not keeps("fp32", distance(plain, [found])), changed
+    assert abs(references.of(Case(dropout=True))["losses"][0] - plain["losses"][0]) > 1e-4
 
 
 @pytest.mark.parametrize("precision", BARS)

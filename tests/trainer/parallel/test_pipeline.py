@@ -10,7 +10,7 @@ from tests.trainer.parallel.cases import SCHEDULES, Case, References, prepare
 from trainer.config import ParallelConfig
 from trainer.model import Architecture
 from trainer.parallel.pipeline import V_SHAPED, partition, stage_owner
-from trainer.pretrain import Job
+from trainer.pretrain import PretrainJob
 
 
 def sizes(n_layer: int, **layout: Any) -> list[int]:
@@ -20,8 +20,8 @@ def sizes(n_layer: int, **layout: Any) -> list[int]:
     return [len(layers) for layers in ranges]
 
 
-def seeds_partition(n_layer: int, pp: int, chunks: int) -> list[tuple[int, int]]:
-    """The seeds' partition_uniform (ColossalAI's), stage after stage."""
+def colossalai_partition(n_layer: int, pp: int, chunks: int) -> list[tuple[int, int]]:
+    """Return the layers of each stage by ColossalAI's partition_uniform."""
     parts: list[list[tuple[int, int]]] = [[] for _ in range(pp)]
     per_chunk = n_layer // chunks
     for chunk in range(chunks):
@@ -42,7 +42,7 @@ def test_uniform_stages_are_those_of_the_seeds(pp: int, chunks: int) -> None:
             continue
         shape = Architecture(n_layer=n_layer, n_head=1, n_embd=8, n_positions=8, vocab_size=8)
         found = partition(shape, ParallelConfig(pp=pp, chunks=chunks))
-        assert [(layers.start, layers.stop) for layers in found] == seeds_partition(n_layer, pp, chunks)
+        assert [(layers.start, layers.stop) for layers in found] == colossalai_partition(n_layer, pp, chunks)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> Refere
     return References(workers, tmp_path_factory.mktemp("pipeline"))
 
 
-def validated(job: Job) -> list[float]:
+def validated(job: PretrainJob) -> list[float]:
     """The validation loss before, between and after steps."""
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
     from trainer.pretrain import validation
 
     training = prepare(job)
@@ -130,14 +130,14 @@ def test_validation_in_a_layout_is_that_of_one_process(
     assert one[0] != pytest.approx(one[-2], rel=1e-4)
 
 
-def schedules_kept(job: Job, lengths: list[int]) -> int:
+def schedules_kept(job: PretrainJob, lengths: list[int]) -> int:
     """How many schedules, each with buffers of its own, are alive after batches of these lengths."""
     import gc
 
     import torch
     from torch.distributed.pipelining import PipelineStage
 
-    from trainer.loader.batch import Batch
+    from trainer.data.batch import Batch
 
     training = prepare(job)
     for length in lengths:

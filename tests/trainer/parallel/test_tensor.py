@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.parallel.cases import Case, References, prepare, trained
 from trainer.config import ParallelConfig
-from trainer.pretrain import Job
+from trainer.pretrain import PretrainJob
 
 
 def references_of(workers: Any, factory: pytest.TempPathFactory, pad_vocab_to: int) -> References:
@@ -21,8 +21,8 @@ def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> Refere
     return references_of(workers, tmp_path_factory, 1)
 
 
-def parts(job: Job) -> dict[str, tuple[int, ...]]:
-    from trainer.shards import local
+def parts(job: PretrainJob) -> dict[str, tuple[int, ...]]:
+    from trainer.parallel.local import local
 
     return {name: tuple(local(weight).shape) for name, weight in prepare(job).model.weights.items()}
 
@@ -79,12 +79,12 @@ def test_vocabulary_and_length_need_not_divide(workers: Any, references: Referen
             np.testing.assert_allclose(weight, one["weights"][name], atol=1e-5, rtol=0, err_msg=name)
 
 
-def logits(job: Job) -> Any:
+def logits(job: PretrainJob) -> Any:
     import torch
 
     training = prepare(job)
     training.model.train(mode=False)
-    (part,) = training.model.parts
+    (part,) = training.model.stages
     with torch.no_grad():
         return part(torch.arange(2 * 16).view(2, 16)).numpy()
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.parallel.cases import Case, References, distance, prepare, whole
 from tests.trainer.parallel.parity_page import keeps
-from trainer.pretrain import Job
+from trainer.pretrain import PretrainJob
 
 Held = dict[str, int]
 
@@ -31,7 +31,7 @@ def sharded_parts(part: Any) -> Iterable[Any]:
 
 def size(tensors: Iterable[Any]) -> int:
     """Bytes of the memory under these tensors, each piece once."""
-    from trainer.shards import local
+    from trainer.parallel.local import local
 
     storages = [local(tensor.detach()).untyped_storage() for tensor in tensors if tensor is not None]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}.values())
@@ -43,7 +43,7 @@ def held(training: Any) -> Held:
     weights = list(model.weights.values())
     gathered = {True: [], False: []}
     gradients: list[Any] = []
-    for part in model.parts:
+    for part in model.stages:
         for in_block, each in sharded_parts(part):
             gathered[in_block] += each.all_gather_outputs
             if hasattr(each, "_unsharded_param"):
@@ -58,11 +58,11 @@ def held(training: Any) -> Held:
     }
 
 
-def memory(job: Job) -> dict[str, Any]:
+def memory(job: PretrainJob) -> dict[str, Any]:
     """What a process holds after a step, and in one: before its last pass, or a stage's reduction."""
     from torch.distributed.pipelining import PipelineStage
 
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
 
     during: list[Held] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -122,11 +122,11 @@ def test_a_process_holds_its_share_and_no_more(workers: Any, references: Referen
             assert not any(during["whole_blocks"] + during["whole_ends"] for during in found["during"])
 
 
-def tied(job: Job, steps: int) -> dict[str, Any]:
+def tied(job: PretrainJob, steps: int) -> dict[str, Any]:
     """This process's embeddings and heads after some steps, with their moments, and the gradients they had."""
-    from trainer.loop import train_step
+    from trainer.loop.loop import train_step
     from trainer.model import HEAD, TIED
-    from trainer.shards import like
+    from trainer.parallel.local import like
 
     training = prepare(job)
     before = whole({name: training.model.weights[name] for name in (TIED, HEAD) if name in training.model.weights})
@@ -179,13 +179,13 @@ def test_with_one_stage_embedding_and_head_are_one_parameter(workers: Any, refer
             assert HEAD not in rank
 
 
-def sums_over_replicas(job: Job) -> tuple[int, int, int, int]:
+def sums_over_replicas(job: PretrainJob) -> tuple[int, int, int, int]:
     """Of a step: sums over replicas, their numbers, numbers that this process holds, and reductions over shards."""
     import torch.distributed as dist
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-    from trainer.loop import train_step
-    from trainer.shards import local
+    from trainer.loop.loop import train_step
+    from trainer.parallel.local import local
 
     training = prepare(job)
     train_step(training)

@@ -1,0 +1,246 @@
+"""The search for duplicates, step by step: which files each step reads, and how it is split into jobs.
+
+The last step writes the pairs with their documents' names. The number of jobs follows from the memory budget and the
+workers. No result depends on it. It is part of the jobs' names, so that a resumed run reuses only jobs of the same
+split.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dataprep.dedup import candidates, datasketch_backend, fingerprints, verification
+from dataprep.dedup.banding import Banding
+from dataprep.dedup.candidates import EDGE, Slice, key_ranges, plan_slices, quantile_splits, slices_folder
+from dataprep.dedup.corpus import Corpus
+from dataprep.dedup.pairs import PAIR_METADATA, PAIR_SCHEMA, ROW_GROUP, RowGroups, take_rows
+from dataprep.dedup.verification import Measure, distinct_edges, document_table
+from pipelines.columns import column, from_numpy
+from pipelines.command import Part
+from pipelines.manifest import Counts
+from pipelines.run import StageRun
+
+Array = np.ndarray[Any, Any]
+Backend = Literal["millrace", "datasketch"]
+
+PAIRS_PER_JOB = 1 << 16
+"""A job with fewer comparisons is not worth a separate process."""
+SHARDS_PER_PART = 16
+"""Document shards whose pairs share one output file: part of the format, so a constant."""
+_BYTES_PER_PAIR = 4 * EDGE.itemsize
+_BYTES_PER_NAMED_PAIR = 1500
+"""Memory for each pair while names are looked up."""
+
+
+class Search:
+    """One search. Its methods are its steps in order; each works on the files of the steps before it.
+
+    `documents`: the shards of the input. `signatures`: one file for each shard of the corpus; for an old shard, the
+    file with its fingerprints.
+    """
+
+    def __init__(
+        self,
+        run: StageRun,
+        documents: Sequence[Part],
+        signatures: Sequence[Path],
+        corpus: Corpus,
+        measure: Measure,
+        banding: Banding,
+        backend: Backend = "millrace",
+    ) -> None:
+        self.totals = Counts()
+        self._run = run
+        self._signatures = [Part(f"part-{number:05d}", (file,)) for number, file in enumerate(signatures)]
+        self._num_old = len(signatures) - len(documents)
+        self._documents = documents
+        self._corpus = corpus
+        self._measure = measure
+        self._banding = banding
+        self._backend = backend
+        self._memory = max(_BYTES_PER_PAIR, run.memory_budget // run.workers)
+        self._exact: list[Path] = []
+        self._buckets: list[Path] = []
+        self._verified: list[Path] = []
+        self._completed: list[Path] = []
+        self._sets = run.scratch / "sets"
+
+    def run(self) -> list[Path]:
+        """Run all steps. Return the files of edges: exact ones in folders `exact-*`, all others are near."""
+        self._sort_keys()
+        self._find_copies()
+        if self._backend == "datasketch":
+            self._find_candidates_by_datasketch()
+        else:
+            self._find_candidates()
+        self._write_sets()
+        self._verify()
+        self._complete()
+        return [*self._exact, *self._verified, *self._completed]
+
+    def _sort_keys(self) -> None:
+        self._run.map(candidates.sort_keys, self._signatures, self._corpus, self._banding, into="keys")
+
+    def _keys(self, kind: str) -> list[Path]:
+        return [self._run.scratch / "keys" / f"{part.name}.{kind}.npy" for part in self._signatures]
+
+    def _plan_slices(self, kind: str, bands: int) -> tuple[Slice, ...]:
+        def splits(band: int, ranges: int) -> list[int]:
+            return quantile_splits([np.load(file, mmap_mode="r")[band, 0] for file in self._keys(kind)], ranges)
+
+        return tuple(plan_slices(self._corpus.num_documents, bands, self._memory, self._run.workers, splits))
+
+    def _find_copies(self) -> None:
+        slices = self._plan_slices("texts", 1)
+        folder = slices_folder("exact", slices)
+        parts = _jobs(len(slices), self._keys("texts"))
+        self._run.map(candidates.find_copies, parts, slices, into=folder)
+        self._exact = [self._run.scratch / folder / f"{part.name}.npy" for part in parts]
+        counts = self._run.step(candidates.mark_copies, "copies", self._exact, self._corpus, into="copies")
+        self.totals.add(counts)
+
+    def _find_candidates(self) -> None:
+        slices = self._plan_slices("bands", self._banding.bands)
+        folder = slices_folder("buckets", slices)
+        parts = _jobs(len(slices), [*self._keys("bands"), self._run.scratch / "copies" / "copies.npy"])
+        counts = self._run.map(candidates.find_bucket_pairs, parts, slices, self._corpus, into=folder)
+        self._num_pairs = counts.totals.pop("bucket_pairs")
+        self.totals.add(counts)
+        kinds = ("pairs", "large.members", "large.ends")
+        self._buckets = [self._run.scratch / folder / f"{part.name}.{kind}.npy" for part in parts for kind in kinds]
+
+    def _find_candidates_by_datasketch(self) -> None:
+        files = [self._run.scratch / "copies" / "copies.npy", *(part.file for part in self._signatures)]
+        arguments = (self._corpus, self._measure.meta, self._banding)
+        counts = self._run.step(datasketch_backend.find_pairs, "datasketch", files, *arguments, into="buckets-lsh")
+        self._num_pairs = counts.totals.pop("bucket_pairs")
+        self._buckets = [self._run.scratch / "buckets-lsh" / "datasketch.pairs.npy"]
+
+    def _write_sets(self) -> None:
+        step = self._run.step(candidates.mark_candidates, "candidates", self._buckets, self._corpus, into="candidates")
+        self.totals.add(step)
+        marks = self._run.scratch / "candidates" / "candidates.npy"
+        old, new = self._signatures[: self._num_old], self._signatures[self._num_old :]
+        num_perm = self._measure.meta.num_perm
+        parts = [Part(part.name, (part.file, marks)) for part in old]
+        self._run.map(fingerprints.copy_sets, parts, self._corpus, num_perm, into="sets")
+        parts = [
+            Part(part.name, (*texts.files, part.file, marks)) for texts, part in zip(self._documents, new, strict=True)
+        ]
+        self._run.map(verification.write_sets, parts, self._corpus, self._measure.meta, into="sets")
+
+    def _verify(self) -> None:
+        pairs = [file for file in self._buckets if file.name.endswith(".pairs.npy")]
+        firsts = [np.load(file, mmap_mode="r")[:, 0] for file in pairs]
+        slices = tuple(key_ranges(quantile_splits(firsts, self._count_jobs(self._num_pairs))))
+        folder, parts = slices_folder("verified", slices), _jobs(len(slices), pairs)
+        arguments = (slices, self._corpus, self._measure, self._sets)
+        self.totals.add(self._run.map(verification.verify_pairs, parts, *arguments, into=folder))
+        self._verified = [self._run.scratch / folder / f"{part.name}.npy" for part in parts]
+
+    def _complete(self) -> None:
+        files = [*(part.file for part in self._signatures), *self._verified, *self._exact, *self._buckets]
+        arguments = (self._corpus, self._measure, self._sets)
+        memory = self._run.memory_budget
+        counts = self._run.step(verification.find_clusters, "clusters", files, *arguments, memory, into="clusters")
+        comparisons = counts.totals.pop("cluster_pairs")
+        self.totals.add(counts)
+        clusters = self._run.scratch / "clusters"
+        names = ["clusters", *(f"order-{rule}" for rule in self._measure.rules)]
+        lists = [clusters / f"{name}.{kind}.npy" for name in names for kind in ("members", "ends")]
+        count = self._count_jobs(comparisons)
+        folder, parts = f"completed-{count}", _jobs(count, lists)
+        self._run.map(verification.complete_clusters, parts, *arguments, into=folder)
+        self._completed = [clusters / "linked.npy", *(self._run.scratch / folder / f"{p.name}.npy" for p in parts)]
+
+    def _count_jobs(self, pairs: int) -> int:
+        """Return the number of jobs for this many comparisons.
+
+        One per worker; fewer if there is little to do, more if the memory budget requires it.
+        """
+        return max(1, min(self._run.workers, pairs // PAIRS_PER_JOB), -(-pairs * _BYTES_PER_PAIR // self._memory))
+
+
+def _jobs(count: int, files: Sequence[Path]) -> list[Part]:
+    return [Part(f"{number:05d}-of-{count:05d}", tuple(files)) for number in range(count)]
+
+
+def output_parts(edge_files: Sequence[Path], signatures: Sequence[Path]) -> list[Part]:
+    """Return one output part for every 16 document shards, by the first document of a pair."""
+    count = -(-len(signatures) // SHARDS_PER_PART)
+    return [Part(f"part-{number:05d}", (*edge_files, *signatures)) for number in range(count)]
+
+
+def write_pairs(part: Part, folder: Path, corpus: Corpus, measure: Measure, large_clusters: int, memory: int) -> Counts:
+    """Write the pairs whose first document is in one range of shards, with the documents' names."""
+    number = int(part.name.removeprefix("part-"))
+    last = len(corpus.first) - 1
+    low, high = (corpus.first[min(SHARDS_PER_PART * n, last)] for n in (number, number + 1))
+    files = [file for file in part.files if file.suffix == ".npy"]
+    signatures = [file for file in part.files if file.suffix == ".parquet"]
+    rows = max(ROW_GROUP, memory // _BYTES_PER_NAMED_PAIR)
+    counts = Counts(totals={"exact_pairs": 0, "near_pairs": 0})
+    schema = PAIR_SCHEMA.with_metadata(_metadata(measure, large_clusters))
+    with RowGroups(folder / f"{part.name}.parquet", schema) as file:
+        for key_range in _ranges(files, low, high, rows):
+            pairs, kinds = _sorted_pairs(files, key_range, corpus, counts)
+            for batch in (slice(start, start + rows) for start in range(0, len(pairs), rows)):
+                file.write(_name_pairs(pairs[batch], kinds[batch], signatures, corpus))
+    counts.rows_out = sum(counts.totals.values())
+    return counts
+
+
+def _ranges(files: Sequence[Path], low: int, high: int, rows: int) -> list[Slice]:
+    """Split the documents low <= a < high into ranges with about `rows` edges each."""
+    whole = Slice(range(1), low, high)
+    firsts = [np.load(file, mmap_mode="r")["a"] for file in files]
+    firsts = [numbers[whole.within(numbers)] for numbers in firsts]
+    return key_ranges(quantile_splits(firsts, -(-sum(map(len, firsts)) // rows)), whole.bands, low, high)
+
+
+def _sorted_pairs(files: Sequence[Path], key_range: Slice, corpus: Corpus, counts: Counts) -> tuple[Array, Array]:
+    """Return the edges of one range of first documents in order, and the kind of each."""
+    exact_files = [file for file in files if file.parent.name.startswith("exact-")]
+    exact = _read_edges(exact_files, key_range)
+    compared, old = corpus.compares(exact["a"], exact["b"]), exact["b"] < corpus.num_old
+    by_kind = {
+        "exact": exact[compared],
+        "near": _read_edges([file for file in files if file not in exact_files], key_range),
+        "twin": exact[~compared & ~old],
+    }
+    for kind, pairs in by_kind.items():
+        if len(pairs):
+            counts.total(f"{kind}_pairs", len(pairs))
+    every = np.concatenate(list(by_kind.values()))
+    order = np.lexsort((every["b"], every["a"]))
+    return every[order], np.repeat(list(by_kind), [len(pairs) for pairs in by_kind.values()])[order]
+
+
+def _metadata(measure: Measure, large_clusters: int) -> dict[bytes, str]:
+    parameters = {"threshold": measure.threshold, "jaccard": measure.mode, "sources": measure.sources}
+    parameters |= {"large_clusters": large_clusters, **asdict(measure.meta)}
+    return {PAIR_METADATA: json.dumps(parameters, sort_keys=True)}
+
+
+def _read_edges(files: Sequence[Path], key_range: Slice) -> Array:
+    """Read the edges of one range of first documents, from files that are each sorted by first document."""
+    of_files = [np.empty(0, EDGE)]
+    for file in files:
+        stored = np.load(file, mmap_mode="r")
+        of_files.append(np.array(stored[key_range.within(stored["a"])]))
+    return distinct_edges(np.concatenate(of_files))
+
+
+def _name_pairs(pairs: Array, kinds: Array, signatures: Sequence[Path], corpus: Corpus) -> pa.Table:
+    numbers = np.unique(np.concatenate((pairs["a"], pairs["b"])))
+    documents = document_table(numbers, signatures, corpus)
+    columns: list[pa.ChunkedArray | pa.Array] = []
+    for side in ("a", "b"):
+        columns += take_rows(documents, np.searchsorted(numbers, pairs[side])).columns
+    columns += [from_numpy(pairs["similarity"]), column(kinds.tolist(), pa.string())]
+    return pa.Table.from_arrays(columns, schema=PAIR_SCHEMA)

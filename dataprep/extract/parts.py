@@ -1,0 +1,201 @@
+"""The inputs divided into parts, and a part's records written as document shards.
+
+A part is described by a file in scratch: what to read from which files. Large archives become several parts. Their
+boundaries are found by reading the archive once, exactly as the extraction does, so the parts together give the same
+records as the whole archive, even if it is damaged.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from dataprep.readers.frames import read_raw_records
+from dataprep.readers.kinds import ARCHIVES, Input, is_arc
+from dataprep.readers.megatron import read_megatron
+from dataprep.readers.parquet import read_parquet
+from dataprep.readers.records import Broken, Record, Skipped, Text, original_name
+from dataprep.readers.tar import read_tar
+from dataprep.readers.text import read_html_file, read_json_lines, read_plain_file
+from dataprep.readers.warc import ARC, EXTRA_BYTES, WARC, read_arc, read_warc
+from dataprep.web.domains import registered_domain
+from pipelines import store
+from pipelines.command import Part
+from pipelines.documents import DOCUMENT_SCHEMA, REJECTED, REJECTED_SCHEMA, UNREADABLE_FILE, TableWriter, reason_of
+from pipelines.errors import UserError
+from pipelines.identity import document_id, split_url
+from pipelines.manifest import Counts
+from pipelines.run import StageRun
+
+SPLIT_BYTES = 1 << 27
+"""Bytes of an archive's parts on disk. It shapes the output, so it is a constant and not an option."""
+INGEST_ROWS = 20_000
+"""Documents per shard. It shapes the output, so it is a constant and not an option."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What the readers need to know from the configuration."""
+
+    max_bytes: int
+    """Largest page or text, in bytes."""
+    text_key: str
+    """The name of the text in JSON lines and Parquet."""
+    url_key: str
+    """The name of the URL there."""
+    tokenizer: Path | None
+    """Decodes a Megatron .bin; None for the tokenizer beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one part reads."""
+
+    kind: str
+    names: tuple[str, ...]
+    """The files' names in documents."""
+    source: str
+    """The source of documents that do not name their own."""
+    start: int = 0
+    end: int | None = None
+    """Of an archive, the records that begin from byte `start` to `end` (exclusive; None: the end of the file)."""
+
+    def save(self, path: Path) -> None:
+        """Write the reading to a file, which is an input of the part like its data."""
+        store.write_json(path, asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> "Reading":
+        """Read what `save` wrote."""
+        value = store.read_json(path)
+        value["names"] = tuple(value["names"])
+        return cls(**value)
+
+
+def make_parts(run: StageRun, inputs: Sequence[Input], root: Path, max_bytes: int) -> list[Part]:
+    """Return all parts in order; the first file of each is its Reading."""
+    splits = find_splits(run, inputs, max_bytes)
+    parts: list[Part] = []
+    for each in inputs:
+        source = original_name(each.files[0].name) if len(each.files) == 1 else root.name
+        starts: list[int] = splits.get(each.files[0], [0])
+        for start, end in zip(starts, [*starts[1:], None], strict=True):
+            name = f"part-{len(parts):05d}"
+            file = run.scratch / "parts" / f"{name}.json"
+            Reading(each.kind, each.names, source, start, end).save(file)
+            parts.append(Part(name, (file, *each.files)))
+    return parts
+
+
+def find_splits(run: StageRun, inputs: Sequence[Input], max_bytes: int) -> dict[Path, list[int]]:
+    """Return the offsets at which the parts of each large archive begin."""
+    large = [each for each in inputs if each.kind in ARCHIVES and each.files[0].stat().st_size > SPLIT_BYTES]
+    parts = [Part(f"{each.kind}-{i:05d}", each.files) for i, each in enumerate(large)]
+    run.map(split_archive, parts, max_bytes, SPLIT_BYTES, into="splits")
+    return {part.file: store.read_json(run.scratch / "splits" / f"{part.name}.json") for part in parts}
+
+
+def split_archive(part: Part, folder: Path, max_bytes: int, split_bytes: int) -> Counts:
+    """Write the offsets at which reading an archive can begin, at least `split_bytes` apart."""
+    archive_format = ARC if is_arc(part.file) else WARC
+    starts = [0]
+    with suppress(UserError):  # a file that is not an archive is one part; reading that reports the error
+        for record in read_raw_records(part.file, archive_format, max_bytes + EXTRA_BYTES):
+            if record.head and record.offset is not None and record.offset >= starts[-1] + split_bytes:
+                starts.append(record.offset)
+    store.write_json(folder / f"{part.name}.json", starts)
+    return Counts()
+
+
+def read_part(reading: Reading, files: Sequence[Path], options: ReadOptions) -> Iterator[Record]:
+    """Yield every record of a part, in order.
+
+    A file that is not of the kind its name says, or that cannot be read to its end, ends in an `unreadable_file`.
+    """
+    try:
+        yield from read_records(reading, files, options)
+    except UserError as error:
+        yield Broken(reading.names[0], UNREADABLE_FILE, reason_of(error, files[0]))
+
+
+def read_records(reading: Reading, files: Sequence[Path], options: ReadOptions) -> Iterator[Record]:
+    """Return the records of a part, by the reader of its kind."""
+    file, span = files[0], (reading.start, reading.end)
+    match reading.kind:
+        case "warc" if is_arc(file):
+            return read_arc(file, options.max_bytes, span)
+        case "warc" | "wet":
+            return read_warc(file, options.max_bytes, span)
+        case "html":
+            return (read_html_file(*each, options.max_bytes) for each in zip(files, reading.names, strict=True))
+        case "jsonl":
+            return read_json_lines(file, options.text_key, options.url_key)
+        case "parquet":
+            return read_parquet(file, options.text_key, options.url_key)
+        case "text":
+            return (read_plain_file(*each, options.max_bytes) for each in zip(files, reading.names, strict=True))
+        case "tar":
+            return read_tar(file, options.max_bytes)
+        case "megatron":
+            return read_megatron(file, options.tokenizer)
+        case unknown:
+            raise AssertionError(unknown)
+
+
+class DocumentShards:
+    """Writes `NAME-00000.parquet` and so on, at most INGEST_ROWS rows each, and `rejected/NAME.parquet`.
+
+    The first shard is written even if it has no rows; the rejected rows only if there are any.
+    """
+
+    def __init__(self, folder: Path, name: str, source: str) -> None:
+        """Open the first shard; `source` is that of documents with neither a source nor a web address."""
+        self.counts = Counts()
+        self._folder = folder
+        self._name = name
+        self._source = source
+        self._documents = self._next_shard()
+        self._rejected: TableWriter | None = None
+
+    def add(self, record: Text | Broken | Skipped) -> None:
+        """Write and count one record."""
+        if isinstance(record, Skipped):
+            self.counts.total(f"skipped_{record.kind}", 1)
+            return
+        self.counts.rows_in += 1
+        if isinstance(record, Text):
+            self._keep(record)
+        else:
+            self._reject(record)
+
+    def _keep(self, text: Text) -> None:
+        if self._documents.rows == INGEST_ROWS:
+            self._documents.__exit__(None, None, None)
+            self._documents = self._next_shard()
+        address = split_url(text.url)
+        source = text.source or (registered_domain(address.host) if address else self._source)
+        row = {"doc_id": document_id(text.url, text.text), "url": text.url, "text": text.text, "source": source}
+        self._documents.write(row)
+        self.counts.rows_out += 1
+        self.counts.total("text_bytes", len(text.text.encode()))
+
+    def _reject(self, broken: Broken) -> None:
+        if self._rejected is None:
+            self._rejected = TableWriter(self._folder / REJECTED / f"{self._name}.parquet", REJECTED_SCHEMA)
+        self._rejected.write({"doc_id": None, "url": broken.url, "rule": broken.rule, "value": broken.value})
+        self.counts.reject(broken.rule)
+
+    def _next_shard(self) -> TableWriter:
+        number = self.counts.rows_out // INGEST_ROWS
+        return TableWriter(self._folder / f"{self._name}-{number:05d}.parquet", DOCUMENT_SCHEMA)
+
+    def __enter__(self) -> "DocumentShards":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in (self._documents, self._rejected):
+            if writer:
+                writer.__exit__(kind, error, trace)

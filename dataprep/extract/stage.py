@@ -1,0 +1,148 @@
+"""Stage `extract`: the main text of every page, and the documents of any other source, as document shards.
+
+PATH is the output of the stage `download`, or a file or folder (with everything below it) of WARC, ARC or WET
+archives (plain, .gz, .zst), HTML pages, JSON lines, Parquet, text, tar archives of texts or pages (nested ones too),
+or a Megatron .bin with its .idx. The kind follows from the file's name, or from --source. Files that are not read are
+reported; a file that cannot be read costs only itself, unless it is the only one. OUTPUT gets part-*.parquet with
+`doc_id, url, text, source`: archives first, then pages, then ready documents, each in order of name; `source` is the
+registered domain where there is one. The URL of a page file is its path below PATH. Every record without a document
+goes to rejected/ with its rule (not_html, http_status, empty_text, damaged_record, truncated_record, too_large,
+too_deep, extractor_error, unreadable_file, ...) and the value seen; requests, metadata and the like are counted as
+skipped_*.
+
+Run: python -m dataprep.extract PATH OUTPUT
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Interval
+
+from dataprep.extract.contract import ExtractorName, PageOptions
+from pipelines.command import Part, Source, StageSpec, Table
+from pipelines.config import Count, NonNegative, SourceChoice, TokenizerPath, given
+from pipelines.documents import UNREADABLE_FILE, rejected_rows
+from pipelines.errors import UserError, describe
+from pipelines.manifest import Counts
+from pipelines.run import StageRun
+
+if TYPE_CHECKING:
+    from dataprep.extract.page_child import PageChild
+    from dataprep.extract.parts import ReadOptions
+    from dataprep.readers.records import Broken, Page, Text
+
+VERSION = 2
+SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractConfig:
+    """What to read, how to extract the text of a page, and the limits of a page."""
+
+    source: SourceChoice = "auto"
+    """What PATH contains; "auto" goes by file names. "warc" means WARC and ARC archives. "html" and "text" also read
+    files whose names match no kind."""
+    text_key: str = "text"
+    """Key of the text in JSON lines, or its column in Parquet, where `a.b` is field b of column a."""
+    url_key: str = "url"
+    """Key or column of the URL, if there is one."""
+    tokenizer: TokenizerPath = ""
+    """For a Megatron .bin: a tokenizer.json, or a folder with a tokenizer's files; empty for those beside it."""
+    max_page_bytes: Count = 10_000_000
+    """Largest page after its HTTP encodings are decoded, and largest text file, in bytes."""
+    max_elements: Count = 50_000
+    """Most elements of a page; real articles have a few hundred to a few thousand."""
+    max_depth: Count = 200
+    """Deepest nesting of elements; real pages stay below 100, and the parser drops everything below level 256."""
+    page_seconds: Annotated[float, Interval(gt=0, le=3600)] = 30.0
+    """CPU seconds for a page before its process is killed; the page is then tried once more with ten times as many."""
+    extractor: ExtractorName = "routed"
+    """What extracts the text: "trafilatura" (its fast mode), "precision" (its slower mode, which drops more),
+    "resiliparse" (a quarter of the time, more boilerplate), or "routed": resiliparse inside the element marked as
+    the article, where that agrees with the whole page, and trafilatura elsewhere."""
+    fallback_chars: NonNegative = 1000
+    """A text with fewer characters is compared with the other library's, which is used if it is five times as long."""
+    tables: bool = True
+    """Keep the text of tables: one line per row, tabs between cells."""
+
+
+def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -> None:
+    """Find the inputs, divide them into parts, and extract each part."""
+    from dataprep.extract.parts import make_parts
+    from dataprep.readers.kinds import find_inputs
+
+    inputs = find_inputs(path.path, config.source)
+    if inputs.unread:
+        logger.warning("extract: not read, %d file(s): %s", len(inputs.unread), describe(inputs.unread))
+    parts = make_parts(run, inputs.inputs, path.path, config.max_page_bytes)
+    counts = run.map(extract_part, parts, config, into=output)
+    if UNREADABLE_FILE in counts.rejected:
+        refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), len(inputs.inputs), counts)
+
+
+def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: int, counts: Counts) -> None:
+    """Report the files that could not be read; raise UserError if there was only one file, or no document at all."""
+    if files == 1 or not counts.rows_out:
+        name, why = unreadable[0]
+        raise UserError(f"{(path if path.is_dir() else path.parent) / name}: {why}")
+    logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
+
+
+def extract_part(part: Part, folder: Path, config: ExtractConfig) -> Counts:
+    """Write the records of one part as document shards."""
+    from dataprep.extract.page_child import shared_child
+    from dataprep.extract.parts import DocumentShards, Reading, read_part
+    from dataprep.readers.records import Page
+
+    reading = Reading.load(part.files[0])
+    child = shared_child(page_options(config))
+    with DocumentShards(folder, part.name, reading.source) as shards:
+        for record in read_part(reading, part.files[1:], read_options(config)):
+            shards.add(extract_page(child, record, shards.counts) if isinstance(record, Page) else record)
+    return shards.counts
+
+
+def read_options(config: ExtractConfig) -> "ReadOptions":
+    """Return the readers' part of the section."""
+    from dataprep.extract.parts import ReadOptions
+
+    return ReadOptions(
+        max_bytes=config.max_page_bytes,
+        text_key=config.text_key,
+        url_key=config.url_key,
+        tokenizer=given(config.tokenizer),
+    )
+
+
+def page_options(config: ExtractConfig) -> PageOptions:
+    """Return the page extractor's part of the section."""
+    return PageOptions(
+        extractor=config.extractor,
+        fallback_chars=config.fallback_chars,
+        max_elements=config.max_elements,
+        max_depth=config.max_depth,
+        tables=config.tables,
+        seconds=config.page_seconds,
+    )
+
+
+def extract_page(child: "PageChild", page: "Page", counts: Counts) -> "Text | Broken":
+    """Return the text of a page, or why it has none; count the library that extracted the text."""
+    from dataprep.readers.records import Broken, Text
+    from dataprep.web.sniffing import why_not_html
+
+    if why := why_not_html(page.content_type, page.body):
+        return Broken(page.url, "not_html", why)
+    extracted = child.extract(page.body, page.charset)
+    if extracted.rule:
+        return Broken(page.url, extracted.rule, extracted.value)
+    counts.total(f"pages_by_{extracted.extractor}", 1)
+    return Text(page.url, extracted.text)
+
+
+STAGE = StageSpec.of(extract, VERSION, SHAPED_BY)

@@ -1,0 +1,111 @@
+"""Documents in Parquet files of any origin: a column of text and, if there is one, a column of URLs.
+
+The Hub's `openwebtext` has only `text`; FineWeb has `text`, `url` and more. A dot selects the field of a struct:
+`document.text`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dataprep.readers.records import Broken, Record, Text
+from pipelines.documents import ROW_GROUP_ROWS, open_parquet
+from pipelines.errors import UserError, did_you_mean
+
+_URL, _SOURCE = "url", "source"
+_BATCH_BYTES = 1 << 26
+
+
+def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Record]:
+    """Yield every row of a Parquet file, in order.
+
+    Raises UserError if the file is damaged, if a requested column is missing or not text, and, at the end, if no row
+    has a text.
+    """
+    row = documents = 0
+    with open_parquet(file) as opened:
+        columns = _find_columns(file, opened.schema_arrow, text_column, url_column)
+        for batch in opened.iter_batches(_batch_rows(opened.metadata), columns=list(columns.values())):
+            values = [_bytes(batch, columns.get(name)) for name in ("text", _URL, _SOURCE)]
+            for text, url, source in zip(*values, strict=True):
+                row += 1
+                record = _document(f"{file.name}:{row}", text, url, source)
+                documents += isinstance(record, Text)
+                yield record
+    if row and not documents:
+        raise UserError(f"{file}: none of its {row} rows has a text in column {text_column!r}; name another column")
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """Return how many rows make about _BATCH_BYTES in the row group with the longest rows."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    longest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(1, min(ROW_GROUP_ROWS, _BATCH_BYTES // max(longest, 1)))
+
+
+def _find_columns(file: Path, schema: pa.Schema, text: str, url: str) -> dict[str, str]:
+    """Return the column of each of our fields; `url` and `source` only if the file has them."""
+    _check_text(file, schema, text, required=True)
+    columns = {"text": text}
+    if _check_text(file, schema, url, required=url != _URL):
+        columns[_URL] = url
+    if _check_text(file, schema, _SOURCE, required=False):
+        columns[_SOURCE] = _SOURCE
+    return columns
+
+
+def _check_text(file: Path, schema: pa.Schema, column: str, *, required: bool) -> bool:
+    kind = _type_of(schema, column)
+    plain = kind.value_type if kind is not None and pa.types.is_dictionary(kind) else kind
+    if plain is not None and (pa.types.is_string(plain) or pa.types.is_large_string(plain)):
+        return True
+    if not required:
+        return False
+    if kind is None:
+        raise UserError(f"{file}: has no column {column!r}.{did_you_mean(column, schema.names)}")
+    raise UserError(f"{file}: column {column!r} is {kind}, expected text; name another column")
+
+
+def _type_of(schema: pa.Schema, column: str) -> pa.DataType | None:
+    """Return the type of a column (`a.b` is field b of struct a), or None if it is missing."""
+    fields: Any = schema
+    kind: pa.DataType | None = None
+    for name in _path(schema, column):
+        index = fields.get_field_index(name) if isinstance(fields, (pa.Schema, pa.StructType)) else -1
+        if index < 0:
+            return None
+        kind = fields = fields.field(index).type
+    return kind
+
+
+def _path(schema: pa.Schema, column: str) -> list[str]:
+    return [column] if column in schema.names else column.split(".")
+
+
+def _bytes(batch: pa.RecordBatch, column: str | None) -> list[bytes | None]:
+    """Return the values of a column as bytes, since Parquet does not check that they are UTF-8."""
+    if column is None:
+        return [None] * batch.num_rows
+    path = _path(batch.schema, column)
+    values: Any = batch.column(path[0])
+    for name in path[1:]:
+        values = pc.call_function("struct_field", [values], pc.StructFieldOptions(name))
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return values.cast(pa.large_binary()).to_pylist()
+
+
+def _document(location: str, text: bytes | None, url: bytes | None, source: bytes | None) -> Record:
+    if text is None:
+        return Broken(location, "no_text", "null")
+    try:
+        record = Text((url or b"").decode(), text.decode(), (source or b"").decode())
+    except UnicodeDecodeError as error:
+        return Broken(location, "invalid_utf8", f"not valid UTF-8 at byte {error.start}")
+    if record.text.strip():
+        return record
+    return Broken(record.url or location, "empty_text", f"{len(record.text)} blank characters")

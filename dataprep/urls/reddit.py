@@ -1,0 +1,90 @@
+"""Reddit submissions as pushshift publishes them (RS_*.zst): which of them recommend a page, in WebText's sense.
+
+Rules, in order: self_post (links to no page), over_18, low_karma, out_of_range (of the dates). A submission
+that lacks a field needed by a rule is invalid_submission.
+"""
+
+import datetime
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["auto", "lists", "submissions"]
+_KEYS = {"url", "subreddit", "created_utc", "score"}
+_BEYOND = 1e18
+"""Larger than any real score or time. NaN fails the comparison with it too."""
+
+
+class DateError(ValueError):
+    """A date that cannot be read; the message says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionRules:
+    """The conditions under which a submission's URL is taken."""
+
+    kind: Kind
+    min_karma: int
+    start: float
+    """Seconds since 1970, UTC; earlier submissions are out of range."""
+    stop: float
+    """Seconds since 1970, UTC; submissions from then on are out of range."""
+
+    def applies(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a JSON record is judged as a submission."""
+        return self.kind == "submissions" or (self.kind == "auto" and record.keys() >= _KEYS)
+
+    def broken(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the first rule that a submission breaks, and the value seen; None if it breaks none."""
+        score, created = _number(record.get("score")), _number(record.get("created_utc"))
+        if score is None or created is None:
+            return "invalid_submission", f"score {record.get('score')!r}, created_utc {record.get('created_utc')!r}"
+        if record.get("is_self"):
+            return "self_post", "is_self"
+        if record.get("over_18"):
+            return "over_18", "over_18"
+        if score < self.min_karma:
+            return "low_karma", f"score {score:g}"
+        if not self.start <= created < self.stop:
+            return "out_of_range", _day(created)
+        return None
+
+
+def submission_rules(kind: Kind, min_karma: int, date_from: str, date_to: str) -> SubmissionRules:
+    """Return the rules for a range of dates such as 2017-01-31, both days included; raises DateError."""
+    start = day_start(date_from, "date_from") if date_from else float("-inf")
+    stop = day_start(date_to, "date_to") + 86_400 if date_to else float("inf")
+    if start >= stop:
+        raise DateError(f"date_from {date_from} is later than date_to {date_to}")
+    return SubmissionRules(kind, min_karma, start, stop)
+
+
+def day_start(text: str, name: str) -> float:
+    """Return the start of a day such as 2017-01-31 in UTC, in seconds since 1970; raises DateError."""
+    try:
+        day = datetime.date.fromisoformat(text)
+    except ValueError as error:
+        raise DateError(f"{name}: expected a day such as 2017-01-31, got {text!r} ({error})") from None
+    return datetime.datetime.combine(day, datetime.time(), datetime.UTC).timestamp()
+
+
+def unescaped(url: str) -> str:
+    """Undo Reddit's escaping of `&`, `<` and `>` in JSON texts; it escapes nothing else (see its `raw_json`)."""
+    return url.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def _number(value: Any) -> float | None:
+    # In the oldest dumps `created_utc` is a string.
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
+        return int(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if abs(value) < _BEYOND else None
+
+
+def _day(seconds: float) -> str:
+    try:
+        return f"created {datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()}"
+    except (ValueError, OverflowError, OSError):
+        return f"created {seconds:g}"

@@ -1,0 +1,242 @@
+"""URL lists as people have them: text or JSON lines, compressed or not, in files or in folders one level deep.
+
+Long lists are read in chunks, so that all workers have work: byte ranges of whole lines, read block by block.
+A plain list has a chunk for every CHUNK_BYTES; a compressed list, which can only be read from its start, is one
+chunk. Line numbers are those of the whole file.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pipelines import store
+from pipelines.documents import is_jsonl
+from pipelines.errors import RejectedRowError, UserError
+from pipelines.identity import canonical_url
+from pipelines.manifest import MANIFEST
+
+logger = logging.getLogger(__name__)
+
+LIST_SUFFIXES = (".txt", ".urls", ".lst")
+WHITE_SPACE = " \t\n\r\x0b\x0c"
+"""ASCII's white space, which is stripped from both ends of a line."""
+BYTE_ORDER_MARK = "\ufeff"
+CHUNK_BYTES = 64 << 20
+"""Size of the chunks of a plain list; the names of rejected files depend on it."""
+BLOCK_BYTES = 4 << 20
+"""Bytes that are read, judged and turned into columns at once."""
+LONGEST_LINE = 16 << 20
+"""Longest line in bytes; the longest submissions have less than 1 MiB."""
+_MAGIC = {
+    b"\x1f\x8b": "gzip data: let its name end in .gz",
+    b"\xfd7zXZ": "xz data: let its name end in .xz",
+    b"\x28\xb5\x2f\xfd": "zstd data: let its name end in .zst",
+    b"BZh": "bzip2 data: let its name end in .bz2",
+    b"PK\x03\x04": "a zip archive: unpack it",
+    b"PAR1": "a Parquet table: give its URLs as lines",
+    b"%PDF-": "a PDF document: give URLs as lines",
+    b"WARC/": "a WARC archive: dataprep.extract reads its pages",
+    b"filedesc://": "an ARC archive: dataprep.extract reads its pages",
+    b"\xff\xfe": "UTF-16 text: save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text: save it as UTF-8",
+}
+_MARKUP = (b"<!doctype", b"<html", b"<?xml")
+_TAR_MAGIC = b"ustar"
+_TAR_MAGIC_AT = 257  # POSIX.1-1988, in the header of the first member
+_SNIFFED = 4096
+_LONGEST_LOOKED_AT = 16 << 20
+"""Bytes of a line that are looked at; the rest of a longer line is ignored."""
+_SHOWN = 80
+
+
+def url_lists(path: Path) -> list[Path]:
+    """Return the list files of `path`: the file itself, or those in a folder and its subfolders, in order of name."""
+    chosen = [path] if path.is_file() else _lists_in_folder(path)
+    for file in chosen:
+        check_list(file)
+    return chosen
+
+
+def _lists_in_folder(path: Path) -> list[Path]:
+    children = sorted(child for child in path.iterdir() if not child.name.startswith("."))
+    groups = (sorted(child.iterdir()) if child.is_dir() else [child] for child in children)
+    files = [file for group in groups for file in group if file.is_file() and not file.name.startswith(".")]
+    chosen = [file for file in files if is_url_list(file)]
+    if left := [str(file.relative_to(path)) for file in files if file not in chosen and file.name != MANIFEST]:
+        logger.warning("%s: ignored, not URL lists by their names or first lines: %s", path, ", ".join(left))
+    if not chosen:
+        names = ", ".join(LIST_SUFFIXES)
+        packed = ", ".join(store.COMPRESSED)
+        raise UserError(f"{path}: holds no URL list ({names} or .jsonl, also {packed}); give such a file")
+    return chosen
+
+
+def is_url_list(path: Path) -> bool:
+    """Return whether the name of a file in a folder, compressed or not, is that of a list of URLs.
+
+    A file without a suffix is a list if its first line is a URL or a record (`RS_2017-01.xz`); so a README is not.
+    """
+    suffixes = [suffix for suffix in path.suffixes if suffix not in store.COMPRESSED]
+    if not suffixes:
+        _, first = next(_lines(path), (0, b""))
+        return first.startswith(b"{") or _problem(first, in_json=False) is None
+    return path.name != MANIFEST and (suffixes[-1] in LIST_SUFFIXES or is_jsonl(path))
+
+
+def check_list(file: Path) -> None:
+    """Raise UserError for a file that is not a list: its first bytes are of another format, or no line is a URL.
+
+    Only the lines up to the first URL are read. A file without lines is an empty list, which is allowed.
+    """
+    with store.reading(file) as opened:
+        check_text(opened.read(_SNIFFED), file)
+    first_problem, lines = "", 0
+    for number, line in _lines(file):
+        lines += 1
+        problem = _problem(line, in_json=is_jsonl(file))
+        if problem is None:
+            return
+        first_problem = first_problem or f"line {number}: {problem}"
+    if lines:
+        raise UserError(
+            f"{file}: none of its {lines} lines holds a URL; {first_problem}; give URLs such as "
+            "http://garden.test/page as lines of text, or JSON lines with a key 'url'"
+        )
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of each line that is neither blank nor a comment."""
+    for number, line in enumerate(store.read_lines(file, _LONGEST_LOOKED_AT), start=1):
+        text = line.strip().removeprefix(BYTE_ORDER_MARK.encode())
+        if text and not text.startswith(b"#"):
+            yield number, text
+
+
+def _problem(line: bytes, *, in_json: bool) -> str | None:
+    """Return why a line holds no URL; None if it holds one."""
+    try:
+        url = read_url(line, in_json=in_json or line.startswith(b"{"))
+    except UnreadableLineError as problem:
+        return str(problem)
+    return None if canonical_url(url) else f"{url[:_SHOWN]!r} is not an http or https URL"
+
+
+def check_text(start: bytes, file: Path) -> None:
+    """Raise UserError if the first bytes of a file are not text."""
+    for magic, advice in _MAGIC.items():
+        if start.startswith(magic):
+            raise UserError(f"{file}: is not a list of URLs but {advice}")
+    if start.removeprefix(BYTE_ORDER_MARK.encode()).lstrip()[:16].lower().startswith(_MARKUP):
+        raise UserError(f"{file}: is not a list of URLs but an HTML or XML page: give URLs as lines")
+    if start[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC):
+        raise UserError(f"{file}: is not a list of URLs but a tar archive: unpack it")
+    if b"\0" in start[:_SNIFFED]:
+        raise UserError(f"{file}: is not a list of URLs but binary data (a zero byte in its first {_SNIFFED} bytes)")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole lines of one list file."""
+
+    file: Path
+    number: int
+    """Index among all chunks, in the order of the input."""
+    list_number: int
+    """Index of the list file."""
+    start: int = 0
+    stop: int | None = None
+    """Offset after the last byte; None for the end of the file."""
+    first_line: int = 1
+
+
+def split_lists(files: Sequence[Path]) -> list[Chunk]:
+    """Return the chunks of list files, in order."""
+    chunks: list[Chunk] = []
+    for list_number, file in enumerate(files):
+        if file.suffix in store.COMPRESSED or file.stat().st_size <= CHUNK_BYTES:
+            chunks.append(Chunk(file, len(chunks), list_number))
+            continue
+        for start, stop, first_line in line_ranges(file):
+            chunks.append(Chunk(file, len(chunks), list_number, start, stop, first_line))
+    return chunks
+
+
+def line_ranges(file: Path) -> Iterator[tuple[int, int, int]]:
+    """Yield start, stop (both byte offsets) and number of the first line of each chunk of a plain list."""
+    start, line, size = 0, 1, file.stat().st_size
+    with file.open("rb") as opened:
+        while start < size:
+            stop, lines = start, 0
+            while stop < start + CHUNK_BYTES and (block := opened.read(min(BLOCK_BYTES, start + CHUNK_BYTES - stop))):
+                stop, lines = stop + len(block), lines + block.count(b"\n")
+            rest = opened.readline(LONGEST_LINE)
+            if len(rest) == LONGEST_LINE and not rest.endswith(b"\n"):
+                raise _too_long(file, line + lines)
+            yield start, stop + len(rest), line
+            start, line = stop + len(rest), line + lines + rest.count(b"\n")
+
+
+def read_blocks(chunk: Chunk) -> Iterator[tuple[int, bytes]]:
+    """Yield the blocks of a chunk: number of the first line, and whole lines.
+
+    Raises UserError for data that are not text, or are damaged, and for a line that is too long.
+    """
+    line, rest = chunk.first_line, b""
+    with store.reading(chunk.file) as file:
+        if chunk.start:
+            file.seek(chunk.start)
+        left = None if chunk.stop is None else chunk.stop - chunk.start
+        while block := file.read(BLOCK_BYTES if left is None else min(left, BLOCK_BYTES)):
+            if line == 1 and not rest:
+                check_text(block, chunk.file)
+            left = None if left is None else left - len(block)
+            lines, end, rest = (rest + block).rpartition(b"\n")
+            if len(rest) > LONGEST_LINE:
+                raise _too_long(chunk.file, line + lines.count(b"\n") + len(end))
+            if end:
+                yield line, lines
+                line += lines.count(b"\n") + 1
+    if rest:
+        yield line, rest
+
+
+def _too_long(file: Path, line: int) -> UserError:
+    return UserError(f"{file}:{line}: is longer than {LONGEST_LINE >> 20} MiB; a list has one URL on each line")
+
+
+class UnreadableLineError(RejectedRowError):
+    """A line that holds no URL."""
+
+
+def read_url(line: bytes, *, in_json: bool) -> str:
+    """Return the URL of a line as it is spelled there; raises UnreadableLineError."""
+    text = decode(line)
+    return record_url(read_record(text)) if in_json else text
+
+
+def decode(line: bytes) -> str:
+    """Return a line as text; raises UnreadableLineError."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableLineError("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
+
+
+def read_record(text: str) -> dict[str, Any]:
+    """Return a line of JSON as an object; raises UnreadableLineError."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableLineError("invalid_json", f"not valid JSON ({error})") from None
+    return cast(dict[str, Any], record) if isinstance(record, dict) else {}
+
+
+def record_url(record: dict[str, Any]) -> str:
+    """Return the URL of a record, with lone surrogates escaped; raises UnreadableLineError."""
+    url = record.get("url")
+    if not isinstance(url, str):
+        raise UnreadableLineError("no_url", "has no text under the key 'url'")
+    return url.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,213 @@
+"""Profiles: `params.yaml` composed from `configs/` by Hydra, over the defaults of the stages' dataclasses.
+
+No value is written twice: a section starts as the defaults of its dataclass, `configs/config.yaml` and
+its groups say what differs, a profile overrides that, and the command line has the last word. The
+profile and the overrides are recorded in `params.yaml` itself, so that it can be composed again.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.command import StageSpec
+from pipelines.config import PARAMS_YAML, CorpusKind, SourcePath, check, named_sources, to_plain, write_yaml
+from pipelines.errors import ConfigError, did_you_mean
+from pipelines.project.graph import stage_modules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """What the documents of a corpus are made from, which decides what `urls`, `download` and `extract` do."""
+
+    kind: CorpusKind = "auto"
+    """urls: crawled; replay: taken from an archive as if crawled; hub: files of a data set on the Hub; auto: all
+    that is given, told by names; the others: a prepared corpus of this kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusConfig:
+    """Group `corpus`: where documents come from. A source that is not there is an empty file."""
+
+    name: str = ""
+    """Part of every path below data/."""
+    source: SourceConfig = field(default_factory=SourceConfig)
+    """What kind of source it is."""
+    urls: SourcePath = ""
+    """A URL list, or a folder of them."""
+    documents: SourcePath = ""
+    """A prepared corpus: a file, or a folder with all below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlueConfig:
+    """Group `glue`: which tasks, and where they come from."""
+
+    name: str = ""
+    """Part of the path below data/glue/."""
+    folder: SourcePath = ""
+    """The original distribution as a folder (an empty file when it comes from the Hub)."""
+    tasks: tuple[str, ...] = ()
+    """Tasks to fine-tune on."""
+    scored: dict[str, str] = field(default_factory=dict[str, str])
+    """Task that is only scored -> the one among them whose model scores it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsConfig:
+    """Names of the chosen groups, for the name of the run."""
+
+    model: str = ""
+    """The chosen model."""
+    parallel: str = ""
+    """The chosen layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseConfig:
+    """Group `base`: what fine-tuning starts from."""
+
+    model: str = ""
+    """The run's own export, or a folder with another GPT-2 or with checkpoints."""
+    contamination: str = ""
+    """Which rows of the tasks its corpus held (an empty file when that is not known)."""
+
+
+GROUPS: dict[str, type] = {"corpus": CorpusConfig, "glue": GlueConfig, "base": BaseConfig, "labels": LabelsConfig}
+PLAIN = {"profile", "overrides", "data", "run", "seed"}
+CONFIGS = Path("configs")
+REQUIRED = "REQUIRED"
+"""In a profile: a value that only the user can give. (Hydra's own `???` gives way to a default.)"""
+_HEADER = "# Made by `python -m pipelines use`; `dvc exp run -S` may edit plain values. Do not edit by hand."
+
+
+def profiles() -> list[str]:
+    """Return the names of all profiles."""
+    return sorted(path.stem for path in (CONFIGS / "profile").glob("*.yaml"))
+
+
+def section_types() -> dict[str, type]:
+    """Return section of params.yaml -> its dataclass: the groups', then what the stages of the graph declare."""
+    return GROUPS | {
+        section: cls for module in stage_modules().values() for section, cls in StageSpec.load(module).sections.values()
+    }
+
+
+def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose the parameters of `profile` with `overrides` (`group=choice` or `key=value`), and check them.
+
+    Raises ConfigError for an unknown profile, group, choice or key, with the nearest name.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if profile not in profiles():
+        raise ConfigError(f"profile {profile!r}: no such profile.{did_you_mean(profile, profiles())}")
+    types = section_types()
+    _check_overrides(overrides, types)
+    defaults: dict[str, Any] = {section: to_plain(cls()) for section, cls in types.items()}
+    ConfigStore.instance().store(name="stage_defaults", node=OmegaConf.create(defaults))
+    try:
+        with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+            config = hydra_compose("config", [f"profile={profile}", *overrides])
+        written: dict[str, Any] = OmegaConf.to_container(config)  # pyright: ignore
+        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # pyright: ignore
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"profile {profile} {' '.join(overrides)}: {' '.join(str(error).split())}") from None
+    if missing := sorted(_required(written)):
+        raise ConfigError(f"profile {profile} needs {' '.join(f'{key}=VALUE' for key in missing)}")
+    params = checked(values, types)
+    _check_together(params)
+    return {"profile": profile, "overrides": list(overrides), **params}
+
+
+def _check_together(params: dict[str, Any]) -> None:
+    """Let each stage refuse parameters that cannot work together."""
+    for module in stage_modules().values():
+        if check_parameters := StageSpec.load(module).check_parameters:
+            check_parameters(params)
+
+
+def missing_sources(params: dict[str, Any]) -> list[str]:
+    """Return the source paths of the parameters that do not exist yet; DVC may still fetch them."""
+    types = section_types()
+    sections = [check(cls, params[name], name, str(PARAMS_YAML)) for name, cls in types.items()]
+    named = [str(path) for section in sections for _, path, _ in named_sources(section)]
+    return sorted({path for path in named if not Path(path).exists()})
+
+
+def _required(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of the values that a profile leaves to the user."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _required(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        elif value == REQUIRED:
+            yield f"{prefix}{key}"
+
+
+def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: Path = PARAMS_YAML) -> dict[str, Any]:
+    """Check every section of `values` against its dataclass; raise ConfigError on the first wrong key."""
+    types = types or section_types()
+    for section in values.keys() - types.keys() - PLAIN:
+        raise ConfigError(f"{file}: {section}: unknown section.{did_you_mean(section, {*types, *PLAIN})}")
+    for section, cls in types.items():
+        if section not in values:
+            raise ConfigError(f"{file}: section {section!r} is missing.{did_you_mean(section, values)}")
+        values[section] = to_plain(check(cls, values[section], section, str(file), complete=True))
+    return values
+
+
+def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
+    """Catch typos here: Hydra's own messages speak of structs and packages."""
+    groups = {
+        path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in CONFIGS.iterdir() if any(path.glob("*.yaml"))
+    }
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigError(f"{override!r}: expected group=choice or key=value")
+        section, _, field = key.partition(".")
+        if not field and key in groups:
+            if value not in groups[key]:
+                raise ConfigError(f"{override}: {key} has no choice {value!r}.{did_you_mean(value, groups[key])}")
+        elif section not in types and section not in groups and section not in PLAIN:
+            raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *groups, *PLAIN})}")
+        elif field and section in types:
+            _check_key(override, types[section], section, field)
+
+
+def _check_key(override: str, cls: type, section: str, key: str) -> None:
+    """Raise ConfigError if `cls` has no field `key`, which may be nested: `gopher.min_words`."""
+    hints = typing.get_type_hints(cls)
+    name, _, rest = key.partition(".")
+    if name not in hints:
+        raise ConfigError(f"{override}: {section} has no key {name!r}.{did_you_mean(name, hints)}")
+    if dataclasses.is_dataclass(hints[name]):
+        if not rest:
+            raise ConfigError(f"{override}: {section}.{name} holds keys of its own; set one, as {section}.{name}.KEY=…")
+        _check_key(override, typing.cast(type, hints[name]), f"{section}.{name}", rest)
+
+
+def write_params(params: dict[str, Any], file: Path = PARAMS_YAML) -> None:
+    """Write the composed parameters, the record of how they were composed first."""
+    write_yaml(file, params, _HEADER)
+
+
+def difference(params: dict[str, Any], composed: dict[str, Any]) -> list[str]:
+    """Return a line for each dotted key whose values differ, with both values."""
+    lines: list[str] = []
+    for key in sorted({*params, *composed}):
+        value, expected = params.get(key), composed.get(key)
+        if isinstance(value, dict) and isinstance(expected, dict):
+            lines += [f"{key}.{line}" for line in difference(value, expected)]  # pyright: ignore
+        elif key not in params:
+            lines.append(f"{key}: missing, composed {expected!r}")
+        elif value != expected:
+            lines.append(f"{key}: {value!r}, composed {expected!r}")
+    return lines

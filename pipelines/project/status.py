@@ -1,0 +1,123 @@
+"""The state of the project's outputs: what is published and current, damaged files, and leftover scratch.
+
+`python -m pipelines status` prints `table`, `check --deep` the lines of `find_damage`, `gc` those of
+`scratch_folders`.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pipelines import store
+from pipelines.command import StageSpec, parse
+from pipelines.documents import is_jsonl
+from pipelines.engine import default_workers
+from pipelines.errors import UserError
+from pipelines.fingerprint import stage_identity
+from pipelines.manifest import MANIFEST, WORK, FileEntry, Manifest, manifest_path
+from pipelines.outputs import provenance_path
+from pipelines.project.graph import GraphStage
+
+
+def table(stages: list[GraphStage]) -> Iterator[str]:
+    """Yield the lines of a table: stage, state, rows, megabytes, output."""
+    yield f"{'stage':20} {'state':34} {'rows':>10} {'MB':>9}  output"
+    for stage in stages:
+        states = [_state(stage, command) for command in stage.commands]
+        for index, out in enumerate(stage.outs):
+            state = states[min(index, len(states) - 1)]
+            path = manifest_path(out)
+            if not path.exists():
+                yield f"{stage.name:20} {'not there':34} {'':>10} {'':>9}  {out}"
+                continue
+            manifest = Manifest.load(path)
+            yield f"{stage.name:20} {state:34} {manifest.rows:>10,} {manifest.bytes / 1e6:>9.2f}  {out}"
+
+
+def _state(stage: GraphStage, command: str) -> str:
+    """Compare the identity of the published run with the present parameters and inputs."""
+    words = shlex.split(command)[3:]
+    spec = StageSpec.load(stage.module)
+    try:
+        call = parse(spec, [*words])
+        if not call.options.stats or not provenance_path(call.options.stats).exists():
+            return "published, origin unknown"
+        provenance = store.read_json(provenance_path(call.options.stats))
+        current = stage_identity(spec, call)
+    except UserError as error:
+        return f"inputs: {str(error)[:26]}"
+    published = {name: manifest_path(output) for name, output in call.outputs.items()}
+    digests = {name: store.sha256(path) for name, path in published.items() if path.exists()}
+    if digests != provenance.get("manifests"):
+        return "published from the DVC cache"
+    changed = [key for key, value in current.items() if provenance["identity"].get(key) != value]
+    return f"changed: {', '.join(changed)}; dvc repro" if changed else "matches"
+
+
+def find_damage(outputs: Iterable[Path], workers: int = 0) -> Iterator[str]:
+    """Yield one line for each file of these outputs, folders or JSONL files, that differs from its manifest."""
+    # Threads: hashing releases the interpreter's lock, and is as fast as the disk.
+    with ThreadPoolExecutor(workers or default_workers()) as pool:
+        for output in outputs:
+            yield from _damage_of_output(output, pool)
+
+
+def _damage_of_output(output: Path, pool: ThreadPoolExecutor) -> Iterator[str]:
+    path = manifest_path(output)
+    if not path.exists():
+        yield f"{output}: missing {path.name}, so no stage finished it, or it was removed; run its stage again"
+        return
+    try:
+        manifest = Manifest.load(path)
+    except UserError as error:
+        yield str(error)
+        return
+    folder = path.parent
+    names = list(manifest.files)
+    if is_jsonl(output) and output.name not in names:
+        yield f"{path}: is not of {output.name}: it names {', '.join(names) or 'nothing'}; make {output.name} again"
+        return
+    for line in pool.map(_damage_of_file, [folder / name for name in names], manifest.files.values()):
+        if line:
+            yield line
+    if not is_jsonl(output):
+        for file in _extra_files(folder, names):
+            yield f"{file}: extra: {MANIFEST} does not name it; move it away, or make the folder again"
+
+
+def _damage_of_file(file: Path, entry: FileEntry) -> str | None:
+    """Return what is wrong with a file, or None."""
+    if not file.is_file():
+        return f"{file}: missing; make the folder again"
+    size = file.stat().st_size
+    if size != entry.bytes:
+        kind = "truncated" if size < entry.bytes else "too long"
+        return f"{file}: {kind}: {size} bytes, its manifest says {entry.bytes}; make the folder again"
+    if store.sha256(file) != entry.sha256:
+        return f"{file}: changed: its size is right, its sha256 is not that of its manifest; make the folder again"
+    return None
+
+
+def _extra_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Return the files of a published folder that its manifest does not name, in order."""
+    known = {*names, MANIFEST}
+    return [file for file in store.list_files(folder) if file.relative_to(folder).as_posix() not in known]
+
+
+def scratch_folders(parents: set[Path]) -> list[tuple[Path, int, str]]:
+    """Return (folder, bytes, `in use` or `left by an unfinished run`) of each scratch folder beside outputs."""
+    import filelock
+
+    rows: list[tuple[Path, int, str]] = []
+    for work in sorted(parent / WORK for parent in parents):
+        for folder in sorted(path for path in work.glob("*") if path.is_dir()) if work.exists() else []:
+            lock = filelock.FileLock(work / f"{folder.name.rpartition('-')[0]}.lock")
+            try:
+                with lock.acquire(timeout=0):
+                    state = "left by an unfinished run"
+            except filelock.Timeout:
+                state = "in use"
+            size = sum(file.stat().st_size for file in store.list_files(folder))
+            rows.append((folder, size, state))
+    return rows

@@ -1,0 +1,104 @@
+"""Buckets of equal keys on disk, in however many slices."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataprep.dedup.candidates import (
+    SMALL_BUCKET,
+    bucket_pairs,
+    buckets,
+    create_keys,
+    gather_slice,
+    large_buckets,
+    load_lists,
+    plan_slices,
+    quantile_splits,
+    save_lists,
+    sort_bands,
+)
+
+
+def cuts_of(files: list[Path], band: int, ranges: int) -> list[int]:
+    return quantile_splits([np.load(file, mmap_mode="r")[band, 0] for file in files], ranges)
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 20, 1 << 40])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_slices_in_order_hold_every_record_once_in_sorted_order(tmp_path: Path, memory: int, workers: int) -> None:
+    generator = np.random.default_rng(0)
+    bands, sizes = 3, [5000, 0, 7000]
+    files: list[Path] = []
+    for shard, size in enumerate(sizes):
+        keys = generator.choice(generator.integers(0, 2**64, 4000, dtype=np.uint64), (bands, size))
+        numbers = np.arange(size, dtype=np.uint64) + np.uint64(sum(sizes[:shard]))
+        files.append(tmp_path / f"{shard}.npy")
+        records = create_keys(files[-1], bands, 2, size)
+        records[:, 0], records[:, 1] = keys, numbers
+        sort_bands(records)
+    slices = plan_slices(sum(sizes), bands, memory, workers, lambda band, ranges: cuts_of(files, band, ranges))
+    for band in range(bands):
+        pieces = [gather_slice(files, part, band) for part in slices if band in part.bands]
+        keys, numbers = np.concatenate(pieces, axis=1)
+        assert sorted(numbers.tolist()) == list(range(sum(sizes)))
+        order = np.lexsort((numbers, keys))
+        np.testing.assert_array_equal(order, np.arange(len(keys)))
+    if memory == 1:
+        assert len(slices) == 3 * bands
+
+
+def test_small_buckets_give_all_their_pairs_once_and_large_ones_their_members() -> None:
+    sizes = [1, 2, 3, SMALL_BUCKET, SMALL_BUCKET + 1, 1, 2]
+    keys = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
+    numbers = np.arange(len(keys), dtype=np.uint64)
+    starts, found = buckets(keys)
+    assert found.tolist() == [size for size in sizes if size > 1]
+    pairs = bucket_pairs(numbers, starts, found)
+    expected = [
+        (a, b)
+        for a in range(len(keys))
+        for b in range(a + 1, len(keys))
+        if keys[a] == keys[b] and sizes[int(keys[a])] <= SMALL_BUCKET
+    ]
+    assert [tuple(pair) for pair in pairs.tolist()] == expected
+    assert [members.tolist() for members in large_buckets(numbers, starts, found)] == [list(range(22, 39))]
+
+
+@pytest.mark.parametrize("skew", ["even", "low", "shards apart", "one key"])
+def test_cuts_follow_the_keys_however_they_are_spread(skew: str) -> None:
+    generator = np.random.default_rng(1)
+    files = [generator.integers(0, 2**64, size, dtype=np.uint64) for size in (30_000, 0, 7, 20_000)]
+    if skew == "low":
+        files = [keys >> np.uint64(40) for keys in files]
+    if skew == "shards apart":
+        files = [(keys >> np.uint64(2)) + np.uint64(number << 62) for number, keys in enumerate(files)]
+    if skew == "one key":
+        for keys in files:
+            keys[: len(keys) // 2] = 12345
+    for keys in files:
+        keys.sort()
+    cuts = quantile_splits(files, 10)
+    assert cuts == sorted(set(cuts))
+    every = np.concatenate(files)
+    counts = [
+        len(every[(every >= low) & (every < high)]) for low, high in zip([0, *cuts], [*cuts, 2**64 - 1], strict=True)
+    ]
+    if skew == "one key":
+        assert np.count_nonzero(every == 12345) in counts or max(counts) < 0.7 * len(every)
+        assert sum(count > 0.13 * len(every) for count in counts) == 1
+    else:
+        assert len(counts) == 10
+        assert max(counts) < 0.13 * len(every)
+    assert quantile_splits([], 10) == quantile_splits([np.empty(0, np.uint64)], 3) == []
+
+
+def test_no_keys_are_no_buckets() -> None:
+    starts, sizes = buckets(np.empty(0, np.uint64))
+    assert len(starts) == len(sizes) == len(bucket_pairs(np.empty(0, np.uint64), starts, sizes)) == 0
+
+
+@pytest.mark.parametrize("lists", [[], [[1, 2, 3]], [[5], [], [2**60, 7]]])
+def test_lists_come_back_as_they_were_saved(tmp_path: Path, lists: list[list[int]]) -> None:
+    save_lists(tmp_path, "x", [np.array(members, dtype=np.uint64) for members in lists])
+    assert [members.tolist() for members in load_lists(tmp_path, "x")] == lists

@@ -1,0 +1,154 @@
+"""What is a list of URLs, by its name in a folder, its first bytes and lines; and long lists in chunks."""
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dataprep.web import url_lists as module
+from dataprep.web.url_lists import read_blocks, split_lists, url_lists
+from pipelines.errors import UserError
+
+
+def tar() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("list.txt"), io.BytesIO())
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("crawl.warc.gz", gzip.compress(b"WARC/1.0\r\nWARC-Target-URI: http://a.test/\r\n"), "a WARC archive"),
+        ("crawl.arc.gz", gzip.compress(b"filedesc://a.arc 0.0.0.0 2009 text/plain 1\n"), "an ARC archive"),
+        ("page.html", b"\xef\xbb\xbf\n<!DOCTYPE html>\nhttp://garden.test/\n", "an HTML or XML page"),
+        ("page.txt", b"<HTML lang=en>\nhttp://garden.test/\n", "an HTML or XML page"),
+        ("sitemap.txt", b"<?xml version='1.0'?>\n", "an HTML or XML page"),
+        ("paper.pdf", b"%PDF-1.4\nhttp://garden.test/\n", "a PDF document"),
+        ("list.zip", b"PK\x03\x04", "a zip archive"),
+        ("list.tar.gz", gzip.compress(tar()), "a tar archive"),
+    ],
+)
+def test_other_data_is_named_by_its_first_bytes(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match=f"{name}: is not a list of URLs but {message}") as error:
+        url_lists(tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "# mine\ndomain,flag\ngarden.test,fake\n",
+            "none of its 2 lines holds a URL; line 2: 'domain,flag' is not an http",
+        ),
+        ("garden.test\n" * 3, "none of its 3 lines holds a URL; line 1: 'garden.test' is not an http"),
+        ("report.pdf\n\nftp://a.test/x\n", "none of its 2 lines holds a URL; line 1: 'report.pdf' is not an http"),
+    ],
+)
+def test_lines_of_which_none_is_a_url_are_no_list(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        url_lists(tmp_path / "list.txt")
+    assert "give URLs such as http://garden.test/page" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing yet\n\n",
+        "https://www.youtube.com/watch?v=1\nhttp://10.0.0.1/\n",
+        "garden.test\n" * 500 + "http://garden.test/\n",
+        "\ufeffhttp://garden.test/\n",
+        json.dumps({"url": "http://garden.test/"}),
+    ],
+)
+def test_one_url_makes_a_list_and_so_does_nothing_at_all(text: str, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(text)
+    assert url_lists(tmp_path / "list.txt") == [tmp_path / "list.txt"]
+
+
+def test_a_file_of_a_folder_without_a_suffix_is_a_list_by_its_content(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "README").write_text("These lists are mine:\nhttp://garden.test/\n")
+    (tmp_path / "LICENSE.gz").write_bytes(gzip.compress(b"You may copy this.\n"))
+    (tmp_path / "core").write_bytes(b"\x7fELF\0\xff")
+    (tmp_path / "mine").write_text("# a comment\n\nhttp://garden.test/a\n")
+    (tmp_path / "RS_2005-06.gz").write_bytes(gzip.compress(b'{"url": "http://garden.test/b"}\n'))
+    with caplog.at_level("WARNING"):
+        assert [file.name for file in url_lists(tmp_path)] == ["RS_2005-06.gz", "mine"]
+    assert caplog.messages[0].endswith("not URL lists by their names or first lines: LICENSE.gz, README, core")
+
+
+def read_chunks(file: Path) -> list[tuple[int, bytes]]:
+    lines: list[tuple[int, bytes]] = []
+    for chunk in split_lists([file]):
+        for first, block in read_blocks(chunk):
+            lines += enumerate(block.split(b"\n"), first)
+    return lines
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.lists(st.sampled_from([b"\n", b"a", b"long line", b"\r\n"]), max_size=60).map(b"".join))
+@pytest.mark.parametrize(("chunk_bytes", "block_bytes"), [(1, 1), (7, 3), (20, 64), (1000, 5)])
+def test_chunks_hold_all_lines_with_their_numbers(
+    text: bytes, chunk_bytes: int, block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
+    (tmp_path / "list.txt").write_bytes(text)
+    (tmp_path / "list.txt.gz").write_bytes(gzip.compress(text))
+    wanted = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line]
+    assert [(number, line) for number, line in read_chunks(tmp_path / "list.txt") if line] == wanted
+    assert [(number, line) for number, line in read_chunks(tmp_path / "list.txt.gz") if line] == wanted
+
+
+def test_a_long_plain_list_is_many_chunks_and_a_compressed_one_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", 100)
+    text = b"http://garden.test/page\n" * 50
+    (tmp_path / "a.txt").write_bytes(text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
+    chunks = split_lists([tmp_path / "a.txt", tmp_path / "b.txt.gz"])
+    assert [chunk.number for chunk in chunks] == list(range(11))
+    assert [chunk.list_number for chunk in chunks] == [0] * 10 + [1]
+    assert [chunk.first_line for chunk in chunks[:3]] == [1, 6, 11]
+
+
+def test_a_line_without_end_is_one_clear_line_and_not_all_of_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 100)
+    text = b"http://garden.test/\n" + b"x" * 5000
+    (tmp_path / "list.txt").write_bytes(text)
+    with pytest.raises(UserError, match=r"list.txt:2: is longer than"):
+        read_chunks(tmp_path / "list.txt")
+    monkeypatch.setattr(module, "CHUNK_BYTES", 50)
+    with pytest.raises(UserError, match=r"list.txt:2: is longer than"):
+        read_chunks(tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (b"PK\x03\x04", "a zip archive: unpack it"),
+        (b"\x1f\x8b\x08", r"gzip data: let its name end in .gz"),
+        (b"\xff\xfeh\0t\0", "UTF-16 text: save it as UTF-8"),
+        (b"http\0", "binary data"),
+    ],
+)
+def test_a_file_that_is_no_text_is_one_clear_line(start: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_bytes(start + b"\nhttp://garden.test/\n")
+    with pytest.raises(UserError, match=message):
+        read_chunks(tmp_path / "list.txt")

@@ -1,0 +1,141 @@
+"""`check --deep`: every file of every output against its manifest, each kind of damage by name."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines import store
+from pipelines.__main__ import main
+from pipelines.errors import UserError
+from pipelines.manifest import Counts, FileEntry, Manifest, load_checked, manifest_path
+from pipelines.project.status import find_damage
+from pipelines.tokens import TokenMeta, write_tokens
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """Three token shards, published."""
+    folder = tmp_path / "tokens"
+    entries: dict[str, FileEntry] = {}
+    for i in range(3):
+        path = folder / f"part-{i:05d}.arrow"
+        write_tokens(path, [np.full(1000, i)], [bytes([i] * 16)], TokenMeta("ab" * 32, 300, 299))
+        entries[path.name] = FileEntry(1, path.stat().st_size, store.sha256(path))
+    Manifest(entries, Counts(3, 3)).save(folder / "manifest.json")
+    return folder
+
+
+def cut(folder: Path) -> None:
+    os.truncate(folder / "part-00001.arrow", 100)
+
+
+def flip(folder: Path) -> None:
+    data = bytearray((folder / "part-00001.arrow").read_bytes())
+    data[1000] ^= 1
+    (folder / "part-00001.arrow").write_bytes(data)
+
+
+def lose(folder: Path) -> None:
+    (folder / "part-00001.arrow").unlink()
+
+
+def add(folder: Path) -> None:
+    (folder / "part-00003.arrow").write_bytes((folder / "part-00002.arrow").read_bytes())
+
+
+def add_deep(folder: Path) -> None:
+    (folder / "rejected").mkdir()
+    (folder / "rejected" / "part-00000.parquet").write_bytes(b"")
+
+
+def forget(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+def garble(folder: Path) -> None:
+    (folder / "manifest.json").write_text("{")
+
+
+DAMAGES: list[tuple[Callable[[Path], None], str]] = [
+    (cut, "part-00001.arrow: truncated: 100 bytes, its manifest says"),
+    (flip, "part-00001.arrow: changed: its size is right"),
+    (lose, "part-00001.arrow: missing"),
+    (add, "part-00003.arrow: extra"),
+    (add_deep, "rejected/part-00000.parquet: extra"),
+    (forget, "missing manifest.json"),
+    (garble, "manifest.json: not valid JSON"),
+]
+
+
+def test_a_whole_output_has_no_damage(output: Path) -> None:
+    assert list(find_damage([output])) == []
+
+
+@pytest.mark.parametrize(("damage", "line"), DAMAGES)
+def test_each_damage_is_named(output: Path, damage: Callable[[Path], None], line: str) -> None:
+    damage(output)
+    (found,) = find_damage([output])
+    assert line in found
+
+
+def test_damages_are_listed_in_order_and_all(output: Path) -> None:
+    for damage in (flip, add, add_deep):
+        damage(output)
+    os.truncate(output / "part-00000.arrow", 0)
+    names = [line.partition(":")[0].removeprefix(f"{output}/") for line in find_damage([output], workers=3)]
+    assert names == ["part-00000.arrow", "part-00001.arrow", "part-00003.arrow", "rejected/part-00000.parquet"]
+
+
+def test_a_jsonl_file_is_compared_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n')
+    Manifest({path.name: FileEntry(1, 14, store.sha256(path))}, Counts(1, 1)).save(manifest_path(path))
+    assert list(find_damage([path])) == []
+    path.write_text('{"text": "b"}\n')
+    (line,) = find_damage([path])
+    assert line.startswith(f"{path}: changed")
+
+
+@pytest.mark.parametrize(("damage", "line"), [DAMAGES[0], DAMAGES[2], (add, "does not name it"), DAMAGES[5]])
+def test_what_size_and_name_tell_is_seen_whenever_a_folder_is_opened(
+    output: Path, damage: Callable[[Path], None], line: str
+) -> None:
+    assert load_checked(output).rows == 3
+    damage(output)
+    with pytest.raises(UserError) as error:
+        load_checked(output)
+    assert line.split(":")[0] in str(error.value) or "has no manifest.json" in str(error.value)
+
+
+def test_the_command_names_damage_and_exits_1_also_outside_a_project(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "--deep", str(output)]) == 0
+    assert capsys.readouterr().out == "1 outputs: every file is as it was published\n"
+    flip(output)
+    assert main(["check", "--deep", str(output)]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{output}/part-00001.arrow: changed")
+    assert last == "1 outputs: 1 things wrong"
+
+
+def test_mistakes_are_one_line(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--deep", f"{output}x"]) == 1
+    assert capsys.readouterr().err == f"error: {output}x: no such output; check the path\n"
+    assert main(["check", str(output)]) == 2
+    assert "outputs are compared with --deep" in capsys.readouterr().err
+
+
+def test_a_manifest_of_another_jsonl_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "copy.jsonl"
+    file.write_text("{}\n")
+    (tmp_path / "own.jsonl").write_text("{}\n")
+    Manifest({"own.jsonl": FileEntry(1, 3, store.sha256(file))}, Counts(1, 1)).save(manifest_path(file))
+
+    (line,) = find_damage([file])
+
+    assert line.startswith(f"{manifest_path(file)}: is not of copy.jsonl: it names own.jsonl")

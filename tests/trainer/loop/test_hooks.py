@@ -1,0 +1,158 @@
+"""What a person sees of a training: a bar on a terminal, lines elsewhere, the segments of a run."""
+
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.loop.hooks import Curve, Epochs, Progress, Speeds
+from trainer.loop.timing import Phases
+from trainer.loop.training import Hook, StepReport
+from trainer.model import Architecture
+from trainer.weights.records import read_curve_rows
+
+SHAPE = Architecture(n_layer=2, n_head=2, n_embd=8, n_positions=32, dropout=0.0, vocab_size=50, pad_vocab_to=1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def run(hook: Any, steps: int, *, start: int = 0, saves: int = 1, first: bool = True) -> None:
+    """Drive a hook through some steps of 100 tokens."""
+    mesh = SimpleNamespace(is_first=first, device=torch.device("cpu"), data_ranks=2, pp=1, tp=1)
+    mesh.from_first = lambda look: look()
+    mesh.gather = lambda value: [value, {name: 2 * number for name, number in value.items()}]
+    training: Any = SimpleNamespace(
+        mesh=mesh, step=start, tokens=100 * start, optimizer_config=SimpleNamespace(steps=30)
+    )
+    training.position, training.batches = 4 * start, SimpleNamespace(samples=20)
+    training.model = SimpleNamespace(shape=SHAPE)
+    training.phases = Phases(mesh.device)
+    training.saves_now = lambda report: report.step % saves == 0
+    training.finished = False
+    hook.before_training(training)
+    for step in range(start + 1, start + steps + 1):
+        training.step, training.tokens, training.finished = step, 100 * step, step == 30
+        training.position = 4 * step
+        training.phases.start_step()
+        training.phases.begin("optimizer")
+        hook.after_step(training, StepReport(step, 5.0 - step / 10, 1e-3, 1.0, False, 4.5 if step == 30 else None))
+    hook.after_training(training)
+
+
+def test_a_terminal_shows_a_bar_with_loss_and_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    run(Progress("pretrain", 10), 30)
+    text = screen.getvalue()
+    assert "pretrain" in text
+    assert "30/30" in text
+    assert "loss 2.0000" in text
+    assert "tokens/s" in text
+
+
+def test_elsewhere_there_is_a_line_every_so_many_steps(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        run(Progress("pretrain", 12), 30)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split("  ")[0] for line in lines] == [f"pretrain: step {step} of 30" for step in (12, 24, 30)]
+    assert "loss 3.8000" in lines[0]
+    assert lines[-1].endswith("validation 4.5000")
+
+
+def test_only_the_first_process_says_or_writes_anything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        run(Progress("pretrain", 1), 3, first=False)
+    run(Speeds(tmp_path / "segments.json", {}), 3, first=False)
+    assert not caplog.records
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_segment_of_a_run_has_its_layout_and_speed(tmp_path: Path) -> None:
+    run(Speeds(tmp_path / "segments.json", {"processes": 2}), 12, saves=5)
+    run(Speeds(tmp_path / "segments.json", {"processes": 4}), 10, start=10, saves=5)
+    first, second = json.loads((tmp_path / "segments.json").read_text())
+    assert (first["from_step"], first["to_step"], first["layout"]) == (0, 10, {"processes": 2})
+    assert (second["from_step"], second["to_step"], second["layout"]) == (10, 20, {"processes": 4})
+    assert second["tokens_per_second"] > 0
+    assert second["torch"] == torch.__version__
+
+
+def test_a_segment_has_the_memory_of_the_process_that_needed_most_and_what_a_step_spends_its_time_on(
+    tmp_path: Path,
+) -> None:
+    run(Speeds(tmp_path / "segments.json", {}), 12, saves=5)
+    (segment,) = json.loads((tmp_path / "segments.json").read_text())
+    assert segment["peak_memory"] == {"process": 1, "resident_gb": segment["peak_memory_gb"]}
+    assert segment["peak_memory_gb"] > 0.1, "two times what this process has, with torch in it"
+    assert segment["median_phase_seconds"].keys() == {"optimizer"}
+    assert segment["samples_per_second"] == pytest.approx(segment["tokens_per_second"] / 25, rel=0.01)
+    assert segment["tflops_per_process"] >= 0
+    assert segment["mfu"] is None, "a CPU has no peak to compare with"
+
+
+def test_the_phases_of_a_step_are_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        run(Progress("pretrain", 15, phases=True), 30)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    assert lines[1].startswith("optimizer 0.")
+    assert lines[1].endswith(" ms")
+
+
+class Together(Hook):
+    """Several hooks as the loop calls them."""
+
+    def __init__(self, *hooks: Hook) -> None:
+        self.hooks = hooks
+
+    def before_training(self, training: Any) -> None:
+        for hook in self.hooks:
+            hook.before_training(training)
+
+    def after_step(self, training: Any, report: Any) -> None:
+        for hook in self.hooks:
+            hook.after_step(training, report)
+
+    def after_training(self, training: Any) -> None:
+        for hook in self.hooks:
+            hook.after_training(training)
+
+
+def test_each_epoch_has_a_row_also_after_an_interruption(tmp_path: Path) -> None:
+    """Epochs of 20 samples are 5 steps; the loss of step n is 5 - n / 10."""
+
+    def hooks(name: str) -> Together:
+        curve = tmp_path / f"{name}-curve.csv"
+        return Together(Curve(curve), Epochs(tmp_path / f"{name}.csv", curve))
+
+    run(hooks("whole"), 30)
+    run(hooks("broken"), 13)  # killed after it; the last checkpoint is that of step 12
+    run(hooks("broken"), 18, start=12)
+    assert (tmp_path / "broken.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    rows = read_curve_rows(tmp_path / "whole.csv")
+    assert [(row["epoch"], row["step"]) for row in rows] == [(str(n), str(5 * n)) for n in range(1, 7)]
+    assert float(rows[1]["loss"]) == pytest.approx(5 - (6 + 7 + 8 + 9 + 10) / 50)
+    assert [row["val_loss"] for row in rows] == [""] * 5 + ["4.5"]
+    assert {row["lr"] for row in rows} == {"0.001"}
+
+
+def test_an_epoch_that_the_end_of_the_run_cuts_short_has_a_row_too(tmp_path: Path) -> None:
+    class Longer(Epochs):
+        def before_training(self, training: Any) -> None:
+            training.batches.samples = 50
+            super().before_training(training)
+
+    curve = tmp_path / "curve.csv"
+    run(Together(Curve(curve), Longer(tmp_path / "epochs.csv", curve, lambda _: {"accuracy": 0.75})), 30)
+    rows = read_curve_rows(tmp_path / "epochs.csv")
+    assert [(row["epoch"], row["step"]) for row in rows] == [("1.04", "13"), ("2", "25"), ("2.4", "30")]
+    assert [row["accuracy"] for row in rows] == ["0.75"] * 3

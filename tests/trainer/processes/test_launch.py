@@ -1,0 +1,211 @@
+"""Local processes: one result, one error line, none left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.errors import ConfigError, UserError
+from tests.trainer.small import TWO
+from trainer.config import ParallelConfig
+from trainer.processes.launch import count_processes, launch
+from trainer.processes.process import Process, Rank, Stopped
+
+ROOT = Path(__file__).parents[3]
+
+
+def add_ranks(process: Process, start: int) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor([start + process.rank.number])
+    dist.all_reduce(total)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return {
+        "sum": total.item(),
+        "rank": process.rank.number,
+        "exact": deterministic,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def test_the_first_process_brings_the_result() -> None:
+    expected = {"sum": 21, "rank": 0, "exact": True, "threads": 1}
+    assert launch(add_ranks, TWO, 10) == expected
+
+
+def fail(process: Process, kind: str) -> None:
+    """Rank 1 fails; rank 0 waits for it in a collective."""
+    import torch.distributed as dist
+
+    if process.rank.number == 1:
+        if kind == "user":
+            raise UserError("the file x is broken: mend it")
+        if kind == "os":
+            raise FileNotFoundError(2, "No such file or directory", "shard-7")
+        if kind == "full":
+            raise OSError(28, "No space left on device")
+        if kind == "bug":
+            raise ZeroDivisionError("that was not expected\nat all")
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("user", "^the file x is broken: mend it$"),
+        ("os", "^shard-7: No such file or directory; fix the cause"),
+        ("full", "^No space left on device; fix the cause"),
+        ("bug", "^training process 1 failed: ZeroDivisionError: that was not expected$"),
+        ("kill", r"^training process 1 was killed by SIGKILL \(out of memory\?\): run the same command again"),
+    ],
+)
+def test_one_failure_ends_all_at_once_with_its_error(kind: str, message: str, capfd: pytest.CaptureFixture) -> None:
+    started = time.monotonic()
+    with pytest.raises(UserError, match=message):
+        launch(fail, TWO, kind)
+    assert time.monotonic() - started < 120, "and not until the exchange is given up, after half an hour"
+    assert ("ZeroDivisionError" in capfd.readouterr().err) == (kind == "bug"), (
+        "a bug shows its traceback, a user error none"
+    )
+
+
+def stop(process: Process) -> None:
+    raise Stopped("after step 3 of 9")
+
+
+def test_processes_that_were_stopped_end_the_command_as_preempted(capfd: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        launch(stop, TWO)
+    assert ended.value.code == 75
+    assert "run the same command again to go on" in capfd.readouterr().err
+
+
+def wait_for_stop(process: Process, folder: Path) -> None:
+    (folder / f"ready-{process.rank.number}").touch()
+    while not process.stop.requested:
+        time.sleep(0.01)
+    (folder / f"stopped-{process.rank.number}").touch()
+    raise Stopped("as asked")
+
+
+def never_stop(process: Process, folder: Path) -> None:
+    """A step that takes very long."""
+    (folder / f"ready-{process.rank.number}").touch()
+    while True:
+        time.sleep(0.01)
+
+
+PARENT = """
+import sys, signal
+from pathlib import Path
+from tests.trainer.processes import test_launch
+from tests.trainer.small import TWO
+from trainer.processes.launch import launch
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    launch(getattr(test_launch, sys.argv[2]), TWO, Path(sys.argv[1]))
+"""
+
+
+def start_waiting(folder: Path, function: str = "wait_for_stop") -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", PARENT, str(folder), function]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    wait_until(lambda: len(list(folder.glob("ready-*"))) == 2)
+    return process
+
+
+def wait_until(condition: Any, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def session(leader: int) -> list[int]:
+    """Processes that still live in the session of `leader`."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_parent_lets_the_processes_stop_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    process = start_waiting(tmp_path)
+    process.send_signal(number)
+    code = process.wait(120)
+    assert code == (75 if number == signal.SIGTERM else -signal.SIGINT)
+    assert sorted(path.name for path in tmp_path.glob("stopped-*")) == ["stopped-0", "stopped-1"]
+    wait_until(lambda: not session(process.pid))
+
+
+def test_a_second_signal_does_not_wait_for_a_long_step(tmp_path: Path) -> None:
+    process = start_waiting(tmp_path, "never_stop")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 75
+    wait_until(lambda: not session(process.pid))
+
+
+def test_killing_the_parent_leaves_no_process_behind(tmp_path: Path) -> None:
+    process = start_waiting(tmp_path)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not session(process.pid), seconds=10)
+
+
+def test_on_a_machine_without_gpus_all_that_is_left_is_one_process() -> None:
+    assert count_processes(ParallelConfig(device="cpu")) == 1
+    assert count_processes(ParallelConfig(device="cpu", dp_replicate=3)) == 3
+
+
+def test_asking_for_gpus_that_are_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.processes.launch._count_gpus", lambda: 0)
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        count_processes(ParallelConfig(device="cuda"))
+    assert count_processes(ParallelConfig()) == 1
+    monkeypatch.setattr("trainer.processes.launch._count_gpus", lambda: 4)
+    assert count_processes(ParallelConfig()) == 4
+    with pytest.raises(ConfigError, match=r"8 processes, but this machine has 4 GPU\(s\)"):
+        count_processes(ParallelConfig(dp_replicate=8))
+
+
+def test_a_cluster_says_how_many_processes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "6", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    assert count_processes(ParallelConfig(dp_replicate=2)) == 6
+
+
+def test_a_signal_while_processes_are_started_ends_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for one that never comes, so asking them to stop at their next step would wait with them."""
+    ended: list[int] = []
+
+    class LocalProcess:
+        def __init__(self, rank: Rank, *_: Any) -> None:
+            if rank.number == 1:
+                raise SystemExit(75)
+            self.outcome, self.number = None, rank.number
+
+        def end(self) -> None:
+            ended.append(self.number)
+
+    monkeypatch.setattr("trainer.processes.launch._LocalProcess", LocalProcess)
+    monkeypatch.setattr("trainer.processes.launch._ask_to_stop", lambda _: pytest.fail("asked them to stop"))
+    with pytest.raises(SystemExit):
+        launch(len, ParallelConfig(dp_replicate=2, device="cpu"))
+    assert ended == [0]

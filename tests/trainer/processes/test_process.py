@@ -1,0 +1,189 @@
+"""A process: its rank under torchrun and Slurm, stopping on a signal, and the log that shows why it failed."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.errors import ConfigError, UserError
+from tests.trainer.processes.test_launch import ROOT, fail
+from tests.trainer.small import TWO
+from trainer.config import ParallelConfig
+from trainer.processes.launch import launch
+from trainer.processes.process import (
+    Process,
+    Rank,
+    StopFlag,
+    first_host,
+    prepare,
+    rank_from_environment,
+    rendezvous_environment,
+)
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "host",
+    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+    "SLURM_JOB_ID": "1234567",
+}
+
+
+def test_torchrun_and_srun_say_the_rank() -> None:
+    assert rank_from_environment(TORCHRUN) == Rank(5, 8, 1, 4)
+    assert rank_from_environment(SRUN) == Rank(5, 8, 1, 4)
+
+
+def test_outside_of_them_there_is_no_rank() -> None:
+    assert rank_from_environment({}) is None
+    batch_script = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}
+    assert rank_from_environment(batch_script) is None
+
+
+def test_processes_of_srun_meet_at_the_first_host() -> None:
+    rank = Rank(5, 8, 1, 4)
+    found = rendezvous_environment(rank, SRUN)
+    assert found["MASTER_ADDR"] == "gpu07"
+    assert 20000 <= int(found["MASTER_PORT"]) < 40000
+    assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_RANK"]) == ("5", "8", "1")
+    assert rendezvous_environment(rank, {**SRUN, "MASTER_ADDR": "x", "MASTER_PORT": "7"}).keys() == {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+    }
+    assert rendezvous_environment(rank, TORCHRUN) == {}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"), [("gpu[07-09,12],login1", "gpu07"), ("a1,a2", "a1"), ("node-3", "node-3"), ("r[5]", "r5")]
+)
+def test_the_first_host_of_a_list(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host
+
+
+def test_an_empty_list_of_hosts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="set MASTER_ADDR"):
+        first_host("")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_sets_the_flag_and_nothing_else(number: signal.Signals) -> None:
+    flag, before = StopFlag(), signal.getsignal(number)
+    with flag.listening(interrupts=True):
+        os.kill(os.getpid(), number)
+        assert flag.requested
+    assert signal.getsignal(number) == before
+    other = StopFlag()
+    with other.listening(interrupts=False):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not other.requested
+
+
+@pytest.mark.parametrize(("visible", "number"), [(8, 3), (1, 0)])
+def test_a_process_that_is_shown_one_gpu_only_takes_it(
+    monkeypatch: pytest.MonkeyPatch, visible: int, number: int
+) -> None:
+    """Slurm's --gpus-per-task calls it 0 in every process."""
+    taken: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr("trainer.processes.process.set_arithmetic", lambda **_: None)
+    process = prepare(Rank(3, 8, 3, 8), ParallelConfig(), StopFlag())
+    assert taken == [process.device] == [torch.device("cuda", number)]
+
+
+def test_asking_for_a_gpu_that_a_process_does_not_see_is_refused_and_not_trained_on_the_cpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match=r"parallel\.device cuda: torch sees no GPU in process 3"):
+        prepare(Rank(3, 4, 3, 4), ParallelConfig(device="cuda"), StopFlag())
+
+
+def speak_and_fail(process: Process, kind: str) -> None:
+    import logging
+
+    logging.getLogger("trainer").warning("process %d is at step 7", process.rank.number)
+    fail(process, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("bug", "^training process 1 failed: ZeroDivisionError"), ("kill", "^training process 1 was killed by SIGKILL")],
+)
+def test_a_failure_names_the_folder_of_all_logs(tmp_path: Path, kind: str, message: str) -> None:
+    with pytest.raises(UserError, match=rf"{message}.*; each process's log: {re.escape(str(tmp_path / 'logs'))}$"):
+        launch(speak_and_fail, TWO, kind, logs=tmp_path / "logs")
+    waiting, failed = ((tmp_path / f"logs/rank-{rank}.log").read_text() for rank in range(2))
+    assert "WARNING process 0 is at step 7" in waiting
+    assert "WARNING process 1 is at step 7" in failed
+    assert "in barrier" in waiting, "the stack of the one that waited"
+    assert ("ZeroDivisionError: that was not expected" in failed) == (kind == "bug")
+    assert ("in fail" in failed) == (kind == "bug")
+
+
+def test_a_users_mistake_stays_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^the file x is broken: mend it$"):
+        launch(fail, TWO, "user", logs=tmp_path)
+
+
+ABORTED = """
+import os
+from pathlib import Path
+from trainer.processes.process import rank_log
+def hang(): os.abort()
+with rank_log(Path({folder!r}), 3):
+    hang()
+"""
+
+
+def test_a_crash_leaves_the_stacks(tmp_path: Path) -> None:
+    """As NCCL's watchdog does it to a process that hangs."""
+    command = [sys.executable, "-c", ABORTED.format(folder=str(tmp_path))]
+    assert subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode < 0
+    text = (tmp_path / "rank-3.log").read_text()
+    assert "Fatal Python error: Aborted" in text
+    assert "in hang" in text
+
+
+def break_down(process: Process) -> None:
+    raise ZeroDivisionError("that was not expected")
+
+
+PLACED = """
+from pathlib import Path
+from tests.trainer.processes.test_process import break_down
+from trainer.config import ParallelConfig
+from trainer.processes.launch import launch
+launch(break_down, ParallelConfig(device="cpu"), logs=Path({folder!r}))
+"""
+
+
+def test_a_process_of_torchrun_keeps_its_log_too(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-c", PLACED.format(folder=str(tmp_path))]
+    run = subprocess.run(command, cwd=ROOT, env={**os.environ, **ranks, **meeting}, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert f"the log of each process: {tmp_path}" in run.stderr
+    text = (tmp_path / "rank-0.log").read_text()
+    assert "ZeroDivisionError: that was not expected" in text
+    assert "in break_down" in text

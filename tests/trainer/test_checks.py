@@ -1,0 +1,162 @@
+"""Sections that do not agree, or cannot work, are refused with the reason and the fix before anything starts."""
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from pipelines.errors import ConfigError
+from trainer.checks import check_finetune, check_parallel, check_pretrain
+from trainer.config import FinetuneConfig, ModelConfig, ParallelConfig, PretrainConfig
+
+MODEL, PARALLEL, PRETRAIN = ModelConfig(), ParallelConfig(), PretrainConfig()
+
+
+def test_the_defaults_agree() -> None:
+    check_pretrain(PRETRAIN, MODEL, PARALLEL)
+    check_finetune(FinetuneConfig(), PARALLEL, n_layer=12, n_head=12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_head": 5, "n_embd": 12}, "n_head 5 does not divide model.n_embd 12: use 1, 2, 3, 4, 6 or 12 heads"),
+        ({"n_positions": 512}, "sequence_length 1024 is longer than model.n_positions 512"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_pretrain(PRETRAIN, dataclasses.replace(MODEL, **changes), PARALLEL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": 10**9}, "pretrain.steps 1000 and pretrain.tokens 1000000000: each says how long the run is; set a"),
+        ({"epochs": 0.5}, "pretrain.steps 1000 and pretrain.epochs 0.5: each says how long"),
+        ({"steps": 0, "tokens": 9, "epochs": 2.0}, "pretrain.tokens 9 and pretrain.epochs 2: each says how long"),
+        (
+            {"steps": 0},
+            "pretrain.steps 0 and pretrain.tokens 0 and pretrain.epochs 0: the run has no length; set one of them",
+        ),
+        ({"warmup_share": 0.1}, "pretrain.warmup_steps 100 and pretrain.warmup_share 0.1: both say how long the warm-"),
+        ({"init": "checkpoint"}, "init checkpoint needs pretrain.init_path"),
+        ({"drop_tail": True}, "in a stream no document has a tail: set packing to document or bestfit"),
+        ({"mixture": ("b",)}, "mixture_weights: 0 given, expected 2: one for the stage's own token shards, then"),
+        ({"mixture_weights": (1.0, 2.0)}, "mixture_weights: 2 given, expected 1"),
+        ({"packing": "bestfit", "sequence_length": 1}, "packing bestfit: rows of one token"),
+        ({"init_path": "runs/other"}, "init_path runs/other is set but pretrain.init is scratch"),
+    ],
+)
+def test_a_pretraining_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_pretrain(dataclasses.replace(PRETRAIN, **changes), MODEL, PARALLEL)
+
+
+INTERLEAVED = {"pp": 2, "schedule": "interleaved_1f1b", "chunks": 2}
+SHARDED_ZBV = {"pp": 2, "schedule": "zbv", "chunks": 2, "zero": 2, "dp_shard": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "nearest"),
+    [
+        ({"tp": 5}, "tp 5 does not divide the model's 12 heads: use tp 1, 2, 3, 4, 6 or 12", {"tp": 4}),
+        ({"zero": 1}, "zero 1 over dp_shard 1: give zero 1, 2 or 3 two processes or more", {"dp_shard": 2}),
+        ({"dp_shard": 2}, "zero 0 over dp_shard 2: give zero 1, 2 or 3 two processes or more", {"zero": 3}),
+        ({"dp_shard": 2}, "or set zero 0 and dp_shard 1", {"dp_shard": 1}),
+        ({"offload": "all"}, "needs zero 1, 2 or 3", {"zero": 1, "dp_shard": 2}),
+        ({"offload": "all"}, "without ZeRO set offload to optimizer", {"offload": "optimizer"}),
+        (
+            {"offload": "auto"},
+            "parallel.offload auto: .* choose what to keep on the host: opt",
+            {"offload": "optimizer"},
+        ),
+        (
+            {"offload": "auto", "zero": 3, "dp_shard": 2},
+            "optimizer, or all with zero 1, 2 or 3, or none",
+            {"offload": "all"},
+        ),
+        ({"chunks": 2}, "chunks and microbatches are a pipeline's: set pp, or chunks 1, microbatches 0", INTERLEAVED),
+        ({"microbatches": 4}, "chunks and microbatches are a pipeline's", {"microbatches": 0}),
+        ({"pp": 2, "chunks": 2}, "chunks 2: schedule 1f1b has 1 stage per process", {"chunks": 1}),
+        ({"pp": 2, "chunks": 2, "schedule": "gpipe"}, "schedule gpipe has 1 stage per", {"chunks": 1}),
+        ({"pp": 2, "schedule": "zbv"}, "chunks 1: schedule zbv has 2 stages per process", {"chunks": 2}),
+        ({**INTERLEAVED, "schedule": "dualpipev", "chunks": 3}, "dualpipev has 2 stages", {"chunks": 2}),
+        ({**INTERLEAVED, "chunks": 1}, "chunks 1: schedule interleaved_1f1b has 2 stages or more per", {"chunks": 3}),
+        ({"pp": 16}, "16 pipeline stages for 12 layers: lower pp or chunks", {"pp": 12}),
+        ({**INTERLEAVED, "pp": 4, "chunks": 4}, "16 pipeline stages for 12 layers", {"chunks": 3}),
+        ({"pp": 3, "stages": "6,6"}, "balanced, or 3 numbers of layers that make 12", {"stages": "5,5,2"}),
+        ({"pp": 2, "stages": "6,5"}, "stages 6,5: expected uniform, balanced, or 2 numbers", {"stages": "7,5"}),
+        ({"pp": 2, "stages": "12,0"}, "or 2 numbers of layers that make 12", {"stages": "balanced"}),
+        ({"pp": 2, "stages": "even"}, "stages even: expected uniform", {"stages": "uniform"}),
+        ({"stages": "12"}, "stages 12: there is only one stage, since parallel.pp is 1", {"stages": "uniform"}),
+        (SHARDED_ZBV, "zero 2 with schedule zbv: its weight gradients come after ZeRO has let go", {"zero": 1}),
+        (
+            {"pp": 2, "schedule": "zbv", "chunks": 2, "activation_checkpointing": "selective"},
+            "selective with schedule zbv: what it keeps can be taken once, .*; use full, or interleaved_1f1b",
+            {"activation_checkpointing": "full"},
+        ),
+        ({**SHARDED_ZBV, "zero": 3}, "use zero 1, or interleaved_1f1b", {"schedule": "interleaved_1f1b"}),
+        ({**SHARDED_ZBV, "schedule": "dualpipev"}, "zero 2 with schedule dualpipev", {"zero": 1}),
+        ({**SHARDED_ZBV, "schedule": "interleaved_zero_bubble"}, "zero 2 with schedule interleaved_z", {"zero": 1}),
+    ],
+)
+def test_a_layout_that_cannot_work_is_refused_with_the_nearest_that_does(
+    changes: dict[str, Any], message: str, nearest: dict[str, Any]
+) -> None:
+    refused = dataclasses.replace(PARALLEL, **changes)
+    with pytest.raises(ConfigError, match=message):
+        check_parallel(refused, n_layer=12, n_head=12)
+    with pytest.raises(ConfigError, match=message):
+        check_pretrain(PRETRAIN, MODEL, refused)
+    with pytest.raises(ConfigError, match=message):
+        check_finetune(FinetuneConfig(), refused, n_layer=12, n_head=12)
+    check_pretrain(PRETRAIN, MODEL, dataclasses.replace(refused, **nearest))
+
+
+@pytest.mark.parametrize("schedule", ["interleaved_zero_bubble", "zbv", "dualpipev"])
+def test_compiled_blocks_are_refused_where_a_schedule_splits_backward_passes(schedule: Any) -> None:
+    parallel, compiled = ParallelConfig(pp=2, chunks=2, schedule=schedule), PretrainConfig(compile=True)
+    with pytest.raises(ConfigError, match=f"pretrain.compile with schedule {schedule}: .* use interleaved_1f1b"):
+        check_pretrain(compiled, MODEL, parallel)
+    check_pretrain(PRETRAIN, MODEL, parallel)
+    check_pretrain(compiled, MODEL, dataclasses.replace(parallel, schedule="interleaved_1f1b"))
+
+
+def test_each_kind_of_parallelism_and_all_of_them_at_once_are_accepted() -> None:
+    for changes in (
+        {"dp_replicate": 2},
+        {"tp": 4, "sequence_parallel": False},
+        {"zero": 3, "dp_shard": 4, "offload": "all"},
+        {"pp": 12, "schedule": "gpipe"},
+        {"pp": 2, "schedule": "looped_bfs", "chunks": 3},
+        {"pp": 2, "chunks": 2, "schedule": "interleaved_1f1b", "zero": 3, "dp_shard": 2, "tp": 2, "dp_replicate": 2},
+    ):
+        check_pretrain(PRETRAIN, MODEL, dataclasses.replace(PARALLEL, activation_checkpointing="full", **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 9}, "finetune.steps 9 and finetune.epochs 3: each says how long the run is; set all but one to 0"),
+        ({"epochs": 0}, "finetune.steps 0 and finetune.epochs 0: the run has no length; set one of them"),
+        ({"warmup_steps": 5}, "finetune.warmup_steps 5 and finetune.warmup_share 0.1: both say how long the warm-up"),
+    ],
+)
+def test_a_fine_tuning_has_one_length_and_one_warm_up(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_finetune(FinetuneConfig(**changes), PARALLEL, n_layer=12, n_head=12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"initial": 0.5}, "pretrain.loss_scale.initial 0.5 is not between minimum 1 and maximum 4.29497e"),
+        ({"initial": 64.0, "maximum": 32.0}, "loss_scale.initial 64 is not between minimum 1 and maximum 32"),
+    ],
+)
+def test_a_loss_scale_begins_between_its_ends(changes: Any, message: str) -> None:
+    scale = dataclasses.replace(PretrainConfig().loss_scale, **changes)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_pretrain(PretrainConfig(loss_scale=scale), MODEL, ParallelConfig())

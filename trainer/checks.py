@@ -1,0 +1,234 @@
+"""Checks that the trainer's sections agree with each other and with the model, before any process starts.
+
+No torch. Each check raises ConfigError with the nearest values that agree. Values that depend on the number of
+processes or on the data are checked where they are resolved, in `trainer/plan.py`.
+"""
+
+import importlib.util
+from importlib.metadata import version
+
+from pipelines.config import given
+from pipelines.errors import ConfigError
+from trainer.config import (
+    ONE_STAGE_EACH,
+    TWO_STAGES_EACH,
+    ZERO_BUBBLE,
+    FinetuneConfig,
+    LossScaleConfig,
+    ModelConfig,
+    ParallelConfig,
+    PretrainConfig,
+    WatchConfig,
+)
+from trainer.placements import check_placements
+
+
+def check_model(model: ModelConfig) -> None:
+    """Raise ConfigError if the heads do not divide the width."""
+    if model.n_embd % model.n_head:
+        raise ConfigError(
+            f"model.n_head {model.n_head} does not divide model.n_embd {model.n_embd}: "
+            f"use {choices(divisors(model.n_embd))} heads"
+        )
+
+
+def check_loss_scale(section: str, scale: LossScaleConfig) -> None:
+    """Raise ConfigError unless the initial scale is between minimum and maximum."""
+    if not scale.minimum <= scale.initial <= scale.maximum:
+        raise ConfigError(
+            f"{section}.loss_scale.initial {scale.initial:g} is not between minimum {scale.minimum:g} and maximum "
+            f"{scale.maximum:g}: change one of them"
+        )
+
+
+def check_pretrain(config: PretrainConfig, model: ModelConfig, parallel: ParallelConfig) -> None:
+    """Raise ConfigError unless the three sections agree."""
+    check_model(model)
+    check_parallel(parallel, model.n_layer, model.n_head, n_embd=model.n_embd, compiled=config.compile)
+    if config.sequence_length > model.n_positions:
+        raise ConfigError(
+            f"pretrain.sequence_length {config.sequence_length} is longer than model.n_positions "
+            f"{model.n_positions}: shorten the one or raise the other"
+        )
+    check_loss_scale("pretrain", config.loss_scale)
+    check_length("pretrain", config)
+    check_samples(config)
+    check_saving(config)
+    check_watch("pretrain", config, parallel)
+    if config.init != "scratch" and given(config.init_path) is None:
+        raise ConfigError(f"pretrain.init {config.init} needs pretrain.init_path: name the folder to start from")
+    if config.init == "scratch" and given(config.init_path) is not None:
+        raise ConfigError(
+            f"pretrain.init_path {config.init_path} is set but pretrain.init is scratch: "
+            "set init to checkpoint or huggingface, or empty the path"
+        )
+
+
+def check_length(section: str, config: PretrainConfig | FinetuneConfig) -> None:
+    """Raise ConfigError unless length and warm-up are each set in one unit."""
+    units = [unit for unit in ("steps", "tokens", "epochs") if hasattr(config, unit)]
+    lengths = nonzero(section, config, units)
+    if not lengths:
+        raise ConfigError(
+            f"{' and '.join(f'{section}.{unit} 0' for unit in units)}: the run has no length; set one of them"
+        )
+    if len(lengths) > 1:
+        raise ConfigError(f"{' and '.join(lengths)}: each says how long the run is; set all but one to 0")
+    warmups = nonzero(section, config, ["warmup_steps", "warmup_share"])
+    if len(warmups) > 1:
+        raise ConfigError(f"{' and '.join(warmups)}: both say how long the warm-up is; set one to 0")
+
+
+def nonzero(section: str, config: PretrainConfig | FinetuneConfig, keys: list[str]) -> list[str]:
+    """Return the keys that are not 0, with their values."""
+    return [f"{section}.{key} {getattr(config, key):.12g}" for key in keys if getattr(config, key)]
+
+
+def check_samples(config: PretrainConfig) -> None:
+    """Raise ConfigError unless the keys that define samples agree."""
+    if config.drop_tail and config.packing == "stream":
+        raise ConfigError("pretrain.drop_tail: in a stream no document has a tail: set packing to document or bestfit")
+    if config.packing != "stream" and config.sequence_length < 2:
+        raise ConfigError(f"pretrain.packing {config.packing}: rows of one token; use a longer sequence_length")
+    given_weights, corpora = len(config.mixture_weights), len(config.mixture) + 1
+    if given_weights not in ({corpora} if config.mixture else {0, 1}):
+        raise ConfigError(
+            f"pretrain.mixture_weights: {given_weights} given, expected {corpora}: one for the stage's own token "
+            "shards, then one for each folder of pretrain.mixture"
+        )
+
+
+def check_saving(config: PretrainConfig) -> None:
+    """Raise ConfigError unless each checkpoint to be kept is also written."""
+    every = config.checkpoint_every
+    if config.keep_every % every:
+        raise ConfigError(
+            f"pretrain.keep_every {config.keep_every} is not a multiple of pretrain.checkpoint_every {every}: use "
+            f"{-(-config.keep_every // every) * every}, or change checkpoint_every"
+        )
+    if config.keep_best and (not config.validate_every or config.validate_every % every):
+        raise ConfigError(
+            f"pretrain.keep_best: each validation needs a checkpoint, but validate_every {config.validate_every} is not "
+            f"a multiple of checkpoint_every {every}: use {-(-max(1, config.validate_every) // every) * every}, or "
+            "change checkpoint_every"
+        )
+
+
+def check_watch(section: str, config: WatchConfig, parallel: ParallelConfig) -> None:
+    """Raise ConfigError for monitoring that is impossible with this layout or installation."""
+    config.window(section)
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError(
+            f"{section}.tensorboard: the package tensorboard is not installed: pip install 'millrace[tensorboard]', or "
+            "set it to false"
+        )
+    if config.draw_schedule and parallel.pp == 1:
+        raise ConfigError(
+            f"{section}.draw_schedule {config.draw_schedule}: there is no pipeline, since parallel.pp is 1; set it to 0"
+        )
+
+
+def check_finetune(
+    config: FinetuneConfig, parallel: ParallelConfig, n_layer: int, n_head: int, *, n_embd: int = 0
+) -> None:
+    """Raise ConfigError unless the two sections agree with each other and with the base model."""
+    check_parallel(parallel, n_layer, n_head, n_embd=n_embd)
+    check_length("finetune", config)
+    check_loss_scale("finetune", config.loss_scale)
+    check_watch("finetune", config, parallel)
+    if config.micro_batch_size > config.global_batch_size:
+        raise ConfigError(
+            f"finetune.micro_batch_size {config.micro_batch_size} is larger than finetune.global_batch_size "
+            f"{config.global_batch_size}: lower it, or set 0"
+        )
+
+
+def check_parallel(
+    parallel: ParallelConfig, n_layer: int, n_head: int, *, n_embd: int = 0, compiled: bool = False
+) -> None:
+    """Raise ConfigError for an impossible layout, with the nearest possible one. `n_embd` 0: unknown to the caller."""
+    check_placements(parallel.placements, parallel.tp, n_layer, n_head, n_embd)
+    if (parallel.zero > 0) != (parallel.dp_shard > 1):
+        raise ConfigError(
+            f"parallel: zero {parallel.zero} over dp_shard {parallel.dp_shard}: give zero 1, 2 or 3 two processes or "
+            "more to shard over, or set zero 0 and dp_shard 1"
+        )
+    if parallel.offload == "auto":
+        raise ConfigError(
+            "parallel.offload auto: not implemented yet; choose what to keep on the host: "
+            "optimizer, or all with zero 1, 2 or 3, or none"
+        )
+    if parallel.offload == "all" and not parallel.zero:
+        raise ConfigError("parallel.offload all: needs zero 1, 2 or 3; without ZeRO set offload to optimizer")
+    _check_pipeline(parallel, n_layer, compiled=compiled)
+
+
+def _torch_release() -> tuple[int, ...]:
+    """Return the release of torch, such as (2, 13) for 2.13.0+cu130, without importing it."""
+    return tuple(int(number) for number in version("torch").split(".")[:2])
+
+
+def needs_newer_torch(parallel: ParallelConfig) -> bool:
+    """Whether the schedule splits backward passes, which torch before 2.13 cannot do with the fused loss."""
+    return parallel.pp > 1 and parallel.schedule in ZERO_BUBBLE and _torch_release() < (2, 13)
+
+
+def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: bool) -> None:
+    schedule, stages = parallel.schedule, parallel.pp * parallel.chunks
+    if parallel.pp == 1:
+        if parallel.chunks > 1 or parallel.microbatches:
+            raise ConfigError("parallel: chunks and microbatches are a pipeline's: set pp, or chunks 1, microbatches 0")
+        if parallel.stages not in ("uniform", "balanced"):
+            raise ConfigError(
+                f"parallel.stages {parallel.stages}: there is only one stage, since parallel.pp is 1; set it to uniform"
+            )
+        return
+    expected = 1 if schedule in ONE_STAGE_EACH else 2 if schedule in TWO_STAGES_EACH else max(2, parallel.chunks)
+    if parallel.chunks != expected:
+        needed = "1 stage" if expected == 1 else "2 stages" if schedule in TWO_STAGES_EACH else "2 stages or more"
+        raise ConfigError(
+            f"parallel.chunks {parallel.chunks}: schedule {schedule} has {needed} per process; set chunks to {expected}"
+        )
+    if stages > n_layer:
+        raise ConfigError(f"parallel: {stages} pipeline stages for {n_layer} layers: lower pp or chunks")
+    if parallel.stages not in ("uniform", "balanced"):
+        sizes = parallel.stages.split(",")
+        if not all(size.isdigit() and int(size) for size in sizes) or (len(sizes), sum(map(int, sizes))) != (
+            stages,
+            n_layer,
+        ):
+            raise ConfigError(
+                f"parallel.stages {parallel.stages}: expected uniform, balanced, or {stages} numbers of layers that "
+                f"make {n_layer}"
+            )
+    if needs_newer_torch(parallel):
+        raise ConfigError(
+            f"parallel.schedule {schedule}: splits backward passes, which torch before 2.13 cannot do with the fused "
+            "loss; use interleaved_1f1b, or a newer torch"
+        )
+    if schedule in ZERO_BUBBLE and parallel.zero > 1:
+        raise ConfigError(
+            f"parallel.zero {parallel.zero} with schedule {schedule}: its weight gradients come after ZeRO has let go "
+            "of weights and gradients; use zero 1, or interleaved_1f1b"
+        )
+    if schedule in ZERO_BUBBLE and parallel.activation_checkpointing == "selective":
+        raise ConfigError(
+            f"parallel.activation_checkpointing selective with schedule {schedule}: what it keeps can be taken once, "
+            "and the schedule goes backward twice; use full, or interleaved_1f1b"
+        )
+    if schedule in ZERO_BUBBLE and compiled:
+        raise ConfigError(
+            f"pretrain.compile with schedule {schedule}: it splits backward passes, which compiled blocks cannot; set "
+            "compile to false, or use interleaved_1f1b"
+        )
+
+
+def divisors(number: int) -> list[int]:
+    """Return all numbers that divide `number`, the smallest first."""
+    return [i for i in range(1, number + 1) if number % i == 0]
+
+
+def choices(numbers: list[int]) -> str:
+    """Join numbers as an error message names them: 1, 2 or 4."""
+    shown = [str(number) for number in numbers]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"

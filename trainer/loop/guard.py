@@ -1,0 +1,132 @@
+"""Guard the loss: stop training if it is not finite, warn of spikes, and name the process and the documents."""
+
+import logging
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pipelines import store
+from pipelines.errors import UserError
+from trainer.data.lineage import name_samples
+from trainer.data.order import Ids, local_slice
+from trainer.loop.training import Hook, StepReport, Training
+from trainer.parallel.local import local
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 4
+"""Number of documents named in a message; a file lists all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDiagnosis:
+    """One process's findings about a batch whose loss or gradient is not finite."""
+
+    data_rank: int
+    step_loss: float
+    loss: float
+    """Of the process's own share, recomputed."""
+    broken: Sequence[str]
+    """Parameters whose gradient is not finite before gradients are summed over processes."""
+
+
+def not_finite(training: Training, report: StepReport, recompute: Callable[[], Tensor]) -> UserError:
+    """Return the error for a step whose loss or gradient norm is not finite.
+
+    `recompute` repeats the step's passes from the same weights: the present gradients are sums over processes, and do
+    not show which process broke them. (ZeRO sums them inside the passes, so there only the loss may show it.) Every
+    process calls this.
+    """
+    loss = float(recompute()) * training.mesh.data_ranks
+    broken = [
+        weight
+        for weight, parameter in training.model.weights.items()
+        if parameter.grad is not None and not bool(local(parameter.grad).isfinite().all())
+    ]
+    diagnoses = training.mesh.gather(LocalDiagnosis(training.mesh.data_rank, report.loss, loss, sorted(broken)))
+    # Processes that share a batch have the same loss, unless the arithmetic of one is broken.
+    losses = [each.step_loss for each in diagnoses if not math.isfinite(each.step_loss)]
+    name, value = ("loss", losses[0]) if losses else ("gradient norm", report.grad_norm)
+    text = f"the {name} of step {report.step} is {value}: lower the learning rate, or lengthen the warm-up"
+    return UserError(f"{text}; {_origin(training, report, diagnoses)}")
+
+
+def _origin(training: Training, report: StepReport, diagnoses: Sequence[LocalDiagnosis]) -> str:
+    """Describe the first process, parameter and documents with a value that is not finite."""
+    ranks = [rank for rank, each in enumerate(diagnoses) if not math.isfinite(each.loss)]
+    ranks = ranks or [rank for rank, each in enumerate(diagnoses) if each.broken]
+    if not ranks:
+        return "recomputed it is finite, so the cause is the machine, or a race on it, and not a sample"
+    first = diagnoses[ranks[0]]
+    broken = first.broken or next((each.broken for each in diagnoses if each.broken), ())
+    more = f" and of {len(broken) - 1} more" if len(broken) > 1 else ""
+    gradient = f", in the gradient of {broken[0]}{more}" if broken else ""
+    return f"process {ranks[0]} saw it first{gradient}, in {_documents(training, report, first.data_rank)}"
+
+
+def _documents(training: Training, report: StepReport, data_rank: int) -> str:
+    """Name the first documents of a process's share of the step; write all documents of the step to a file."""
+    mesh, batches, sample_ids = training.mesh, training.batches, report.sample_ids
+    share = local_slice(sample_ids, data_rank, mesh.data_ranks)
+    names = list(dict.fromkeys(each.name for each in name_samples(batches, share)))
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    text = ", ".join(names[:SHOWN]) + more
+    if training.watch is None:
+        return text
+    file = training.watch / f"step-{report.step:08d}.txt"
+    if mesh.is_first:
+        with store.create(file) as out:
+            out.write("".join(f"{line}\n" for line in _lines(training, sample_ids)).encode())
+    return f"{text} ({file} has the whole batch)"
+
+
+def _lines(training: Training, sample_ids: Ids) -> Sequence[str]:
+    ranks = training.mesh.data_ranks
+    return [
+        f"{'' if ranks == 1 else f'share {rank}: '}{line}"
+        for rank in range(ranks)
+        for line in name_samples(training.batches, local_slice(sample_ids, rank, ranks))
+    ]
+
+
+class Spikes(Hook):
+    """Warns of a loss that is more than `sigma` standard deviations above the mean of the last `window` ones.
+
+    This is llm.c's outlier detector (`llmc/outlier_detector.h`), which skips such steps; here it only warns.
+    """
+
+    def __init__(self, sigma: float, window: int) -> None:
+        self.sigma = sigma
+        self._losses: deque[float] = deque(maxlen=window)
+
+    def after_step(self, training: Training, report: StepReport) -> None:
+        """Check the loss once the window is full; all processes have the same loss, so all of them warn or none."""
+        losses = self._losses
+        if len(losses) == losses.maxlen:
+            mean, spread = statistics.fmean(losses), statistics.pstdev(losses)
+            if spread and report.loss > mean + self.sigma * spread:
+                self._warn(training, report, (report.loss - mean) / spread)
+        losses.append(report.loss)
+
+    def _warn(self, training: Training, report: StepReport, height: float) -> None:
+        mesh = training.mesh
+        norms = {
+            name: float(local(weight.grad).norm())
+            for name, weight in training.model.weights.items()
+            if weight.grad is not None
+        }
+        steepest = max(norms, key=lambda name: norms[name], default="")
+        seen = mesh.gather((report.own_loss, mesh.data_rank, norms.get(steepest, 0.0), steepest))
+        rank = max(range(len(seen)), key=lambda rank: (seen[rank][0], -rank))
+        largest = max(seen, key=lambda each: each[2])[3]
+        documents = _documents(training, report, seen[rank][1])
+        if mesh.is_first:
+            logger.warning(
+                "loss spike: step %d has %.4f, %.1f standard deviations above the last %d steps; highest in process "
+                "%d (%.4f), largest gradient in %s; in %s",
+                *(report.step, report.loss, height, len(self._losses), rank, seen[rank][0], largest, documents),
+            )

@@ -1,0 +1,56 @@
+"""The dtype of matrix products, and the loss scale of fp16.
+
+Weights, gradients, optimizer state and sums are always fp32. With bf16 and fp16 each layer casts its weights to the
+dtype of its input (see `model.Linear`), so there is no autocast and no second copy of the weights, and gradients reach
+the fp32 weights in fp32. fp16 needs a loss scale: its smallest positive number is 6e-8.
+"""
+
+from typing import Any
+
+import torch
+
+from pipelines.errors import ConfigError
+from trainer.config import LossScaleConfig, Precision
+
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+    """Return the dtype of activations and matrix products."""
+    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ConfigError("precision bf16: this GPU has no bf16 units; set precision to fp32")
+    return DTYPES[precision]
+
+
+class LossScale:
+    """The factor that the loss is multiplied by: 1 except with fp16 (Micikevicius et al., arXiv:1710.03740)."""
+
+    def __init__(self, config: LossScaleConfig, precision: Precision) -> None:
+        self.config = config
+        self.dynamic = precision == "fp16"
+        self.value = config.initial if self.dynamic else 1.0
+        self._good_steps = 0
+        self._overflows = 0
+
+    def update(self, *, finite: bool) -> bool:
+        """Update after a step; return whether to use its gradients. The caller treats an overflow at the minimum."""
+        if not self.dynamic:
+            return True
+        if not finite:
+            self._good_steps, self._overflows = 0, self._overflows + 1
+            if self._overflows >= self.config.hysteresis:
+                self.value = max(self.config.minimum, self.value * self.config.backoff_factor)
+            return False
+        self._good_steps += 1
+        if self._good_steps % self.config.growth_interval == 0:
+            self.value = min(self.config.maximum, self.value * self.config.growth_factor)
+            self._overflows = 0
+        return True
+
+    def record(self) -> dict[str, Any]:
+        """Return the state as a checkpoint stores it."""
+        return {"value": self.value, "good_steps": self._good_steps, "overflows": self._overflows}
+
+    def restore(self, record: dict[str, Any]) -> None:
+        """Restore the state from a checkpoint."""
+        self.value, self._good_steps, self._overflows = record["value"], record["good_steps"], record["overflows"]

@@ -1,0 +1,69 @@
+"""Start a pretraining that has no checkpoint of its own: from seeded weights, or from what `init` names.
+
+An unsuitable folder is refused before any process starts, from its files alone and without torch.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import ConfigError, UserError
+from trainer.config import ModelConfig, PretrainConfig
+from trainer.weights.exported import SIZES, check_weights, read_sizes
+from trainer.weights.records import newest_checkpoint, read_record, require_same_model
+
+if TYPE_CHECKING:
+    from trainer.loop.training import Training
+
+
+def find_start(
+    config: PretrainConfig, steps: int, model: ModelConfig, tokenizer: dict[str, Any], train: Path
+) -> Path | None:
+    """Return the checkpoint or the Hugging Face folder to start from; None for seeded weights.
+
+    Raises UserError unless it holds this model. A checkpoint must also have the tokenizer of the tokens `train`, and be
+    from before the last of the run's `steps`.
+    """
+    if config.init == "scratch":
+        return None
+    path = Path(config.init_path)
+    shape = {name: tokenizer[name] if name == "vocab_size" else getattr(model, name) for name in SIZES}
+    if config.init == "huggingface":
+        require_same_model(path, {"model": read_sizes(path)}, shape)
+        check_weights(path)
+        return path
+    folder = newest_checkpoint(path)
+    record = read_record(folder)
+    require_same_model(folder, record, {**shape, "num_labels": 0})
+    if record["step"] >= steps:
+        raise ConfigError(f"pretrain.steps {steps}: {path} is at step {record['step']} already; ask for more steps")
+    if record["tokenizer"] != tokenizer:
+        raise UserError(
+            f"{path}: trained on tokens of another tokenizer than {train}; tokenize with that one, or start from "
+            "another checkpoint"
+        )
+    return folder
+
+
+def begin(training: "Training", config: PretrainConfig, folder: Path | None) -> None:
+    """Load the weights before the first step; from a checkpoint also step, optimizer and position in the data.
+
+    `folder`: the result of `find_start`.
+    """
+    if folder is None:
+        return
+    if config.init == "huggingface":
+        from trainer.weights import huggingface
+
+        huggingface.fill(training.model.weights, huggingface.read_weights(folder), folder)
+        return
+    record = training.restore(folder)
+    if _order(record) != _order(training.identity):
+        # Other data, another order or other samples: read them from the beginning.
+        training.position = 0
+
+
+def _order(record: dict[str, Any]) -> list[Any]:
+    """Return everything that decides which sample comes at which position."""
+    section, data = record["pretrain"], record["data"]
+    shaping = [section.get(key) for key in ("seed", "sequence_length", "packing", "drop_tail", "mixture_weights")]
+    return [data["train"], data.get("mixture"), *shaping]

@@ -1,0 +1,346 @@
+"""Start the training processes of this machine, or distribute the work to those of torchrun or Slurm.
+
+`launch(function, parallel, *arguments)` runs `function(process, *arguments)` in every process and returns the result of
+the first. Local processes are forked from a server that has imported torch once; they rendezvous through a file and
+communicate over loopback. Under torchrun or Slurm the stage's command runs once per process: rank 0 is the stage, the
+others call `served()`, which takes the work from rank 0.
+
+If one process fails, all of them end, with its error in one line. After SIGTERM, SIGUSR1 or Ctrl-C they save a
+checkpoint at the next step and end (`Stopped`); if the parent is killed, they end at once.
+"""
+
+import contextlib
+import datetime
+import functools
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pipelines import log
+from pipelines.errors import ConfigError, UserError
+from pipelines.stage import PREEMPTED
+from trainer.config import ParallelConfig
+from trainer.processes.process import (
+    STACKS,
+    Rank,
+    StopFlag,
+    Stopped,
+    join,
+    prepare,
+    rank_from_environment,
+    rank_log,
+    rendezvous_environment,
+    take_usr1_for_sigterm,
+)
+
+PRELOAD = [
+    "torch",
+    "torch.distributed.checkpoint",
+    "trainer.weights.checkpoint",
+    "trainer.loop.hooks",
+    "trainer.loop.loop",
+]
+"""Modules that every process needs, imported once by the server that they are forked from."""
+PATIENCE = datetime.timedelta(hours=1)
+"""How long processes of a cluster wait for work from rank 0."""
+GRACE_SECONDS = 1.0
+"""How long to listen for the cause of a first failure before the other processes are ended."""
+
+STACK_SECONDS = 0.2
+"""How long processes that wait for a failed one have to log their stacks."""
+
+Function = Callable[..., Any]
+Call = tuple[Path | None, Function, ParallelConfig, tuple[Any, ...]]
+"""The folder of the processes' logs, and the function that they call with its arguments."""
+
+
+def count_processes(parallel: ParallelConfig) -> int:
+    """Return the number of processes of the layout. Raises ConfigError if this machine has fewer GPUs."""
+    if rank := rank_from_environment(os.environ):
+        return rank.size
+    gpus = 0 if parallel.device == "cpu" else _count_gpus()
+    if parallel.device == "cuda" and not gpus:
+        raise ConfigError("parallel.device cuda: torch sees no GPU on this machine; set it to auto or cpu")
+    rest = parallel.pp * parallel.dp_shard * parallel.tp
+    processes = rest * (parallel.dp_replicate or max(1, gpus // rest))
+    if gpus and processes > gpus:
+        raise ConfigError(
+            f"parallel: {processes} processes, but this machine has {gpus} GPU(s): lower a degree, start it with "
+            "torchrun on more machines, or set parallel.device to cpu"
+        )
+    return processes
+
+
+def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: Path | None = None) -> Any:
+    """Run `function(process, *arguments)` in every process; return the result of the first.
+
+    Raises UserError for the process that failed first, and SystemExit(75) if one was stopped by a signal. Each process
+    writes a log to the folder `logs`; after a failure, the others add the stacks of where they were waiting.
+    """
+    take_usr1_for_sigterm()
+    if rank := rank_from_environment(os.environ):
+        return _run_ranked(rank, (logs, function, parallel, arguments))
+    size = count_processes(parallel)
+    with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+        processes: list[_LocalProcess] = []
+        try:
+            for number in range(size):
+                rank = Rank(number, size, local_number=number, local_size=size)
+                processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
+            return _result(processes, logs)
+        except (KeyboardInterrupt, SystemExit):
+            if len(processes) == size:  # otherwise the started ones wait for one that never comes
+                _ask_to_stop(processes)
+            raise
+        finally:
+            for process in processes:
+                process.end()
+
+
+def served() -> bool:
+    """Do this process's part of rank 0's work under torchrun or Slurm; return False in rank 0 and outside of them."""
+    take_usr1_for_sigterm()  # from the command's first line, not only during training
+    rank = rank_from_environment(os.environ)
+    if rank is None or rank.number == 0:
+        return False
+    log.configure()
+    try:
+        _run_ranked(rank, None)
+    except UserError as error:
+        print(f"error: rank {rank.number}: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    return True
+
+
+class _LocalProcess:
+    """A local training process, seen from the parent."""
+
+    def __init__(self, rank: Rank, store: str, call: Call) -> None:
+        context = _forkserver()
+        self.rank = rank
+        self.outcome: tuple[str, Any, float] | None = None
+        """(value | stopped | user | bug | died, its detail, time) once it is known."""
+        self.connection, child_end = context.Pipe(duplex=False)
+        level = logging.getLogger().getEffectiveLevel()
+        self.child = context.Process(target=_local_main, args=(child_end, level, rank, store, *call))
+        self.child.start()
+        child_end.close()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self.outcome is not None and self.outcome[0] in ("user", "bug", "died")
+
+    def listen(self) -> None:
+        """Receive the outcome that the process sent, or record that it died."""
+        try:
+            self.outcome = self.connection.recv()
+        except EOFError:
+            self.child.join()
+            self.outcome = ("died", self.child.exitcode, time.monotonic())
+
+    def end(self) -> None:
+        """Wait for the process to end, and kill it if it does not."""
+        self.child.join(0 if self.outcome is None else 10)
+        if self.child.is_alive():
+            self.child.kill()
+            self.child.join()
+        self.connection.close()
+
+
+def _listen(processes: list[_LocalProcess], timeout: float | None = None) -> None:
+    """Wait for an outcome of any process that is still running."""
+    working = {process.connection: process for process in processes if process.outcome is None}
+    for connection in wait(list(working), timeout):
+        working[connection].listen()  # pyright: ignore[reportArgumentType]
+
+
+def _result(processes: list[_LocalProcess], logs: Path | None) -> Any:
+    """Return rank 0's value once all processes are done; raise an error as soon as one fails."""
+    while any(process.outcome is None for process in processes):
+        _listen(processes)
+        if any(process.failed for process in processes):
+            deadline = time.monotonic() + GRACE_SECONDS
+            while any(process.outcome is None for process in processes) and time.monotonic() < deadline:
+                _listen(processes, max(0.0, deadline - time.monotonic()))
+            if logs:
+                _ask_for_stacks(processes)
+            raise _failure([process for process in processes if process.failed], logs)
+    outcomes = [process.outcome for process in processes if process.outcome]
+    if any(outcome[0] == "stopped" for outcome in outcomes):
+        print("training was stopped: run the same command again to go on", file=sys.stderr)
+        raise SystemExit(PREEMPTED)
+    return outcomes[0][1]
+
+
+def _ask_for_stacks(processes: list[_LocalProcess]) -> None:
+    """Make the processes that wait for a failed one log their stacks."""
+    waiting = [process.child.pid for process in processes if process.outcome is None and process.child.pid]
+    for pid in waiting:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, STACKS)
+    if waiting:
+        time.sleep(STACK_SECONDS)
+
+
+def _failure(failed: list[_LocalProcess], logs: Path | None) -> UserError:
+    """Return the likeliest cause: the first UserError, else a killed process, else the first other error."""
+    latest_first = sorted(failed, key=lambda process: process.outcome[2] if process.outcome else 0, reverse=True)
+    outcomes = {process.outcome[0]: (process, process.outcome[1]) for process in latest_first if process.outcome}
+    see = f"; each process's log: {logs}" if logs else ""
+    if "user" in outcomes:
+        return UserError(outcomes["user"][1])
+    if "died" in outcomes:
+        process, code = outcomes["died"]
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        return UserError(
+            f"training process {process.rank.number} {how} (out of memory?): run the same command again to go on from "
+            f"the last checkpoint, perhaps with a smaller micro batch{see}"
+        )
+    process, (summary, trace) = outcomes["bug"]
+    print(trace, file=sys.stderr, end="")
+    return UserError(f"training process {process.rank.number} failed: {summary}{see}")
+
+
+def _ask_to_stop(processes: list[_LocalProcess]) -> None:
+    """Make the processes save a checkpoint at their next step; a second signal interrupts the wait."""
+    for process in processes:
+        if process.outcome is None and process.child.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.child.pid, signal.SIGTERM)
+    while any(process.outcome is None for process in processes):
+        _listen(processes)
+        if any(process.failed for process in processes):
+            return
+
+
+class _Report:
+    """Sends the outcome of a process to its parent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.value: Any = None
+
+    def __enter__(self) -> "_Report":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if error is None:
+            outcome = ("value", self.value)
+        elif isinstance(error, Stopped):
+            outcome = ("stopped", str(error))
+        elif isinstance(error, UserError):
+            outcome = ("user", str(error))
+        elif isinstance(error, OSError) and error.strerror:
+            # A failed write to an open file (a full disk) does not name the file.
+            where = f"{error.filename}: " if error.filename else ""
+            line = f"{where}{error.strerror}; fix the cause (free space, permissions) and run it again"
+            outcome = ("user", line)
+        else:
+            summary = f"{type(error).__name__}: {error}".splitlines()[0]
+            outcome = ("bug", (summary, "".join(traceback.format_exception(error))))
+        self.connection.send((*outcome, time.monotonic()))
+        return True
+
+
+def _local_main(
+    connection: Connection,
+    level: int,
+    rank: Rank,
+    store: str,
+    logs: Path | None,
+    function: Function,
+    parallel: ParallelConfig,
+    arguments: tuple[Any, ...],
+) -> None:
+    """Run a local training process, from start to exit."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    log.configure(logging.getLevelName(level))
+    loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
+    flag = StopFlag()
+    with _Report(connection) as report, flag.listening(interrupts=False), rank_log(logs, rank.number):
+        import torch.distributed as dist
+
+        process = prepare(rank, parallel, flag)
+        join(process, dist.FileStore(store, rank.size))  # pyright: ignore[reportPrivateImportUsage]
+        value = function(process, *arguments)
+        report.value = value if rank.number == 0 else None
+        dist.barrier()
+        dist.destroy_process_group()
+    connection.close()
+    sys.stderr.flush()
+    # Skip the interpreter's shutdown, in which remaining threads of gloo can abort the process.
+    os._exit(0)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run_ranked(rank: Rank, call: Call | None) -> Any:
+    """Run a process that torchrun or Slurm started: rank 0 passes on `call`, the others receive it."""
+    import torch.distributed as dist
+
+    os.environ.update(rendezvous_environment(rank, os.environ))
+    flag = StopFlag()
+    with flag.listening(interrupts=True):
+        rendezvous: Any = dist.rendezvous("env://", timeout=PATIENCE)  # pyright: ignore[reportPrivateImportUsage]
+        store = next(iter(rendezvous))[0]
+        if call is not None:
+            store.set("millrace/job", pickle.dumps(call))
+        logs, function, parallel, arguments = call or pickle.loads(store.get("millrace/job"))  # noqa: S301 (from our rank 0)
+        join(process := prepare(rank, parallel, flag), store)
+        try:
+            with rank_log(logs, rank.number):
+                value = function(process, *arguments)
+        except Stopped:
+            raise SystemExit(PREEMPTED) from None
+        dist.barrier()
+        dist.destroy_process_group()
+    return value
+
+
+def _forkserver() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+@functools.cache
+def _count_gpus() -> int:
+    """Count this machine's GPUs in a separate process: CUDA must not start in one that is forked later."""
+    context = _forkserver()
+    parent_end, child_end = context.Pipe(duplex=False)
+    process = context.Process(target=_send_gpu_count, args=(child_end,))
+    process.start()
+    child_end.close()
+    try:
+        return parent_end.recv()
+    except EOFError:
+        raise UserError("torch could not start: see the error above, and check its installation") from None
+    finally:
+        process.join()
+
+
+def _send_gpu_count(connection: Connection) -> None:
+    import torch
+
+    connection.send(torch.cuda.device_count() if torch.cuda.is_available() else 0)

@@ -1,0 +1,192 @@
+"""One training process: its rank, its device and arithmetic, the signals that stop it, and its log.
+
+torch is imported inside the functions, so that the parent of the processes need not import it.
+"""
+
+import contextlib
+import faulthandler
+import logging
+import os
+import re
+import signal
+import traceback
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.engine import default_workers
+from pipelines.errors import ConfigError
+from trainer.config import ParallelConfig
+
+if TYPE_CHECKING:
+    import torch
+
+STACKS = signal.SIGUSR2
+"""Signal that makes a process write the stacks of all threads to its log, wherever it hangs."""
+
+
+class Stopped(Exception):  # noqa: N818 (no error)
+    """Training ended early, with a checkpoint, because a stop was requested."""
+
+
+class StopFlag:
+    """Set by SIGTERM, SIGUSR1 and, if `interrupts`, Ctrl-C; training checks it after each step."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    @contextlib.contextmanager
+    def listening(self, *, interrupts: bool) -> Generator[None, None, None]:
+        """Set the flag on signals, inside this block."""
+        before = {
+            signal.SIGTERM: signal.signal(signal.SIGTERM, self._request),
+            signal.SIGUSR1: signal.signal(signal.SIGUSR1, self._request),
+            signal.SIGINT: signal.signal(signal.SIGINT, self._request if interrupts else signal.SIG_IGN),
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _request(self, *_: object) -> None:
+        self.requested = True
+
+
+def take_usr1_for_sigterm() -> None:
+    """Handle SIGUSR1 like SIGTERM from now on; Slurm can send it before a job's time is over."""
+    signal.signal(signal.SIGUSR1, lambda *_: signal.raise_signal(signal.SIGTERM))
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The number of a process among all processes, and among those of its machine."""
+
+    number: int
+    size: int
+    local_number: int
+    local_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A training process: its rank, its device, and whether it computes deterministically."""
+
+    rank: Rank
+    device: "torch.device"
+    exact: bool
+    stop: StopFlag
+
+
+def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
+    """Return the rank that torchrun or srun gave this process; None if neither started it."""
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"} <= environment.keys():
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        return Rank(*(int(environment[name]) for name in names))
+    # srun sets these for each task; a batch script outside srun has the job's SLURM_NTASKS only.
+    if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+        per_node = re.match(r"\d+", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+        return Rank(*(int(environment[name]) for name in names), local_size=int(per_node[0]) if per_node else 1)
+    return None
+
+
+def rendezvous_environment(rank: Rank, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of torch's `env://` that a process of srun lacks."""
+    if "RANK" in environment:
+        return {}
+    variables = {"RANK": str(rank.number), "WORLD_SIZE": str(rank.size), "LOCAL_RANK": str(rank.local_number)}
+    if "MASTER_ADDR" not in environment:
+        variables["MASTER_ADDR"] = first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    if "MASTER_PORT" not in environment:
+        # Two jobs on one machine must not share a port.
+        variables["MASTER_PORT"] = str(20000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000)
+    return variables
+
+
+def first_host(nodelist: str) -> str:
+    """Return the first host of Slurm's compressed list: `gpu[07-09,12],login1` -> `gpu07`."""
+    match = re.match(r"([^,\[]+)(?:\[(\w+))?", nodelist)
+    if not match:
+        raise ConfigError(f"SLURM_STEP_NODELIST {nodelist!r}: no host in it; set MASTER_ADDR")
+    return match[1] + (match[2] or "")
+
+
+def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
+    """Choose the device of this process, and set its arithmetic."""
+    import torch
+
+    on_gpu = parallel.device != "cpu" and torch.cuda.is_available()
+    if parallel.device == "cuda" and not on_gpu:
+        raise ConfigError(
+            f"parallel.device cuda: torch sees no GPU in process {rank.number}; check its driver, or set cpu"
+        )
+    exact = parallel.determinism == "exact" or (parallel.determinism == "auto" and not on_gpu)
+    # With Slurm's --gpus-per-task each process sees only one GPU, number 0.
+    number = rank.local_number if on_gpu and torch.cuda.device_count() > 1 else 0
+    device = torch.device("cuda", number) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    set_arithmetic(exact=exact, threads=1 if exact else max(1, default_workers() // rank.local_size))
+    return Process(rank, device, exact, flag)
+
+
+def set_arithmetic(*, exact: bool, threads: int) -> None:
+    """Choose deterministic kernels or the fastest ones, and the number of CPU threads of this process."""
+    import torch
+
+    if exact:
+        # cuBLAS reads this when it starts (NVIDIA's cuBLAS documentation, "Results Reproducibility").
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(exact)
+    # Filling new tensors only reveals reads of uninitialised memory, and costs time in every operation.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore
+    torch.set_num_threads(threads)
+
+
+def join(process: Process, store: Any) -> None:
+    """Join the process group."""
+    import torch.distributed as dist
+
+    on_gpu = process.device.type == "cuda"
+    # Python objects and checkpoint plans are exchanged over gloo between GPUs too.
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=store,
+        rank=process.rank.number,
+        world_size=process.rank.size,
+        device_id=process.device if on_gpu else None,
+    )
+
+
+@contextlib.contextmanager
+def rank_log(folder: Path | None, rank: int) -> Generator[None, None, None]:
+    """Log to `rank-N.log` in `folder` inside this block, to diagnose a failure; None: no file.
+
+    The file gets the process's log records, the traceback of the error that ended it, and the stacks of all threads
+    when it crashes (also by SIGABRT, with which NCCL's watchdog ends a hanging process), on SIGTERM, and on SIGUSR2.
+    """
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"rank-{rank}.log").open("w") as file:
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger().addHandler(handler)
+        faulthandler.enable(file)
+        faulthandler.register(STACKS, file)
+        # A handler written in Python runs only between bytecodes, so never in a collective that hangs.
+        faulthandler.register(signal.SIGTERM, file, chain=True)
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(f"the log of each process: {folder}")
+            traceback.print_exc(file=file)
+            raise
+        finally:
+            faulthandler.unregister(signal.SIGTERM)
+            faulthandler.unregister(STACKS)
+            faulthandler.disable()
+            logging.getLogger().removeHandler(handler)

@@ -1,0 +1,237 @@
+"""Reads the results of a corpus and a run as plain values: stage counts, curves, scores, texts.
+
+They come from `stats/<corpus>/`, `stats/<run>/` and `runs/<run>/`. Results that do not exist (yet) are None or empty
+and are named in `missing`; broken files raise UserError.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pipelines import store
+from pipelines.errors import UserError
+from trainer.weights.records import open_curve
+
+ORDER = (
+    *("urls", "download", "extract", "clean", "find_duplicates", "group_duplicates", "remove_duplicates"),
+    *("decontaminate", "split", "tokenizer", "tokenize", "glue_tokenize"),
+    *("pretrain", "export", "evaluate", "finetune", "glue_score"),
+)
+"""Stages in the order of the graph."""
+FLOW = ("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate", "split")
+"""The stages of the funnel, through which documents pass."""
+PROMPT, TEXT = "prompt", "text"
+SEEDS = "seeds.json"
+"""The file of a fine-tuning with several random seeds: the headline of each seed's folder, and the best of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """The stats of one stage: rows in and out, rows rejected per rule (most first), and its other facts."""
+
+    name: str
+    rows_in: int
+    rows_out: int
+    rejected: tuple[tuple[str, int], ...]
+    facts: dict[str, Any]
+
+    @property
+    def unexplained(self) -> int:
+        """Rows that neither came out nor have a reason. Every stage promises that there are none."""
+        return max(0, self.rows_in - self.rows_out - sum(number for _, number in self.rejected))
+
+
+Curve = dict[str, list[float]]
+"""Columns of a curve.csv; a cell without a number is NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of one model on one split of a GLUE task."""
+
+    task: str
+    split: str
+    scores: dict[str, float]
+    interval: tuple[float, float] | None = None
+    """The 95 % interval of the headline score."""
+    headline_of: tuple[str, ...] = ()
+    """The scores whose mean is the headline."""
+    seeds: int = 1
+    """Number of fine-tunings, over which the scores are means."""
+    std: dict[str, float] = field(default_factory=dict[str, float])
+    """Standard deviations of the scores, if there are several seeds."""
+
+
+@dataclass(slots=True)
+class Results:
+    """Everything that the report shows."""
+
+    corpus: str
+    run: str
+    corpus_stages: list[StageCounts] = field(default_factory=list[StageCounts])
+    run_stages: list[StageCounts] = field(default_factory=list[StageCounts])
+    pretrain: Curve = field(default_factory=dict[str, list[float]])
+    scores: dict[str, Any] = field(default_factory=dict[str, Any])
+    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    tasks: list[Scored] = field(default_factory=list[Scored])
+    finetune: dict[str, Curve] = field(default_factory=dict[str, Curve])
+    missing: list[str] = field(default_factory=list[str])
+
+    @property
+    def flow(self) -> list[StageCounts]:
+        """The stages of the funnel that had any rows."""
+        return [stage for stage in self.corpus_stages if stage.name in FLOW and stage.rows_in]
+
+    def stage(self, name: str) -> StageCounts | None:
+        """Return the stage called `name`, of the corpus or the run."""
+        return next((stage for stage in (*self.corpus_stages, *self.run_stages) if stage.name == name), None)
+
+    def fact(self, stage: str, name: str) -> Any:
+        """Return the fact `name` of a stage, or None if the stage or the fact does not exist."""
+        counts = self.stage(stage)
+        return counts.facts.get(name) if counts else None
+
+
+def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
+    """Read all three folders."""
+    results = Results(stats.name, run_stats.name)
+    results.corpus_stages = read_stages(stats)
+    results.run_stages = read_stages(run_stats)
+    _say_missing_stages(results, results.corpus, FLOW[:-1])
+    _say_missing_stages(results, results.run, ("pretrain", "evaluate"))
+    if file := _present(results, runs, "pretrain/curve.csv"):
+        results.pretrain = read_curve_columns(file)
+    if file := _present(results, runs, "evaluate/scores.json"):
+        results.scores = flatten(_mapping(file))
+    if file := _present(results, runs, "evaluate/texts.json"):
+        results.texts = read_texts(file)
+    for task in _tasks(runs / "finetune"):
+        if file := _present(results, runs, f"finetune/{task}/scores.json"):
+            results.tasks += read_task_scores(task, _mapping(file))
+        part = best_run(runs / "finetune" / task).relative_to(runs)
+        if file := _present(results, runs, f"{part}/curve.csv"):
+            results.finetune[task] = read_curve_columns(file)
+    for task in _tasks(runs / "glue_score"):
+        if file := _present(results, runs, f"glue_score/{task}/scores.json"):
+            results.tasks += read_task_scores(task, _mapping(file))
+    if not results.tasks:
+        results.missing.append(f"runs/{results.run}/finetune")
+    return results
+
+
+def _tasks(folder: Path) -> list[str]:
+    # Names that begin with a dot are scratch folders of the stage runner.
+    return sorted(path.name for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+
+
+def best_run(folder: Path) -> Path:
+    """Return the folder of a fine-tuning's curves and rows: its own, or with several seeds that of the best one."""
+    seeds = folder / SEEDS
+    return folder / str(_mapping(seeds).get("best", "")) if seeds.is_file() else folder
+
+
+def _present(results: Results, runs: Path, name: str) -> Path | None:
+    if (runs / name).is_file():
+        return runs / name
+    results.missing.append(f"runs/{results.run}/{name}")
+    return None
+
+
+def _say_missing_stages(results: Results, folder: str, names: tuple[str, ...]) -> None:
+    results.missing += [f"stats/{folder}/{name}.json" for name in names if results.stage(name) is None]
+
+
+def _mapping(file: Path) -> dict[str, Any]:
+    value = store.read_json(file)
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: expected names with values, found {type(value).__name__}; run its stage again")
+    return cast(dict[str, Any], value)
+
+
+def read_stages(folder: Path) -> list[StageCounts]:
+    """Read the stats of every stage below `folder`, in the order of the graph."""
+    names = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.json"))}
+    return [read_stage(name, names[name]) for name in sorted(names, key=_rank)]
+
+
+def _rank(name: str) -> tuple[int, str]:
+    # tokenize_train and glue_tokenize_mrpc are runs of tokenize and glue_tokenize.
+    known = [stage for stage in ORDER if name == stage or name.startswith((f"{stage}_", f"{stage}/"))]
+    return (ORDER.index(max(known, key=len)) if known else len(ORDER), name)
+
+
+def read_stage(name: str, file: Path) -> StageCounts:
+    """Read one stats file of the stage runner."""
+    stats = _mapping(file)
+    try:
+        rejected = sorted(stats.pop("rejected").items(), key=lambda item: (-item[1], item[0]))
+        rows_in, rows_out = int(stats.pop("in")), int(stats.pop("out"))
+        facts = {**stats.pop("totals"), **flatten({k: v for k, v in stats.items() if k != "outputs"})}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{file}: not the stats of a stage ({error}); run the stage again") from None
+    return StageCounts(name, rows_in, rows_out, tuple(rejected), facts)
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten `{"a": {"b": 1}}` to `{"a.b": 1}`; a list becomes one text."""
+    return dict(_leaves(value, prefix))
+
+
+def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _leaves(cast(Mapping[str, Any], item), f"{prefix}{name}.")
+        elif isinstance(item, list):
+            yield f"{prefix}{name}", "; ".join(str(part) for part in cast(list[Any], item))
+        else:
+            yield f"{prefix}{name}", item
+
+
+def read_curve_columns(file: Path) -> Curve:
+    """Return the columns of a published curve as numbers, with nan for an empty cell.
+
+    Raises UserError without step or loss, or for a cell that is neither a number nor empty.
+    """
+    with open_curve(file) as reader:
+        columns: Curve = {name: [] for name in reader.fieldnames or ()}
+        if not {"step", "loss"} <= set(columns):
+            raise UserError(f"{file}: expected columns step and loss, found {', '.join(columns) or 'none'}")
+        for row in reader:
+            for name, cells in columns.items():
+                try:
+                    cells.append(float(row[name] or "nan"))
+                except ValueError:
+                    raise UserError(f"{file}:{reader.line_num}: {name} is {row[name]!r}, expected a number") from None
+    return columns
+
+
+def read_texts(file: Path) -> list[tuple[str, str]]:
+    """Read (prompt, continuation) of each generated text from a list of `{"prompt": ..., "text": ...}`."""
+    value = store.read_json(file)
+    try:
+        pairs = [(str(item[PROMPT]), str(item[TEXT])) for item in value]
+    except (KeyError, TypeError):
+        raise UserError(f"{file}: expected a list of prompts and texts; run evaluate again") from None
+    return [(prompt, text.removeprefix(prompt)) for prompt, text in pairs]
+
+
+def read_task_scores(task: str, value: Mapping[str, Any]) -> list[Scored]:
+    """Return the scores of each split: numbers directly in `value`, and those of each mapping in it, a split each."""
+    groups = {"": value, **{name: item for name, item in value.items() if isinstance(item, Mapping)}}
+    splits = [_scored(task, split, cast(dict[str, Any], group)) for split, group in groups.items()]
+    return [scored for scored in splits if scored.scores]
+
+
+def _scored(task: str, split: str, group: Mapping[str, Any]) -> Scored:
+    numbers = {name: float(item) for name, item in group.items() if name != "seeds" and _is_score(item)}
+    ends = cast(dict[str, Any], group.get("interval") or {}).get("headline")
+    interval = (float(ends[0]), float(ends[1])) if ends else None
+    std = {name: float(item) for name, item in cast(dict[str, Any], group.get("std") or {}).items()}
+    headline_of = tuple(map(str, group.get("headline_of", ())))
+    return Scored(task, split, numbers, interval, headline_of, int(group.get("seeds", 1)), std)
+
+
+def _is_score(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,331 @@
+"""Checkpoints: torch.distributed.checkpoint folders `step-00001000/` that any layout can load.
+
+They hold only tensors, under canonical names: `model.NAME` and `optimizer.exp_avg[_sq].NAME`, in fp32, the embedding
+without padding and the tied head only as the embedding. Everything else is JSON in `run.json`. A checkpoint is written
+to a temporary folder, synced to disk and renamed; `files.json` has the size and digest of each of its files. The
+library's index `.metadata` is a pickle: it is written deterministically, and read by an unpickler that allows only a
+fixed list of classes.
+"""
+
+import contextlib
+import enum
+import logging
+import pickle
+import re
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.tensor import DTensor
+
+from pipelines import store
+from pipelines.errors import UserError
+from trainer.model import TIED, canonical
+from trainer.parallel.local import fill, like, local
+from trainer.weights.records import FILES, RECORD, DamagedError, damage, file_entry, step_folder
+
+logger = logging.getLogger(__name__)
+
+INDEX = ".metadata"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+_DCP = "torch.distributed.checkpoint"
+SAFE_CLASSES = frozenset(
+    {
+        (f"{_DCP}.metadata", "Metadata"),
+        (f"{_DCP}.metadata", "TensorStorageMetadata"),
+        (f"{_DCP}.metadata", "ChunkStorageMetadata"),
+        (f"{_DCP}.metadata", "TensorProperties"),
+        (f"{_DCP}.metadata", "MetadataIndex"),
+        (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"),
+        (f"{_DCP}.filesystem", "_StorageInfo"),
+        ("torch", "Size"),
+        ("torch", "float32"),
+        ("torch.serialization", "_get_layout"),
+    }
+)
+"""The classes in an index that this trainer writes."""
+
+
+def model_tensors(weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+    """Return this process's weights under canonical names, without padding rows."""
+    return {f"model.{canonical(name)}": _stored(name, weight.detach(), vocab_size) for name, weight in weights.items()}
+
+
+def optimizer_tensors(
+    weights: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, Tensor]], vocab_size: int
+) -> dict[str, Tensor]:
+    """Return AdamW's two moments of each weight in the same way. `moments`: this process's parts."""
+    return {
+        f"optimizer.{moment}.{canonical(name)}": _stored(name, like(weight.detach(), part), vocab_size)
+        for name, weight in weights.items()
+        for moment, part in zip(MOMENTS, moments[name], strict=True)
+    }
+
+
+def _stored(name: str, tensor: Tensor, vocab_size: int) -> Tensor:
+    """Return the tensor to store: a view of the live one, or a gathered copy of a sharded embedding.
+
+    Shards of the padded embedding are not shards of the embedding without padding, so it is gathered.
+    """
+    if canonical(name) != TIED:
+        return tensor
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)[:vocab_size]
+
+
+def give_embedding(
+    tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, Tensor]]
+) -> None:
+    """Copy the loaded embedding to embedding and head: `tensors` has it once, and perhaps as a copy."""
+    for name, weight in weights.items():
+        if canonical(name) == TIED:
+            fill(weight.detach(), tensors[f"model.{TIED}"])
+            for moment, part in zip(MOMENTS, moments[name], strict=True):
+                fill(like(weight.detach(), part), tensors[f"optimizer.{moment}.{TIED}"])
+
+
+def save(root: Path, step: int, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+    """Write the checkpoint of `step` atomically; every process calls this."""
+    saver = Saver(root)
+    saver.save(step, tensors, record)
+    saver.close()
+
+
+class Saver:
+    """Saves checkpoints one after the other; with `in_background` during training, from a copy in the host's memory.
+
+    Every process makes the same calls. At most one checkpoint is written at a time: the next one waits for it.
+    """
+
+    def __init__(self, root: Path, *, in_background: bool = False) -> None:
+        self._root = root
+        # A separate group: collectives of the saving thread must not mix with those of training.
+        self._group: Any = cast(Any, dist).new_group(backend="gloo") if in_background else None
+        self._staging = _Staging()
+        self._pending: tuple[Path, Future[Metadata]] | None = None
+
+    def save(
+        self,
+        step: int,
+        tensors: dict[str, Tensor],
+        record: dict[str, Any],
+        published: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write the checkpoint of `step`, or start to; the first process calls `published` once it is complete.
+
+        Raises UserError if this checkpoint, or the previous one in the background, could not be written.
+        """
+        self.wait()
+        final = step_folder(self._root, step)
+        writer = _Writer(final, record, published)
+        with _errors_of(final):
+            if self._group is None:
+                state_dict_saver.save(tensors, storage_writer=writer)
+                return
+            self._pending = (
+                final,
+                cast(
+                    "Future[Metadata]",
+                    state_dict_saver.async_save(
+                        tensors, storage_writer=writer, async_stager=self._staging, process_group=self._group
+                    ),
+                ),
+            )
+
+    def wait(self) -> None:
+        """Wait until the current checkpoint is complete. Raises UserError, in every process, if it failed."""
+        if self._pending is None:
+            return
+        (final, future), self._pending = self._pending, None
+        with _errors_of(final):
+            future.result()
+
+    def close(self) -> None:
+        """Wait, also after a failed training; an error of the save is only logged, to keep the training's."""
+        try:
+            self.wait()
+        except Exception as error:  # noqa: BLE001 (anything that a thread or lost processes can raise)
+            logger.warning("%s", error)
+        if self._group is not None:
+            cast(Any, dist).destroy_process_group(self._group)
+
+
+@contextlib.contextmanager
+def _errors_of(final: Path) -> Generator[None, None, None]:
+    """Turn a failure in any process into one line in all of them."""
+    try:
+        yield
+    except CheckpointException as error:
+        causes = "; ".join(sorted({str(wrapped[0]) for wrapped in error.failures.values()}))
+        raise UserError(f"{final}: could not be written ({causes}); fix the cause and run again") from None
+
+
+class _Staging(AsyncStager):
+    """Copies in the host's memory, in buffers that are reused; pinned if the tensors are on a GPU, for speed."""
+
+    _synchronize_after_execute = False
+
+    def __init__(self) -> None:
+        self._copies: dict[str, Tensor] = {}
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Copy the tensors as they are now, with the same sharding."""
+        on_gpu = False
+        for name, tensor in state_dict.items():
+            part = local(tensor)
+            if name not in self._copies:
+                self._copies[name] = torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda)
+            self._copies[name].copy_(part, non_blocking=True)
+            on_gpu |= part.is_cuda
+        if on_gpu:
+            torch.cuda.current_stream().synchronize()
+        return {name: like(tensor, self._copies[name]) for name, tensor in state_dict.items()}
+
+
+def require_whole(folder: Path, *, alone: bool = False) -> None:
+    """Raise DamagedError unless all files are those that were written.
+
+    Every process calls this and checks its share, or one process `alone`, without a process group.
+    """
+    problems: list[str | None] = [damage(folder)] if alone else [None] * dist.get_world_size()
+    if not alone:
+        cast(Any, dist).all_gather_object(problems, damage(folder, dist.get_rank(), len(problems)))
+    if problem := next(filter(None, problems), None):
+        raise DamagedError(problem)
+
+
+def load(folder: Path, tensors: dict[str, Tensor], *, alone: bool = False) -> None:
+    """Fill `tensors` in place from a checkpoint; every process calls this, or one `alone` without a process group.
+
+    Raises UserError unless the checkpoint has each of them as an fp32 tensor of its size.
+    """
+    index = read_index(folder)
+    _check_index(folder, index, tensors)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        state_dict_loader.load(tensors, storage_reader=_Reader(folder, index), no_dist=alone)
+
+
+def read_index(folder: Path) -> Metadata:
+    """Read the checkpoint's index with an unpickler that only builds the classes of an index."""
+    try:
+        with (folder / INDEX).open("rb") as file:
+            index = _IndexUnpickler(file).load()
+    except FileNotFoundError:
+        raise UserError(f"{folder}: has no {INDEX}, so it is not a checkpoint; name another folder") from None
+    except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError, IndexError) as error:
+        raise UserError(
+            f"{folder / INDEX}: not an index of this trainer ({error}); it was not executed; get the checkpoint again "
+            "from a source that you trust"
+        ) from None
+    if not isinstance(index, Metadata):
+        raise UserError(f"{folder / INDEX}: not an index of this trainer; get the checkpoint again")
+    return index
+
+
+def _check_index(folder: Path, index: Metadata, tensors: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        entry = index.state_dict_metadata.get(name)
+        # The library would unpickle anything but a tensor without restrictions.
+        if not isinstance(entry, TensorStorageMetadata):
+            raise UserError(f"{folder}: has no tensor {name}; it is a checkpoint of another model")
+        if entry.size != tensor.shape or entry.properties.dtype != tensor.dtype:
+            stored = f"{tuple(entry.size)} of {entry.properties.dtype}"
+            raise UserError(f"{folder}: {name} is {stored}, expected {tuple(tensor.shape)} of {tensor.dtype}")
+    for info in (index.storage_data or {}).values():
+        if not re.fullmatch(r"__\d+_\d+\.distcp", info.relative_path) or info.transform_descriptors:
+            raise UserError(f"{folder}: its index names the file {info.relative_path!r}; get the checkpoint again")
+
+
+class _IndexPickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """Pickle members of enumerations by value: some Pythons (3.11.2) write them by name, through getattr."""
+        return (type(value), (value.value,)) if isinstance(value, enum.Enum) else NotImplemented
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in SAFE_CLASSES:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+class _Reader(FileSystemReader):
+    """Reads tensors with an index that has been checked."""
+
+    def __init__(self, folder: Path, index: Metadata) -> None:
+        super().__init__(folder)
+        self._index = index
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        return self._index
+
+
+class _Writer(FileSystemWriter):
+    """Writes a checkpoint to a temporary folder, and renames it once all processes have synced theirs to disk.
+
+    Its index depends on the tensors alone: no ids, no paths, sorted. A failure in one process fails all of them.
+    """
+
+    def __init__(self, final: Path, record: dict[str, Any], published: Callable[[], None]) -> None:
+        self._folder = final.with_name(f".{final.name}.tmp")
+        self._final = final
+        self._record = record
+        self._published = published
+        super().__init__(self._folder, overwrite=True)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Return the plan unchanged: the first process creates the folder."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Create the folder, in the first process and before any process writes."""
+        store.remove(self._folder)
+        self._folder.mkdir(parents=True)
+        return super().prepare_global_plan(plans)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
+        """Write this process's file; return its contents' locations, and the file's size and digest."""
+        # In a folder shared over a network, a process may not yet see what another has created.
+        self._folder.mkdir(exist_ok=True)
+        written = super().write_data(plan, planner).wait()
+        entries = {path.name: file_entry(path) for path in sorted(self._folder.glob(f"{plan.storage_data.prefix}*"))}
+        result: Any = torch.futures.Future()
+        result.set_result((written, entries))
+        return result
+
+    def finish(self, metadata: Metadata, results: Any) -> None:
+        """Write the index and the records and publish the checkpoint, in the first process once all have written."""
+        entries = {result.index: result.storage_data for written, _ in results for result in written}
+        ordered = sorted(entries, key=lambda index: (index.fqn, tuple(index.offset or ())))
+        metadata.state_dict_metadata = dict(sorted(metadata.state_dict_metadata.items()))
+        for entry in metadata.state_dict_metadata.values():
+            if isinstance(entry, TensorStorageMetadata):
+                # Pinned memory or not, the index must be the same.
+                entry.properties.pin_memory = False
+        metadata.storage_data = {index: entries[index] for index in ordered}
+        metadata.planner_data = dict(sorted(metadata.planner_data.items()))
+        metadata.storage_meta = None
+        with store.create(self._folder / INDEX) as file:
+            pickler = _IndexPickler(file, protocol=4)
+            # No memo: equal values pickle to equal bytes, whether or not they are the same object.
+            pickler.fast = True
+            pickler.dump(metadata)
+        store.write_json(self._folder / RECORD, self._record)
+        files = {name: entry for _, entries in results for name, entry in entries.items()}
+        files |= {name: file_entry(self._folder / name) for name in (INDEX, RECORD)}
+        store.write_json(self._folder / FILES, files)
+        store.remove(self._final)
+        store.rename(self._folder, self._final)
+        self._published()
