@@ -222,8 +222,9 @@ def test_a_disk_that_fills_keeps_finished_shards_and_the_old_output(
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    jsonl(source / "0.jsonl", 5)
-    with (source / "1.jsonl").open("w") as file:
+    for number in range(workers):  # the large shard is not begun before a small one is finished
+        jsonl(source / f"{number}.jsonl", 5)
+    with (source / "large.jsonl").open("w") as file:
         for _ in range(100):
             file.write(json.dumps({"text": GOOD[:600] + os.urandom(30_000).hex()}) + "\n")
     out = small_disk / "out"
@@ -243,7 +244,7 @@ def test_a_disk_that_fills_keeps_finished_shards_and_the_old_output(
     assert again.returncode == 0, again.stderr
     assert "already done" in again.stderr
     assert not (out / "yesterday").exists()
-    assert load_checked(out).counts.rows_out == 105
+    assert load_checked(out).counts.rows_out == 100 + 5 * workers
 
 
 def test_a_write_error_is_one_line_and_a_rerun_goes_on(
