@@ -1,11 +1,13 @@
 """Layouts of the trainer on real GPUs: each trains the model of one GPU, and how fast some are.
 
-    python -m benchmarks.layouts WORKDIR [--speed] [--only WORD...] [--skip WORD...]
+    python -m benchmarks.layouts WORKDIR [--speed] [--exact] [--no-parity] [--only WORD...] [--skip WORD...]
 
 Needs nothing but the packages of `trainer/` (no DVC, no network). Each case is five steps of a small GPT-2 through the
 trainer's own launcher, in processes of its own: losses, gradient norms and the weights of a checkpoint are compared
 with those of one GPU in the same precision; of a classifier that is fine-tuned, its outputs for other rows in place of
-weights. On fewer than four GPUs a degree of 4 is 2. `--speed` then times GPT-2 in bf16 with compiled blocks.
+weights. `--speed` then times GPT-2 in bf16 with compiled blocks. `--exact`
+trains each of those twice with `determinism: exact`: what that costs, and whether both runs end with the same bits.
+On fewer than four GPUs a degree of 4 is 2.
 """
 
 import argparse
@@ -162,11 +164,15 @@ class Speed:
     """A size of GPT-2, a layout, and samples per forward pass and process, so many times a step."""
 
     size: str
-    gpus: int
     micro_batch_size: int
     passes: int
     parallel: Keys = dataclasses.field(default_factory=dict[str, Any])
     compile: bool = True
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the layout takes."""
+        return processes(layout(self.parallel, "fast"))
 
     @property
     def name(self) -> str:
@@ -176,16 +182,16 @@ class Speed:
 
 
 SPEEDS = [
-    Speed("124M", 1, 64, 8, compile=False),
-    Speed("124M", 1, 64, 8),
-    Speed("1.5B", 1, 16, 4),
-    Speed("124M", 4, 64, 2, {"dp_replicate": 4}),
-    Speed("1.5B", 4, 16, 4, {"zero": 2, "dp_shard": 4}),
-    Speed("1.5B", 4, 16, 4, {"zero": 3, "dp_shard": 4}),
-    Speed("1.5B, 32 heads", 4, 16, 4, {"tp": 4}),
-    Speed("1.5B", 4, 4, 16, {"pp": 4}),
-    Speed("1.5B, 32 heads", 4, 8, 8, {"pp": 2, "tp": 2}),
-    Speed("1.5B, 32 heads", 4, 16, 4, {"tp": 2, "zero": 2, "dp_shard": 2}),
+    Speed("124M", 64, 8, compile=False),
+    Speed("124M", 64, 8),
+    Speed("1.5B", 16, 4),
+    Speed("124M", 64, 2, {"dp_replicate": 4}),
+    Speed("1.5B", 16, 4, {"zero": 2, "dp_shard": 4}),
+    Speed("1.5B", 16, 4, {"zero": 3, "dp_shard": 4}),
+    Speed("1.5B, 32 heads", 16, 4, {"tp": 4}),
+    Speed("1.5B", 4, 16, {"pp": 4}),
+    Speed("1.5B, 32 heads", 8, 8, {"pp": 2, "tp": 2}),
+    Speed("1.5B, 32 heads", 16, 4, {"tp": 2, "zero": 2, "dp_shard": 2}),
 ]
 
 
@@ -194,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.layouts", description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("--speed", action="store_true", help="time GPT-2 too")
+    parser.add_argument("--exact", action="store_true", help="price of determinism: exact, and whether it holds")
     parser.add_argument("--no-parity", action="store_true", help="time GPT-2 only")
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="rows whose name has one of these")
     parser.add_argument("--skip", nargs="+", default=[], metavar="WORD", help="but none of these")
@@ -205,13 +212,16 @@ def main() -> None:
         return any(word in name for word in given.only) and not any(word in name for word in given.skip)
 
     cases, tuned_cases = ([each for each in group if wanted(each.name)] for group in (CASES, TUNED))
-    speeds = [each for each in SPEEDS if each.gpus <= gpus and wanted(each.name)]
+    speeds = [dataclasses.replace(each, parallel=fitted(each.parallel, gpus)) for each in SPEEDS]
+    speeds = [each for each in speeds if each.gpus <= gpus and wanted(each.name)]
     if given.no_parity:
         cases, tuned_cases = [], []
-    if not given.speed:
+    if not (given.speed or given.exact):
         speeds = []
     if not (cases or tuned_cases or speeds):
-        parser.error("no row is left: --only and --skip take words of the rows' names, --no-parity wants --speed")
+        parser.error(
+            "no row is left: --only and --skip take words of the rows' names, --no-parity wants --speed or --exact"
+        )
     title = f"{gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}"
     print(title, flush=True)
     rows: list[str] = []
@@ -223,7 +233,10 @@ def main() -> None:
         rows += check_parity(given.work, gpus, cases, pretrained)
         rows += check_parity(given.work, gpus, tuned_cases, tuned)
         rows += ["", counted(rows)]
-    if speeds:
+    if speeds and given.exact:
+        rows += ["", "| size | GPUs | layout | fast: tokens/s | exact: tokens/s | price | two runs | |"]
+        rows += ["| --- | --- | --- | --- | --- | --- | --- | --- |", *measure_exact(given.work, speeds)]
+    if speeds and given.speed:
         rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | MFU | GiB |"]
         rows += ["| --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, speeds)]
     table = "\n".join([title, "", *rows])
@@ -422,39 +435,77 @@ def compared(found: Keys, reference: Keys, precision: str) -> tuple[str, bool]:
     return " | ".join(f"{difference:.1e}" for difference in differences), fits
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What one run of a speed's row gave."""
+
+    tokens_per_second: float
+    share: float
+    """Of the peak: model FLOPs utilisation."""
+    gibibytes: float
+    """Largest allocation of the first process."""
+    digest: int
+    """Of all bits of weights and optimizer states at the end."""
+
+
 def measure_speeds(work: Path, speeds: list[Speed]) -> list[str]:
     """A row of the table for each of them."""
+
+    def cells(speed: Speed) -> str:
+        run = timed(work, speed, "fast")
+        size = f"{speed.micro_batch_size} x {speed.passes}"
+        return f"{size} | {run.tokens_per_second:,.0f} | {run.share:.1%} | {run.gibibytes:.0f} |"
+
+    return [row(speed, cells) for speed in speeds]
+
+
+def measure_exact(work: Path, speeds: list[Speed]) -> list[str]:
+    """A row for each of them: with fast kernels, then twice with deterministic ones."""
+
+    def cells(speed: Speed) -> str:
+        fast, exact, again = (timed(work, speed, determinism) for determinism in ("fast", "exact", "exact"))
+        rates = [run.tokens_per_second for run in (fast, exact)]
+        same = exact.digest == again.digest
+        outcome = f"the same bits | {OK}" if same else f"other bits | {FAILED}"
+        return f"{rates[0]:,.0f} | {rates[1]:,.0f} | {1 - rates[1] / rates[0]:+.1%} | {outcome} |"
+
+    return [row(speed, cells) for speed in speeds]
+
+
+def row(speed: Speed, cells: Callable[[Speed], str]) -> str:
+    """The row of a speed, printed at once; a layout that cannot run says why."""
+    head = f"| {speed.size} | {speed.gpus} | {speed.name.removeprefix(f'{speed.size}, ')} | "
+    try:
+        line = head + cells(speed)
+    except (UserError, ConfigError, TimeoutError) as error:
+        line = f"{head}FAILED: {error} |"
+    print(line, flush=True)
+    return line
+
+
+def timed(work: Path, speed: Speed, determinism: str) -> Timed:
+    """Train GPT-2 of that size for a few steps."""
     train, val = shards(work / "gpt2/train", 50_257, 200, 11_000, 1), shards(work / "gpt2/val", 50_257, 2, 2_100, 2)
-    rows: list[str] = []
-    for number, speed in enumerate(speeds):
-        layers, heads, width = SIZES[speed.size]
-        model = ModelConfig(n_layer=layers, n_head=heads, n_embd=width, n_positions=1024)
-        parallel = layout(speed.parallel, "fast")
-        ranks = speed.gpus // (parallel.pp * parallel.tp)
-        training = PretrainConfig(
-            steps=12,
-            global_batch_size=speed.micro_batch_size * speed.passes * ranks,
-            micro_batch_size=speed.micro_batch_size,
-            warmup_steps=5,
-            precision="bf16",
-            compile=speed.compile,
-        )
-        scratch = work / f"speed-{number}"
-        head = f"| {speed.size} | {speed.gpus} | {speed.name.removeprefix(f'{speed.size}, ')} "
-        head += f"| {speed.micro_batch_size} x {speed.passes} | "
-        try:
-            check_pretrain(training, model, parallel)
-            job = pretrain_job(training, model, parallel, train, val, scratch)
-            with deadline(SECONDS):
-                rows.append(head + launch.launch(time_steps, parallel, job))
-        except (UserError, ConfigError, TimeoutError) as error:
-            rows.append(f"{head}FAILED: {error} |")
-        print(rows[-1], flush=True)
-    return rows
+    layers, heads, width = SIZES[speed.size]
+    model = ModelConfig(n_layer=layers, n_head=heads, n_embd=width, n_positions=1024)
+    parallel = layout(speed.parallel, determinism)
+    ranks = speed.gpus // (parallel.pp * parallel.tp)
+    training = PretrainConfig(
+        steps=12,
+        global_batch_size=speed.micro_batch_size * speed.passes * ranks,
+        micro_batch_size=speed.micro_batch_size,
+        warmup_steps=5,
+        precision="bf16",
+        compile=speed.compile,
+    )
+    check_pretrain(training, model, parallel)
+    job = pretrain_job(training, model, parallel, train, val, work / "speed")
+    with deadline(SECONDS):
+        return launch.launch(time_steps, parallel, job)
 
 
-def time_steps(process: Process, job: PretrainJob) -> str:
-    """Cells of one process's view: all processes' tokens per second, share of the peak, memory."""
+def time_steps(process: Process, job: PretrainJob) -> Timed:
+    """One process of a run that is timed."""
     from trainer.loop.loop import train_step
 
     training = prepare(process, job)
@@ -467,8 +518,26 @@ def time_steps(process: Process, job: PretrainJob) -> str:
     config, shape = job.config, training.model.shape
     rate = config.global_batch_size * config.sequence_length / statistics.median(seconds[5:])
     flops = 6 * shape.parameters + 12 * shape.n_layer * shape.n_embd * config.sequence_length
-    share = rate * flops / PEAK_FLOPS / process.rank.size
-    return f"{rate:,.0f} | {share:.1%} | {torch.cuda.max_memory_allocated() / 2**30:.0f} |"
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    return Timed(
+        rate, rate * flops / PEAK_FLOPS / process.rank.size, memory, digest(training.tensors(), process.device)
+    )
+
+
+def digest(tensors: dict[str, torch.Tensor], device: torch.device) -> int:
+    """A sum over the bits of this process's parts of all tensors, each weighted by its place, added over processes."""
+    total = torch.zeros((), dtype=torch.int64, device=device)
+    for number, name in enumerate(sorted(tensors), start=1):
+        local: Any = getattr(tensors[name], "to_local", lambda name=name: tensors[name])()
+        bits = local.detach().contiguous().view(torch.uint8).flatten().to(device)
+        for start in range(0, bits.numel(), 1 << 26):
+            part = bits[start : start + (1 << 26)].to(torch.int64)
+            places = torch.arange(start, start + part.numel(), device=device)
+            total += ((part + 1) * (places * 2 + 1) * (2 * number + 1)).sum()
+    if torch.distributed.is_initialized():
+        total *= 2 * torch.distributed.get_rank() + 1
+        torch.distributed.all_reduce(total)
+    return int(total)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import layouts
+from benchmarks.gpu import shards
 from pipelines.errors import UserError
 from trainer.checks import check_pretrain
 from trainer.config import ParallelConfig
@@ -89,7 +91,7 @@ def test_a_speed_that_the_trainer_refuses_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(layouts, "shards", lambda folder, *_: folder)
-    assert "FAILED: parallel.tp 4" in layouts.measure_speeds(tmp_path, [layouts.Speed("1.5B", 4, 16, 4, {"tp": 4})])[0]
+    assert "FAILED: parallel.tp 4" in layouts.measure_speeds(tmp_path, [layouts.Speed("1.5B", 16, 4, {"tp": 4})])[0]
     capsys.readouterr()
 
 
@@ -97,7 +99,7 @@ def test_every_speed_is_one_that_the_trainer_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(layouts, "shards", lambda folder, *_: folder)
-    monkeypatch.setattr(launch, "launch", lambda *_: "1 | 1 | 1 |")
+    monkeypatch.setattr(launch, "launch", lambda *_: layouts.Timed(1.0, 0.1, 1.0, 1))
     rows = layouts.measure_speeds(tmp_path, layouts.SPEEDS)
     assert len(rows) == len(layouts.SPEEDS)
     assert not [row for row in rows if "FAILED" in row]
@@ -115,7 +117,7 @@ def test_choosing_no_row_is_an_error(
     assert "no row is left" in capsys.readouterr().err
 
 
-def test_two_gpus_time_what_takes_one(
+def test_two_gpus_time_layouts_of_one_kind(
     machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     timed: list[layouts.Speed] = []
@@ -124,5 +126,33 @@ def test_two_gpus_time_what_takes_one(
     monkeypatch.setattr("sys.argv", ["layouts", str(tmp_path), "--speed", "--no-parity"])
     monkeypatch.setattr(layouts, "measure_speeds", lambda _, speeds: timed.extend(speeds) or [])
     layouts.main()
-    assert [each.gpus for each in timed] == [each.gpus for each in layouts.SPEEDS if each.gpus == 1]
+    kinds = [sum(degree > 1 for degree in degrees(each.parallel)) for each in layouts.SPEEDS]
+    assert [each.gpus for each in timed] == [kind + 1 for kind in kinds if kind < 2]
     capsys.readouterr()
+
+
+def degrees(keys: dict[str, Any]) -> list[int]:
+    return [keys.get(name, 1) for name in ("pp", "tp", "dp_shard", "dp_replicate")]
+
+
+@pytest.mark.parametrize("parallel", [{}, {"dp_replicate": 2}])
+def test_exact_runs_of_one_layout_end_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, parallel: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(layouts.SIZES, "tiny", (1, 2, 16))
+    monkeypatch.setattr(layouts, "shards", lambda folder, *_: shards(tmp_path / folder.name, 64, 8, 2_000, 1))
+    on_cpus = {**parallel, "device": "cpu"}
+    rows = layouts.measure_exact(tmp_path, [layouts.Speed("tiny", 1, 1, on_cpus, compile=False)])
+    assert "| the same bits | ok |" in rows[0]
+    capsys.readouterr()
+
+
+def test_a_digest_sees_one_bit_and_the_place_of_each() -> None:
+    cpu, ones = torch.device("cpu"), torch.ones(3, 5)
+    before = layouts.digest({"a": ones, "b": torch.zeros(2)}, cpu)
+    assert before == layouts.digest({"b": torch.zeros(2), "a": ones.clone()}, cpu)
+    other = ones.clone()
+    other.view(torch.int32)[1, 2] ^= 1
+    swapped = torch.stack([other[0], other[2], other[1]])
+    digests = {layouts.digest({"a": each, "b": torch.zeros(2)}, cpu) for each in (other, swapped)}
+    assert len({before, *digests, layouts.digest({"b": ones, "a": torch.zeros(2)}, cpu)}) == 4
