@@ -108,8 +108,8 @@ def check_saving(config: PretrainConfig) -> None:
         )
     if config.keep_best and (not config.validate_every or config.validate_every % every):
         raise ConfigError(
-            f"pretrain.keep_best: each validation needs a checkpoint, but validate_every {config.validate_every} is not "
-            f"a multiple of checkpoint_every {every}: use {-(-max(1, config.validate_every) // every) * every}, or "
+            f"pretrain.keep_best: each validation needs a checkpoint, but validate_every {config.validate_every} is "
+            f"not a multiple of checkpoint_every {every}: use {-(-max(1, config.validate_every) // every) * every}, or "
             "change checkpoint_every"
         )
 

@@ -20,7 +20,7 @@ SHAPED_BY = ("safetensors", "tokenizers")
 
 def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -> dict[str, Any]:
     """Convert the newest checkpoint; the tokenizer must be the one of the training tokens."""
-    from trainer.weights.huggingface import write_folder
+    from trainer.weights.conversion import write_folder
 
     facts = write_folder(newest_checkpoint(pretrain.path), tokenizer.path, output.folder)
     run.register_outputs(output, Counts(1, 1))

@@ -372,7 +372,7 @@ def save_model(job: FinetuneJob, rows: GlueTable, folder: Path) -> None:
     """Write the fine-tuned model from its last checkpoint, and its tokenizer, as a Hugging Face folder."""
     from trainer.model import Classifier
     from trainer.weights import huggingface
-    from trainer.weights.huggingface import read_checkpoint
+    from trainer.weights.conversion import read_checkpoint
 
     checkpoint = newest_checkpoint(job.checkpoints)
     shape, weights = read_checkpoint(checkpoint, read_record(checkpoint), Classifier)

@@ -77,6 +77,7 @@ def test_two_gpus_compute_every_case_of_one_kind_and_say_what_needs_more(
     capsys.readouterr()
 
 
+@pytest.mark.nightly
 def test_pretraining_and_fine_tuning_are_compared_with_one_process(tmp_path: Path) -> None:
     one, two = (ParallelConfig(dp_replicate=number, device="cpu", determinism="exact") for number in (1, 2))
     for compute in (layouts.pretrained, layouts.tuned):

@@ -145,7 +145,7 @@ SPLIT_FLAGS = ["--val-share", "0.5", "--seed", "3"]
         ("fresh", "dataprep.clean", "out", CLEAN_FLAGS),
         ("overwrite", "dataprep.clean", "out", CLEAN_FLAGS),
         ("overwrite", "dataprep.clean", "out.jsonl", CLEAN_FLAGS),
-        ("fresh", "dataprep.split", "train,val", SPLIT_FLAGS),
+        pytest.param("fresh", "dataprep.split", "train,val", SPLIT_FLAGS, marks=pytest.mark.nightly),
         ("overwrite", "dataprep.split", "train,val", SPLIT_FLAGS),
     ],
     ids=["folder", "folder over another", "jsonl over another", "two outputs", "two outputs over others"],

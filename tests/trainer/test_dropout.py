@@ -67,7 +67,7 @@ def test_each_attention_head_has_keys_of_its_own() -> None:
     assert torch.equal(at_heads(keys, 1, range(1, 3)), found[:, 1:]), "a process that has some heads only has theirs"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler here")
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_code_drops_the_same_values() -> None:

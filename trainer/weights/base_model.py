@@ -65,7 +65,8 @@ def open_base_model(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: P
 
 
 def _from_checkpoint(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: Path, scratch: Path) -> BaseModel:
-    from trainer.weights import huggingface
+    from trainer.weights.conversion import write_folder
+    from trainer.weights.huggingface import require_same_tokenizer
 
     if not (base.name.startswith("step-") or checkpoints(base)):
         raise UserError(f"{base}: neither a Hugging Face folder ({CONFIG}) nor one with checkpoints (step-*)")
@@ -76,9 +77,9 @@ def _from_checkpoint(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: 
     if not (folder / CONFIG).exists():
         unfinished = scratch / "base.unfinished"
         store.remove(unfinished)
-        huggingface.write_folder(checkpoint, tokenizer, unfinished)
+        write_folder(checkpoint, tokenizer, unfinished)
         store.rename(unfinished, folder)
-    huggingface.require_same_tokenizer(folder, meta, rows)
+    require_same_tokenizer(folder, meta, rows)
     return BaseModel(folder=folder, tokenizer=folder)
 
 

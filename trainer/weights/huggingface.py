@@ -18,11 +18,9 @@ from torch import Tensor
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.tokens import TokenMeta
-from trainer.model import GPT2, TIED, Architecture, LanguageModel, canonical
+from trainer.model import TIED, Architecture, canonical
 from trainer.parallel import local
-from trainer.weights.checkpoint import load, model_tensors, require_whole
 from trainer.weights.exported import SIZES, WEIGHTS, Stored, find_weights, read_sizes, whole_name
-from trainer.weights.records import read_record
 
 TOKENIZER = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
@@ -32,31 +30,6 @@ TOKENIZER_SHA256 = "tokenizer_sha256"
 PAD = "<|pad|>"
 
 _MATRICES = ("attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-
-
-def write_folder(checkpoint: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
-    """Write a checkpoint of any layout, and its tokenizer, as a Hugging Face folder; return its step and size."""
-    record = read_record(checkpoint)
-    meta = TokenMeta(**record["tokenizer"])
-    require_same_tokenizer(tokenizer, meta, checkpoint)
-    shape, weights = read_checkpoint(checkpoint, record)
-    ends = {"bos_token_id": meta.end_of_text, "eos_token_id": meta.end_of_text}
-    save_folder(folder, shape, weights, ends)
-    store.write_json(folder / "generation_config.json", ends)
-    save_tokenizer(tokenizer, folder, shape.n_positions)
-    return {"step": record["step"], "parameters": sum(weight.numel() for weight in weights.values())}
-
-
-def read_checkpoint(
-    folder: Path, record: dict[str, Any], kind: type[GPT2] = LanguageModel
-) -> tuple[Architecture, dict[str, Tensor]]:
-    """Read the model of a checkpoint in this process alone; `kind` is its class."""
-    require_whole(folder, alone=True)
-    shape = Architecture(**record["model"])
-    model = kind(shape)
-    weights = {name: weight.detach() for name, weight in model.named_parameters()}
-    load(folder, model_tensors(weights, shape.vocab_size), alone=True)
-    return shape, weights
 
 
 def to_huggingface(weights: Mapping[str, Tensor], n_head: int) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ LAYOUTS = [
 SAVED_AT = 2
 
 
-@pytest.fixture(scope="module", params=[8, 1], ids=["padded", "unpadded"])
+@pytest.fixture(scope="module", params=[pytest.param(8, marks=pytest.mark.nightly), 1], ids=["padded", "unpadded"])
 def references(request: pytest.FixtureRequest, workers: Any, tmp_path_factory: pytest.TempPathFactory) -> References:
     """With the vocabulary's 61 rows as 64, and as 61, which no number of processes divides."""
     return References(workers, tmp_path_factory.mktemp("checkpoints"), pad_vocab_to=request.param)
@@ -193,7 +193,7 @@ def test_a_hugging_face_folder_goes_into_a_layout_and_comes_out_to_the_bit(
     from safetensors.torch import load_file
 
     from trainer.weights import huggingface
-    from trainer.weights.huggingface import read_checkpoint
+    from trainer.weights.conversion import read_checkpoint
     from trainer.weights.records import read_record
 
     settings = transformers.GPT2Config(n_layer=4, n_head=4, n_embd=32, n_positions=32, vocab_size=61)

@@ -64,7 +64,10 @@ def around_fine_tuning(job: finetune.FinetuneJob) -> tuple[list[Held], list[Held
 
 @pytest.mark.parametrize(
     "parallel",
-    [EVERY_AXIS, ParallelConfig(pp=4, schedule="interleaved_1f1b", chunks=2, dp_shard=2, zero=2, device="cpu")],
+    [
+        pytest.param(EVERY_AXIS, marks=pytest.mark.nightly),
+        ParallelConfig(pp=4, schedule="interleaved_1f1b", chunks=2, dp_shard=2, zero=2, device="cpu"),
+    ],
     ids=["tp-pp-dp", "pp-zero"],
 )
 def test_pretraining_leaves_no_group_behind(workers: Any, tmp_path: Path, parallel: ParallelConfig) -> None:

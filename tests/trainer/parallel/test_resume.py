@@ -122,7 +122,14 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "tp2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("pp2", "zero3-offload") else pytest.param(name, marks=pytest.mark.nightly)
+        for name in LAYOUTS
+        if name != "tp2"
+    ],
+)
 def test_a_run_killed_at_a_random_step_ends_in_the_same_bytes(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
@@ -139,7 +146,14 @@ def test_a_run_killed_at_a_random_step_ends_in_the_same_bytes(
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("dp2", "pp2"), ("pp2", "zero2"), ("zero3-offload", "tp2"), ("tp2", "dp2")]
+    ("before", "after"),
+    [
+        ("zero3-offload", "tp2"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.nightly)
+            for pair in (("dp2", "pp2"), ("pp2", "zero2"), ("tp2", "dp2"))
+        ),
+    ],
 )
 def test_a_killed_run_goes_on_in_another_layout_with_the_same_curve(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, before: str, after: str
@@ -175,7 +189,9 @@ def ranks(pid: int) -> list[int]:
     return sorted(rank for child in children(pid) for rank in children(child)) or sorted(children(pid))
 
 
-@pytest.mark.parametrize("receiver", ["parent", "child", "all"])
+@pytest.mark.parametrize(
+    "receiver", ["all", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("parent", "child"))]
+)
 def test_sigusr1_saves_ends_with_75_and_the_run_goes_on_to_the_same_bytes(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, receiver: str
 ) -> None:
@@ -206,7 +222,7 @@ def test_sigusr1_before_training_starts_ends_with_75(corpus: Road, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("receiver", ["torchrun", "process"])
+@pytest.mark.parametrize("receiver", ["torchrun", pytest.param("process", marks=pytest.mark.nightly)])
 def test_under_torchrun_sigusr1_saves_and_the_run_goes_on(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, receiver: str
 ) -> None:

@@ -43,7 +43,7 @@ def test_a_checkpoint_is_converted_once_and_never_half(
             open_base_model(road.pretrain, road.tokenizer, meta, *arguments)
     assert not (tmp_path / "base").exists()
     folder = open_base_model(road.pretrain, road.tokenizer, meta, *arguments).folder
-    monkeypatch.setattr("trainer.weights.huggingface.write_folder", lambda *_: pytest.fail("it was converted again"))
+    monkeypatch.setattr("trainer.weights.conversion.write_folder", lambda *_: pytest.fail("it was converted again"))
     assert open_base_model(road.pretrain, road.tokenizer, meta, *arguments).folder == folder
 
 
