@@ -38,7 +38,7 @@ def test_a_checkpoint_is_converted_once_and_never_half(
     meta, arguments = small.token_meta(road.tokenizer), (Path("rows"), tmp_path)
     with monkeypatch.context() as patch:
         interrupt = mock.Mock(side_effect=KeyboardInterrupt)
-        patch.setattr("trainer.weights.huggingface.save_tokenizer", interrupt)
+        patch.setattr("trainer.weights.conversion.save_tokenizer", interrupt)
         with pytest.raises(KeyboardInterrupt):
             open_base_model(road.pretrain, road.tokenizer, meta, *arguments)
     assert not (tmp_path / "base").exists()
