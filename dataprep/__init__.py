@@ -1,3 +1,0 @@
-from pipelines import exits
-
-exits.guard(__name__)

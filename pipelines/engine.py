@@ -11,8 +11,7 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from typing import Protocol, TypeVar
@@ -21,13 +20,6 @@ from pipelines.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-PARENTS_SIGNALS = {signal.SIGINT, signal.SIGTERM}
-"""Blocked in the server, so that it does not die of what a terminal or a batch system sends to the whole group."""
-KILLED = (
-    "a worker process was killed (out of memory?); finished shards are kept: "
-    "run the same command again, perhaps with fewer --workers"
-)
 
 
 class Engine(Protocol):
@@ -58,29 +50,29 @@ class LocalEngine:
         self._preload = preload
         self._context = multiprocessing.get_context("forkserver")
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
-        self._tracker: int | None = None
-        """The process that knows the pool's semaphores, and removes them if this one is killed."""
 
     def prepare(self) -> None:
         """Let the workers' server import the stage while this process still prepares the work."""
         if self.workers > 1:
             # forkserver: workers inherit no threads, locks or half-written files of this process, and are
             # forked from one that has imported the stage already.
-            start_forkserver([self._preload])
+            self._context.set_forkserver_preload([self._preload])
+            _start_forkserver()
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order; raise UserError if a worker is killed."""
         if min(self.workers, len(items)) <= 1:
             yield from map(function, items)
             return
-        with starting(KILLED):
-            pool = self._pool = self._pool or self._start()
-            futures = [pool.submit(function, item) for item in items]  # this starts the workers
+        pool = self._pool = self._pool or self._start()
         try:
-            for future in futures:
+            for future in [pool.submit(function, item) for item in items]:
                 yield future.result()
         except BrokenProcessPool:
-            raise UserError(KILLED) from None
+            raise UserError(
+                "a worker process was killed (out of memory?); finished shards are kept: "
+                "run the same command again, perhaps with fewer --workers"
+            ) from None
 
     def _start(self) -> concurrent.futures.ProcessPoolExecutor:
         self.prepare()
@@ -88,7 +80,6 @@ class LocalEngine:
         first = self._context.Process(target=_do_nothing)
         first.start()
         first.join()
-        self._tracker = _tracker_pid()
         return concurrent.futures.ProcessPoolExecutor(self.workers, self._context, _start_worker)
 
     def stop(self) -> None:
@@ -102,42 +93,21 @@ class LocalEngine:
     def close(self) -> None:
         """End the workers; shards in progress are finished, the others do not start."""
         if self._pool:
-            if self._tracker != _tracker_pid():
-                # It was killed. Its successor would print a traceback for each semaphore that it does not know.
-                resource_tracker.unregister = _do_nothing
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-@contextlib.contextmanager
-def starting(killed: str) -> Generator[None]:
-    """Raise UserError with the text `killed` if the server that processes are started from is killed meanwhile."""
-    try:
-        yield
-    except (EOFError, ConnectionError, BrokenProcessPool):
-        raise UserError(killed) from None
-
-
-def start_forkserver(preload: Sequence[str]) -> None:
-    """Start the server that processes are forked from, unless it runs; it imports the modules `preload` first."""
-    # Only the parent handles signals, also while the server imports the stage and while workers start:
-    # they inherit the blocked signals. (The tracker comes first, because starting it unblocks them.)
-    warnings.filterwarnings("ignore", "resource_tracker: process died")  # nothing is lost by that
-    forkserver.set_forkserver_preload(["pipelines", *preload])  # it first says how to end without memory
+def _start_forkserver() -> None:
+    # Only the parent handles Ctrl-C, also while the server imports the stage and while workers start:
+    # they inherit the blocked signal. (The tracker comes first, because starting it unblocks the signal.)
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _tracker_pid() -> int | None:
-    """Return the process id of the resource tracker, which is started anew if it has died."""
-    resource_tracker.ensure_running()
-    return resource_tracker._resource_tracker._pid  # pyright: ignore
-
-
-def _do_nothing(*_: object) -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -146,11 +116,7 @@ def _start_worker() -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
-    try:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-    except RuntimeError:  # no memory for a thread: the parent says so
-        os._exit(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -87,7 +86,7 @@ def run_stages(folder: Path, stages: list[GraphStage], **changes: str) -> None:
     """Run the commands of stages, without DVC."""
     for stage in stages:
         for command in stage.commands:
-            _run(folder, shlex.split(command), environment(**changes))
+            _run(folder, command.split(), environment(**changes))
 
 
 def run_stages_with_kills(folder: Path, stages: list[GraphStage], **changes: str) -> list[str]:
@@ -98,7 +97,7 @@ def run_stages_with_kills(folder: Path, stages: list[GraphStage], **changes: str
     resumed: list[str] = []
     for stage in stages:
         for command in stage.commands:
-            words = shlex.split(command)
+            words = command.split()
             process = subprocess.Popen(
                 [sys.executable, *words[1:]], cwd=folder, env=environment(**changes), stderr=subprocess.DEVNULL
             )

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.command import StageSpec
-from pipelines.exits import PREEMPTED
 from pipelines.manifest import MANIFEST, load_checked
 from pipelines.run import parse_memory
-from pipelines.stage import run_command
+from pipelines.stage import PREEMPTED, run_command
 from tests.dataprep.corpora import digests
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +52,6 @@ sys.path.insert(0, "")
 import dataclasses
 from pipelines import stage, store
 from pipelines.command import StageSpec, parse
-from tests.outputs import published
 import dataprep.clean.decide, dataprep.clean.language.shortcuts, filelock, tyro, pydantic, rich
 module, source, base, names, mode, *flags = sys.argv[1:]
 base, names, overwrite = pathlib.Path(base), names.split(","), mode == "overwrite"
@@ -99,9 +97,11 @@ def seeded(folder):
     folder.mkdir(parents=True)
     for name in names if overwrite else []:
         if ".jsonl" in name:
-            published(folder / name, **dict.fromkeys((name, name.replace(".jsonl", ".rejected.jsonl")), "yesterday"))
+            for companion in (name, name + ".manifest.json", name.replace(".jsonl", ".rejected.jsonl")):
+                (folder / companion).write_text("yesterday")
         else:
-            published(folder / name, **{"old.txt": "a good output of yesterday"})
+            (folder / name).mkdir()
+            (folder / name / "old.txt").write_text("a good output of yesterday")
     return tree(folder)
 
 seeded(base / "reference")

@@ -116,11 +116,11 @@ class Training:
     def resume(self, root: Path) -> bool:
         """Continue from the newest undamaged checkpoint of the run; return whether there is one."""
 
-        def look() -> list[str]:
+        def look() -> list[Path]:
             remove_leftovers(root)
-            return [folder.name for folder in checkpoints(root).values()]
+            return list(checkpoints(root).values())
 
-        for folder in [root / name for name in reversed(self.mesh.from_first(look))]:
+        for folder in reversed(self.mesh.from_first(look)):
             try:
                 self.restore(folder)
             except DamagedError as damage:
