@@ -38,6 +38,7 @@ from trainer.processes import launch
 from trainer.processes.process import Process
 from trainer.weights import checkpoint
 from trainer.weights.base_model import BaseModel
+from trainer.weights.index import read_index
 from trainer.weights.records import step_folder
 
 STEPS = 5
@@ -323,9 +324,9 @@ def pretrained(work: Path, changes: Keys, parallel: ParallelConfig) -> Keys:
     with deadline(SECONDS):
         found = launch.launch(train_and_save, parallel, job)
     folder = step_folder(job.checkpoints, STEPS)
-    index = checkpoint.read_index(folder).state_dict_metadata
+    index = read_index(folder).state_dict_metadata
     weights: Any = {name: torch.empty(entry.size) for name, entry in index.items() if name.startswith("model.")}  # pyright: ignore
-    checkpoint.load(folder, weights, alone=True)
+    checkpoint.load(folder, weights)
     return {**found, "weights": weights}
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from pipelines.command import Part, Source, StageSpec, Table
 from pipelines.documents import DOCUMENT_SCHEMA, TableWriter
 from pipelines.errors import UserError
-from pipelines.manifest import Counts, load_checked
+from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from pipelines.tokens import TokenShard, open_tokens
+from pipelines.unchanged import require_unchanged
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -36,7 +37,7 @@ def detokenize(run: StageRun, tokens: Source, tokenizer: Source, output: Table) 
     from dataprep.text.tokenizers import TextEncoder
 
     shards = open_tokens(tokens.path)
-    load_checked(tokens.path)  # without the manifest, a missing shard would go unnoticed
+    require_unchanged(tokens.path, ".arrow")  # also a shard that is missing
     encoder = TextEncoder.load(tokenizer.path)
     expected = shards[0].meta.tokenizer_sha256
     if encoder.meta.tokenizer_sha256 != expected:

@@ -20,10 +20,11 @@ import numpy as np
 
 from pipelines.command import Output, Part, Source, StageSpec
 from pipelines.errors import ConfigError, UserError
-from pipelines.manifest import Counts, load_checked
+from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from pipelines.tokens import TokenMeta, TokenShard, open_tokens
+from pipelines.unchanged import require_unchanged
 
 VERSION = 1
 SHAPED_BY = ()
@@ -60,7 +61,7 @@ def check_config(config: ExportTokensConfig) -> None:
 def export_tokens(config: ExportTokensConfig, run: StageRun, tokens: Source, output: Output) -> dict[str, Any]:
     """Write the files in one step."""
     shards = open_tokens(tokens.path)
-    load_checked(tokens.path)  # without the manifest, a missing shard would go unnoticed
+    require_unchanged(tokens.path, ".arrow")  # also a shard that is missing
     dtype = choose_dtype(config, shards[0].meta)
     run.step(write_files, config.name, [shard.path for shard in shards], config, dtype.name, into=output)
     return {"format": config.format, "dtype": dtype.name}

@@ -1,0 +1,3 @@
+from pipelines import exits
+
+exits.guard(__name__)

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pipelines.config import PARAMS_YAML, read_yaml
-from pipelines.errors import ConfigError, UserError, did_you_mean
+from pipelines.errors import ConfigError, UserError, did_you_mean, shown
 from pipelines.project.graph import GraphStage, load_stages
+from pipelines.terminal import print_error, print_line, visible
 
 COMMANDS = ("use", "check", "status", "explain", "gc", "report", "versions")
 BROKEN_PIPE = 128 + 13
@@ -29,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; user errors are one line and 1, or 2 for configuration."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        print(f"error: {arguments[0]}: no such command.{did_you_mean(arguments[0], COMMANDS)}", file=sys.stderr)
+        print_error(f"{arguments[0]}: no such command.{did_you_mean(arguments[0], COMMANDS)}")
         return 2
     options = build_parser().parse_args(arguments)
     if not Path("dvc.yaml").exists() and not getattr(options, "folders", None):
-        print("error: dvc.yaml: not here; run this in the project's folder", file=sys.stderr)
+        print_error("dvc.yaml: not here; run this in the project's folder")
         return 2
     try:
         code = options.run(options)
@@ -43,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         return BROKEN_PIPE
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
-        print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        print_error(f"{error.filename or ''}: {error.strerror or error}")
         return 1
 
 
@@ -105,7 +106,7 @@ def run_use(options: argparse.Namespace) -> int:
     params = compose(options.profile, options.overrides)
     write_params(params)
     for missing in missing_sources(params):
-        print(f"warning: {missing}: not there yet; dvc repro will need it", file=sys.stderr)
+        print(f"warning: {visible(str(missing))}: not there yet; dvc repro will need it", file=sys.stderr)
     print(f"{PARAMS_YAML}: profile {options.profile}, run {params['run']}; now: dvc repro")
     return 0
 
@@ -127,7 +128,7 @@ def _check_outputs(folders: list[Path]) -> int:
     outputs = folders or [out for stage in _stages() for out in stage.outs if out.exists()]
     damaged = 0
     for line in find_damage(outputs):
-        print(line)
+        print_line(line)
         damaged += 1
     print(f"{len(outputs)} outputs: {f'{damaged} things wrong' if damaged else 'every file is as it was published'}")
     return 1 if damaged else 0
@@ -141,13 +142,18 @@ def _check_params() -> int:
     if "profile" not in params:
         raise ConfigError(f"{PARAMS_YAML}: no profile is recorded; write it with `python -m pipelines use PROFILE`")
     checked(dict(params))
-    lines = difference(params, compose(params["profile"], params.get("overrides", [])))
+    if not isinstance(params["profile"], str):
+        raise ConfigError(f"{PARAMS_YAML}: profile: expected the name of one, got {shown(params['profile'])}")
+    overrides = params.get("overrides", [])
+    if not isinstance(overrides, list) or not all(isinstance(each, str) for each in overrides):
+        raise ConfigError(f"{PARAMS_YAML}: overrides: expected a list of key=value, got {shown(overrides)}")
+    lines = difference(params, compose(params["profile"], overrides))
     for line in lines:
-        print(f"{PARAMS_YAML}: {line}")
+        print_line(f"{PARAMS_YAML}: {line}")
     if lines:
         print(f"{PARAMS_YAML} differs from its profile; `python -m pipelines use {params['profile']}` writes it anew")
         return 1
-    name = " ".join([params["profile"], *params.get("overrides", [])])
+    name = " ".join([params["profile"], *overrides])
     print(f"{PARAMS_YAML}: valid, and equal to profile {name}")
     return 0
 
@@ -158,7 +164,7 @@ def run_status(_options: argparse.Namespace) -> int:
 
     params = read_yaml(PARAMS_YAML)
     for line in table(load_stages(params)):
-        print(line)
+        print_line(line)
     return 0
 
 
@@ -178,7 +184,7 @@ def run_explain(options: argparse.Namespace) -> int:
         raise UserError(
             f"{options.key}: no published output knows this URL or document id; see `python -m pipelines status`"
         )
-    print(f"no output knows {options.key}; nearest: {meant}")
+    print_line(f"no output knows {options.key}; nearest: {meant}")
     _print_verdicts(explain(meant, stages))
     return 0
 
@@ -187,27 +193,26 @@ def _print_verdicts(verdicts: Iterable[tuple[str, str]]) -> bool:
     """Print (stage, verdict) pairs; return whether there were any."""
     printed = False
     for stage, verdict in verdicts:
-        print(f"{stage:18} {verdict}")
+        print_line(f"{stage:18} {verdict}")
         printed = True
     return printed
 
 
 def run_gc(options: argparse.Namespace) -> int:
     """List, and with --delete remove, scratch folders that no running process holds."""
-    from pipelines.project.status import scratch_folders
+    from pipelines import store
+    from pipelines.project.status import LEFT_OVER, scratch_folders
 
     for missing in (folder for folder in options.folders if not folder.is_dir()):
         raise UserError(f"{missing}: no such folder; check the path")
-    parents = set(options.folders) or {out.parent for stage in _stages() for out in stage.outs}
+    parents = set(options.folders) or {store.real_path(out).parent for stage in _stages() for out in stage.outs}
     folders = scratch_folders(parents)
     for folder, size, state in folders:
-        print(f"{size / 1e6:10.1f} MB  {folder}  {state}")
+        print_line(f"{size / 1e6:10.1f} MB  {folder}  {state}")
     if not folders:
         print("no scratch folders")
     elif options.delete:
-        from pipelines import store
-
-        free = [folder for folder, _, state in folders if state != "in use"]
+        free = [folder for folder, _, state in folders if state == LEFT_OVER]
         for folder in free:
             store.remove(folder)
         print(f"removed {len(free)} of {len(folders)}")
@@ -218,17 +223,24 @@ def run_gc(options: argparse.Namespace) -> int:
 
 def run_report(_options: argparse.Namespace) -> int:
     """Print the path of the report's page."""
-    page = Path("reports") / str(read_yaml(PARAMS_YAML)["run"]) / "index.html"
+    from pipelines.names import check_texts
+
+    params = read_yaml(PARAMS_YAML)
+    check_texts(params, PARAMS_YAML)
+    page = Path("reports") / params["run"] / "index.html"
     if not page.exists():
         raise UserError(f"{page}: not there yet; make it with dvc repro")
-    print(page)
+    print_line(str(page))
     return 0
 
 
 def run_versions(_options: argparse.Namespace) -> int:
-    """Write versions.yaml."""
+    """Write versions.yaml; as the first stage, refuse names and paths that no command may hold."""
+    from pipelines.names import check_texts
     from pipelines.project.versions import VERSIONS_YAML, write_versions
 
+    if PARAMS_YAML.exists():
+        check_texts(read_yaml(PARAMS_YAML), PARAMS_YAML)
     write_versions()
     print(f"{VERSIONS_YAML}: written")
     return 0

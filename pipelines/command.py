@@ -30,6 +30,7 @@ from pipelines import config as configs
 from pipelines import presets
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, FileEntry, Manifest
+from pipelines.names import check_name, check_texts
 
 HELP_COLUMNS = 80
 
@@ -123,6 +124,8 @@ class StageSpec:
     """Refuses wrong settings before any input is opened; takes the function's sections, under the same names."""
     check_parameters: Callable[[Mapping[str, Any]], None] | None
     """Refuses parameters that cannot work in the graph when a profile is composed; takes all sections."""
+    environment: Callable[..., Mapping[str, str]] | None
+    """Returns the variables that the stage's process lacks and has to start with; takes the sections by name."""
     other_command: Callable[[Sequence[str]], int | None] | None
     """Runs the command line of a program that the stage can replace; returns the exit status, or None if the arguments
     are not for that program."""
@@ -136,6 +139,7 @@ class StageSpec:
         *,
         check_config: Callable[..., None] | None = None,
         check_parameters: Callable[[Mapping[str, Any]], None] | None = None,
+        environment: Callable[..., Mapping[str, str]] | None = None,
         other_command: Callable[[Sequence[str]], int | None] | None = None,
     ) -> "StageSpec":
         """Declare a stage by the signature of `function`; the docstring of its module is the help text.
@@ -171,6 +175,7 @@ class StageSpec:
             words=words,
             check_config=check_config,
             check_parameters=check_parameters,
+            environment=environment,
             other_command=other_command,
         )
 
@@ -217,8 +222,9 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         memory_budget=os.environ.get("MILLRACE_MEMORY_BUDGET", "50%"),
     )
     files = _files(arguments)
+    params = _params(files.params)
     defaults = {
-        parameter: _defaults(section, cls, files, preset=parameter == "config")
+        parameter: _defaults(section, cls, files, params, preset=parameter == "config")
         for parameter, (section, cls) in spec.sections.items()
     }
     command = _command_class(spec, defaults, options)
@@ -248,6 +254,9 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         first, rest = positional[: -len(last)], positional[-len(last) :]
         values[many] = tuple(Path(path) for path in first) if many in spec.inputs else first
         values |= {name: Path(path) for name, path in zip(last, rest, strict=True)}
+    for name, several in spec.words.items():
+        for word in values[name] if several else [values[name]]:
+            check_name(word, f"{where}: {name}")
     return Invocation(
         sections,
         {name: _in_order(_as_tuple(values[name]), kind) for name, (kind, _) in spec.inputs.items()},
@@ -308,9 +317,18 @@ def _files(arguments: Sequence[str]) -> argparse.Namespace:
     return files
 
 
-def _defaults(section: str, cls: type, files: argparse.Namespace, *, preset: bool) -> Any:
+def _params(file: Path | None) -> Mapping[str, Any]:
+    """Read a parameter file. All its names and paths are checked, also those that only other stages use."""
+    if file is None:
+        return {}
+    params = configs.read_yaml(file)
+    check_texts(params, file)
+    return params
+
+
+def _defaults(section: str, cls: type, files: argparse.Namespace, params: Mapping[str, Any], *, preset: bool) -> Any:
     if files.params:
-        return configs.load_section(cls, configs.read_yaml(files.params), section, files.params)
+        return configs.load_section(cls, params, section, files.params)
     if preset and files.preset and presets.names(section):
         return presets.load(cls, section, files.preset)
     return cls()

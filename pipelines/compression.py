@@ -25,6 +25,10 @@ HTTP_WINDOW = 1 << 23
 CUT_OFF = "the compressed data are cut off"
 DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError)
 """Errors that truncated or damaged compressed data raise, in any format; see `raise_unless_damage`."""
+MAX_GROWTH = 1000
+"""Most bytes that a compressed byte may become: text grows 3 to 10 times, logs 100 times, zeros 1000 times and more."""
+GROWTH_FREE_BYTES = 64 << 20
+"""Decompressed bytes before the growth is checked."""
 _FRAME_FEED = 1024
 """Bytes of a zstd frame per call: four may expand to 128 kB, and the output of a call has no limit."""
 _FILE_FEED = 8192
@@ -46,6 +50,11 @@ class OutputLimitError(ValueError):
 
 class DecompressionBombError(Exception):
     """Compressed data that expand further than any honest data would."""
+
+
+def is_bomb(plain: int, packed: int) -> bool:
+    """Return whether so many bytes are more than `packed` compressed ones honestly become."""
+    return plain > max(GROWTH_FREE_BYTES, MAX_GROWTH * packed)
 
 
 class Inflater(Protocol):
@@ -212,16 +221,18 @@ def open_plain(source: Path | IO[bytes], suffix: str) -> BinaryIO:
             return cast(BinaryIO, source.open("rb") if isinstance(source, Path) else source)
 
 
-def open_bounded(file: IO[bytes], suffix: str, max_growth: int, free_bytes: int) -> io.BufferedReader:
+def open_bounded(
+    file: IO[bytes], suffix: str, max_growth: int, free_bytes: int, line_bytes: int = 0
+) -> io.BufferedReader:
     """Return `open_plain` of an open file that raises DecompressionBombError if it expands too far.
 
-    That is more than `max_growth` times the bytes read from `file`, once it is more than `free_bytes`.
+    That is more than `max_growth` times the bytes read from `file`, once it is more than `free_bytes`. Each line counts
+    for `line_bytes` more.
     """
     packed: Any = _CountedFile(file)
     plain = open_plain(packed, suffix)
-    return io.BufferedReader(
-        packed if plain is packed else _BoundedFile(plain, packed, max_growth, free_bytes), 1 << 18
-    )
+    bounded = packed if plain is packed else _BoundedFile(plain, packed, max_growth, free_bytes, line_bytes)
+    return io.BufferedReader(bounded, 1 << 18)
 
 
 def raise_unless_damage(error: Exception) -> None:
@@ -297,18 +308,22 @@ class _CountedFile(_RawFile):
 class _BoundedFile(_RawFile):
     """The contents of a counted file, as long as they stay within the bound."""
 
-    def __init__(self, plain: Any, packed: _CountedFile, max_growth: int, free_bytes: int) -> None:
+    def __init__(self, plain: Any, packed: _CountedFile, max_growth: int, free_bytes: int, line_bytes: int) -> None:
         self._plain = plain
         self._packed = packed
         self._max_growth = max_growth
         self._free_bytes = free_bytes
-        self._bytes = 0
+        self._line_bytes = line_bytes
+        self._bytes = self._lines = 0
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read the next bytes; raise DecompressionBombError if there are too many."""
+        """Read the next bytes; raise DecompressionBombError if those before were too many."""
+        size = self._bytes + self._lines * self._line_bytes
+        if size > max(self._free_bytes, self._max_growth * self._packed.bytes):
+            lines = f" in {self._lines} lines" if self._lines else ""
+            raise DecompressionBombError(f"{self._packed.bytes} bytes became {self._bytes}{lines} and more")
         data = self._plain.read1(len(buffer))
         buffer[: len(data)] = data
         self._bytes += len(data)
-        if self._bytes > max(self._free_bytes, self._max_growth * self._packed.bytes):
-            raise DecompressionBombError(f"{self._packed.bytes} bytes became {self._bytes} and more")
+        self._lines += data.count(b"\n") if self._line_bytes else 0
         return len(data)

@@ -5,13 +5,14 @@ A section is a plain frozen dataclass; limits are written in its types (`Annotat
 file, the key, what was expected and the nearest valid name.
 """
 
-import abc
 import dataclasses
+import enum
 import functools
 import json
 import re
 import types
 import typing
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,9 +20,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Ge, Gt, Interval
 
 from pipelines import store
-from pipelines.errors import ConfigError, did_you_mean
+from pipelines.errors import ConfigError, did_you_mean, shown
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 PARAMS_YAML = Path("params.yaml")
 
@@ -43,14 +45,56 @@ CorpusKind = Literal["urls", "replay", "hub", SourceChoice]
 """What a corpus is made from: the web, an archive in its place, a data set on the Hub, or what is prepared."""
 
 
-class HasIdentity(abc.ABC):
+class Kind(enum.Enum):
+    """What a field is to its stage: the stage's fingerprint and its parameters in dvc.yaml follow from it."""
+
+    SHAPES = "shapes the output"
+    """Another value is another run; every field that does not say otherwise."""
+    PUBLISHES = "says what of a finished run is published"
+    """Another value publishes the same run anew: a parameter in dvc.yaml, but no part of the fingerprint."""
+    RUNS = "says how to run"
+    """No value changes the output: neither of the two."""
+
+
+HowToRun = Annotated[T, Kind.RUNS]
+"""The type of a field that cannot change the output."""
+Published = Annotated[T, Kind.PUBLISHES]
+"""The type of a field that only says what of a finished run is published."""
+
+
+def keys_of(cls: type, *kinds: Kind) -> list[str]:
+    """Return the fields of a section that are of one of these kinds, in order."""
+    hints, usual = typing.get_type_hints(cls, include_extras=True), getattr(cls, "KIND", Kind.SHAPES)
+    said = {
+        name: next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Kind)), usual)
+        for name, hint in hints.items()
+    }
+    return [field.name for field in dataclasses.fields(cls) if said[field.name] in kinds]
+
+
+def values_of(section: Any, *kinds: Kind) -> dict[str, Any]:
+    """Return the values of a section's fields of these kinds, as YAML and JSON hold them."""
+    plain = to_plain(section)
+    return {name: plain[name] for name in keys_of(type(section), *kinds)}
+
+
+class HasIdentity:
     """Base of the sections that say themselves what of them shapes the output, in place of all their fields."""
 
     __slots__ = ()
 
-    @abc.abstractmethod
+    KIND = Kind.SHAPES
+    """The kind of the fields whose type does not say theirs."""
+
     def identity(self) -> dict[str, Any]:
         """Return what makes two runs with this section the same, as plain values that JSON can hold."""
+        return values_of(self, Kind.SHAPES)
+
+
+class View:
+    """Base of a dataclass that has only those keys of a section that a stage needs; another one checks the rest."""
+
+    __slots__ = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,15 +180,20 @@ _KIND_NAMES = {list: "a list", type(None): "nothing"}
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file, read by the parser that DVC reads it with.
 
-    Raises ConfigError when it is missing, broken or something else.
+    Raises ConfigError when it is missing, broken, something else, or would take too much time or memory.
     """
     from ruamel.yaml import YAML, YAMLError
 
+    from pipelines.yaml_bounds import BoundedParser, bounded_text
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Parser = BoundedParser
     try:
-        value = YAML(typ="safe").load(path.read_text("utf-8"))
+        with warnings.catch_warnings(action="ignore"):  # an anchor that is set twice; DVC takes the last, too
+            value = yaml.load(bounded_text(path))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `python -m pipelines use sample` writes it") from None
-    except (YAMLError, ValueError, TypeError, RecursionError) as error:  # the last three: 2024-13-45, [{}]: 1, [[[...
+    except (YAMLError, ValueError, TypeError, RecursionError) as error:  # too much, 2024-13-45; [{}]: 1; keys that nest
         raise ConfigError(f"{path}: not valid YAML: {_problem(error)}") from None
     if not isinstance(value, dict):
         raise ConfigError(
@@ -187,7 +236,11 @@ def load_section(cls: type[C], params: Mapping[str, Any], section: str, file: Pa
     """Return section `section` of `params` as a `cls`; every key must be present and valid."""
     if section not in params:
         raise ConfigError(f"{file}: section {section!r} is missing.{did_you_mean(section, params)}")
-    return check(cls, params[section], section, str(file), complete=True)
+    value = params[section]
+    if issubclass(cls, View) and isinstance(value, dict):
+        named = typing.cast(dict[str, Any], value)
+        value = {key: named[key] for key in keys_of(cls, *Kind) if key in named}
+    return check(cls, value, section, str(file), complete=True)
 
 
 def check(cls: type[C], value: Any, section: str, file: str, *, complete: bool = False) -> C:
@@ -201,7 +254,7 @@ def check(cls: type[C], value: Any, section: str, file: str, *, complete: bool =
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if not isinstance(value, dict):
-        raise ConfigError(f"{file}: {section}: expected keys with values, got {value!r}")
+        raise ConfigError(f"{file}: {section}: expected keys with values, got {shown(value)}")
     values = typing.cast(dict[str, Any], value)
     _check_names(cls, values, section, file, complete=complete)
     adapter = pydantic.TypeAdapter(cls, config=None)
@@ -223,7 +276,9 @@ def _check_names(cls: type, values: dict[str, Any], section: str, file: str, *, 
             _check_names(hints[name], nested, f"{section}.{name}", file, complete=complete)
         elif dataclasses.is_dataclass(hints[name]) and not dataclasses.is_dataclass(value):
             first = dataclasses.fields(hints[name])[0].name
-            raise ConfigError(f"{file}: {section}.{name}: expected keys with values, such as {first}, got {value!r}")
+            raise ConfigError(
+                f"{file}: {section}.{name}: expected keys with values, such as {first}, got {shown(value)}"
+            )
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if name not in values and (complete or required):
@@ -236,13 +291,13 @@ def _explain(section: str, problem: Any) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
     value = problem["input"]
     if problem["type"] == "tuple_type" and not isinstance(value, (dict, list)):
-        return f"{key}: expected a list, [{value}], got {value!r}"
+        return f"{key}: expected a list, [{value}], got {shown(value)}"
     advice = {
         "string_type": "; put a word such as 'no' in quotes" if isinstance(value, bool) else "",
         "bool_type": "; write true or false",
         "value_error": "",
     }.get(problem["type"], "")
-    return f"{key}: {message}, got {value!r}{advice}"
+    return f"{key}: {message}, got {shown(value)}{advice}"
 
 
 def describe(hint: Any) -> str:

@@ -19,7 +19,8 @@ import pyarrow as pa
 from pipelines import store
 from pipelines.columns import column
 from pipelines.errors import UserError
-from pipelines.manifest import Counts
+from pipelines.manifest import Counts, why_not_read
+from pipelines.terminal import visible
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq  # lazy below: it adds a tenth to the start of a command that only prints its help
@@ -165,9 +166,13 @@ class ShardWriter:
 
 def extra_fields(path: Path) -> list[pa.Field]:
     """Return the columns of a document shard that earlier stages added, to be carried along."""
-    import pyarrow.parquet as pq
+    return [field for field in read_schema(path) if field.name not in DOCUMENT_SCHEMA.names]
 
-    return [field for field in pq.read_schema(str(path)) if field.name not in DOCUMENT_SCHEMA.names]
+
+def read_schema(path: Path) -> pa.Schema:
+    """Return the columns of a Parquet file with its metadata; raise UserError if it is damaged."""
+    with open_parquet(path) as file:
+        return file.schema_arrow
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
@@ -206,14 +211,21 @@ def open_parquet(path: Path) -> "Generator[pq.ParquetFile, None, None]":
     """Open a Parquet file for reading; raise UserError if it is damaged, at once or while it is read."""
     import pyarrow.parquet as pq
 
+    # Without the two, every column of a row group is read whole, and people write files of one row group.
+    with damage_of(path), pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def damage_of(path: Path) -> Generator[None, None, None]:
+    """Raise UserError with the name of a Parquet file, in one line, for what Arrow says of its damage."""
     try:
-        # Without the two, every column of a row group is read whole, and people write files of one row group.
-        with pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20) as file:
-            yield file
-    except (pa.ArrowInvalid, OSError) as error:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise UserError(f"{path}: not a readable Parquet file ({error}); make it again") from None
+        why = visible(" ".join(str(error).split()))
+        raise UserError(f"{path}: not a readable Parquet file ({why}); make it again") from None
 
 
 def part_files(folder: Path) -> list[Path]:
@@ -229,11 +241,16 @@ def is_jsonl(path: Path) -> bool:
     return bool(suffixes) and suffixes[-1] in JSONL_SUFFIXES
 
 
-def jsonl_files(folder: Path) -> list[Path]:
-    """Return the JSONL files directly in a folder, in order of name, without the companions of our outputs."""
+def jsonl_files(folder: Path) -> tuple[list[Path], list[tuple[str, str]]]:
+    """Return the JSONL files directly in a folder, without the companions of our outputs, and what cannot be read.
+
+    Both are in order of name; of what cannot be read, name and reason.
+    """
     companions = ("manifest.json", ".provenance.json")
-    files = (path for path in folder.iterdir() if path.is_file() and is_jsonl(path))
-    return sorted(p for p in files if not p.name.endswith(companions) and ".rejected" not in p.suffixes)
+    named = (path for path in sorted(folder.iterdir()) if is_jsonl(path))
+    listed = [path for path in named if not path.name.endswith(companions) and ".rejected" not in path.suffixes]
+    why = {path: why_not_read(path) or ("a folder" if path.is_dir() else "") for path in listed}
+    return [path for path in listed if not why[path]], [(path.name, why[path]) for path in listed if why[path]]
 
 
 def reason_of(error: UserError, file: Path) -> str:

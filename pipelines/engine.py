@@ -11,7 +11,8 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from typing import Protocol, TypeVar
@@ -20,6 +21,13 @@ from pipelines.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+PARENTS_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+"""Blocked in the server, so that it does not die of what a terminal or a batch system sends to the whole group."""
+KILLED = (
+    "a worker process was killed (out of memory?); finished shards are kept: "
+    "run the same command again, perhaps with fewer --workers"
+)
 
 
 class Engine(Protocol):
@@ -50,29 +58,29 @@ class LocalEngine:
         self._preload = preload
         self._context = multiprocessing.get_context("forkserver")
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._tracker: int | None = None
+        """The process that knows the pool's semaphores, and removes them if this one is killed."""
 
     def prepare(self) -> None:
         """Let the workers' server import the stage while this process still prepares the work."""
         if self.workers > 1:
             # forkserver: workers inherit no threads, locks or half-written files of this process, and are
             # forked from one that has imported the stage already.
-            self._context.set_forkserver_preload([self._preload])
-            _start_forkserver()
+            start_forkserver([self._preload])
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order; raise UserError if a worker is killed."""
         if min(self.workers, len(items)) <= 1:
             yield from map(function, items)
             return
-        pool = self._pool = self._pool or self._start()
+        with starting(KILLED):
+            pool = self._pool = self._pool or self._start()
+            futures = [pool.submit(function, item) for item in items]  # this starts the workers
         try:
-            for future in [pool.submit(function, item) for item in items]:
+            for future in futures:
                 yield future.result()
         except BrokenProcessPool:
-            raise UserError(
-                "a worker process was killed (out of memory?); finished shards are kept: "
-                "run the same command again, perhaps with fewer --workers"
-            ) from None
+            raise UserError(KILLED) from None
 
     def _start(self) -> concurrent.futures.ProcessPoolExecutor:
         self.prepare()
@@ -80,6 +88,7 @@ class LocalEngine:
         first = self._context.Process(target=_do_nothing)
         first.start()
         first.join()
+        self._tracker = _tracker_pid()
         return concurrent.futures.ProcessPoolExecutor(self.workers, self._context, _start_worker)
 
     def stop(self) -> None:
@@ -93,21 +102,42 @@ class LocalEngine:
     def close(self) -> None:
         """End the workers; shards in progress are finished, the others do not start."""
         if self._pool:
+            if self._tracker != _tracker_pid():
+                # It was killed. Its successor would print a traceback for each semaphore that it does not know.
+                resource_tracker.unregister = _do_nothing
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _start_forkserver() -> None:
-    # Only the parent handles Ctrl-C, also while the server imports the stage and while workers start:
-    # they inherit the blocked signal. (The tracker comes first, because starting it unblocks the signal.)
+@contextlib.contextmanager
+def starting(killed: str) -> Generator[None]:
+    """Raise UserError with the text `killed` if the server that processes are started from is killed meanwhile."""
+    try:
+        yield
+    except (EOFError, ConnectionError, BrokenProcessPool):
+        raise UserError(killed) from None
+
+
+def start_forkserver(preload: Sequence[str]) -> None:
+    """Start the server that processes are forked from, unless it runs; it imports the modules `preload` first."""
+    # Only the parent handles signals, also while the server imports the stage and while workers start:
+    # they inherit the blocked signals. (The tracker comes first, because starting it unblocks them.)
+    warnings.filterwarnings("ignore", "resource_tracker: process died")  # nothing is lost by that
+    forkserver.set_forkserver_preload(["pipelines", *preload])  # it first says how to end without memory
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
     try:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _do_nothing() -> None:
+def _tracker_pid() -> int | None:
+    """Return the process id of the resource tracker, which is started anew if it has died."""
+    resource_tracker.ensure_running()
+    return resource_tracker._resource_tracker._pid  # pyright: ignore
+
+
+def _do_nothing(*_: object) -> None:
     pass
 
 
@@ -116,7 +146,11 @@ def _start_worker() -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
+    try:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    except RuntimeError:  # no memory for a thread: the parent says so
+        os._exit(1)
 
 
 def _end_with_parent() -> None:

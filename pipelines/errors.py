@@ -34,3 +34,9 @@ def describe(files: Sequence[tuple[str, str]]) -> str:
     """Describe the files that are not read, and why; only the first few by name."""
     named = ", ".join(f"{name} ({why})" for name, why in files[:5])
     return named + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: in quotes, on one line, without control characters, and not too long."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"

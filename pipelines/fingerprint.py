@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.command import Invocation, StageSpec
-from pipelines.config import HasIdentity, SourceKind, named_sources, source_files, to_plain
+from pipelines.config import HasIdentity, Kind, SourceKind, named_sources, source_files, values_of
 from pipelines.manifest import content_hash, is_published
+
+PUBLISHED = "published"
+"""Key of an identity: parameters that only say what of a finished run is published. No part of the fingerprint."""
 
 
 def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
     """Return all that shapes the output: code version, libraries, parameters, and the contents of inputs."""
     import importlib.metadata  # here, since it brings the parser of e-mail, which `--help` need not wait for
 
+    published = {name: values_of(section, Kind.PUBLISHES) for name, section in call.sections.items()}
     return {
         "stage": spec.name,
         "version": spec.version,
@@ -31,12 +35,13 @@ def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
         ],
         "words": {name: list(word) if isinstance(word, tuple) else word for name, word in call.words.items()},
         "outputs": {name: "".join(path.suffixes) for name, path in call.outputs.items()},
+        **({PUBLISHED: published} if any(published.values()) else {}),
     }
 
 
 def section_identity(section: Any) -> dict[str, Any]:
-    """Return what of a section shapes the output: all its fields, unless it says otherwise (`HasIdentity`)."""
-    return section.identity() if isinstance(section, HasIdentity) else to_plain(section)
+    """Return what of a section shapes the output: its fields of that kind, unless it says otherwise (`HasIdentity`)."""
+    return section.identity() if isinstance(section, HasIdentity) else values_of(section, Kind.SHAPES)
 
 
 def _named_hash(path: Path) -> str:
@@ -54,4 +59,5 @@ def source_hash(path: Path, kind: SourceKind) -> str:
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
     """Return 16 hex digits of an identity's hash."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    run = {key: value for key, value in identity.items() if key != PUBLISHED}
+    return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]

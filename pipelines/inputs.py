@@ -32,7 +32,9 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
             run.use_digests_of(path, load_checked(path))
             files += formats.part_files(path)
             continue
-        sources = formats.jsonl_files(path) if path.is_dir() else [path]
+        sources, unread = formats.jsonl_files(path) if path.is_dir() else ([path], [])
+        if unread:
+            logger.warning("%s: not read, %d file(s): %s", run.name, len(unread), describe(unread))
         if path.is_file() and not formats.is_jsonl(path) and path.stat().st_size:
             raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also .gz, .zst, .xz)")
         if not sources:

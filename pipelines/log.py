@@ -3,9 +3,21 @@
 import logging
 import sys
 
+from pipelines.terminal import visible
+
+
+class OneLine(logging.Formatter):
+    """Writes a message on one line that cannot control a terminal; a traceback after it keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the message, with unprintable characters escaped."""
+        return visible(super().formatMessage(record))
+
 
 def configure(level: str = "info") -> None:
     """Send log records of `level` (debug, info, warning, error) and above to standard error."""
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=level.upper(), force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine())
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for noisy in ("trafilatura", "htmldate", "justext", "courlan", "urllib3", "asyncio", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.ERROR)

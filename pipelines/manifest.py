@@ -5,7 +5,7 @@ A folder holds its own manifest; a single file has `<file>.manifest.json` beside
 """
 
 import hashlib
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +107,8 @@ class Manifest:
 
 
 def manifest_path(output: Path) -> Path:
-    """Return the path of the manifest of `output`, a folder or a single file."""
+    """Return the path of the manifest of `output`, a folder or a single file; beside what it points to, if a link."""
+    output = store.real_path(output)
     if output.is_dir() or not output.suffix:
         return output / MANIFEST
     return output.with_name(f"{output.name}.{MANIFEST}")
@@ -116,11 +117,11 @@ def manifest_path(output: Path) -> Path:
 def is_published(folder: Path) -> bool:
     """Return whether a folder has a stage's manifest; a mirrored web site may have another kind of `manifest.json`."""
     path = folder / MANIFEST
-    if not path.exists():
+    if not path.is_file():
         return False
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError:
+        value = store.read_json(path)
+    except UserError:
         return True  # loading it reports what is wrong
     return not isinstance(value, dict) or "counts" in value
 
@@ -144,22 +145,40 @@ def load_checked(folder: Path) -> Manifest:
             )
     for file in sorted(folder.glob("part-*")):
         if file.name not in manifest.files:
-            raise UserError(f"{file}: its manifest does not name it; move it away, or make the folder again")
+            raise UserError(f"{file}: its manifest does not name it; move it away")
     return manifest
 
 
 def content_hash(path: Path) -> str:
     """Return the identity of an input: the sha256 of its manifest or, without one, of its bytes or its children."""
+    if why := why_not_read(path):
+        raise UserError(f"{path}: {why}; check the path or run its stage first")
+    return _content_hash(path, ())
+
+
+def _content_hash(path: Path, above: tuple[Path, ...]) -> str:
     if path.is_file():
         return store.sha256(path)
-    if not path.is_dir():
-        raise UserError(f"{path}: no such file or folder; check the path or run its stage first")
     if is_published(path):
         load_checked(path)
         return store.sha256(path / MANIFEST)
     digest = hashlib.sha256()
+    above = (*above, path.resolve())
     for child in sorted(path.iterdir()):
         # The scratch of a stage that works in this folder is not content.
         if child.name != WORK:
-            digest.update(f"{child.name}\0{content_hash(child)}\n".encode("utf-8", "surrogateescape"))
+            # What cannot be read costs only itself: readers leave it out, and say so.
+            looped = "a link to a folder that holds it" if child.is_dir() and child.resolve() in above else ""
+            content = why_not_read(child) or looped or _content_hash(child, above)
+            digest.update(f"{child.name}\0{content}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def why_not_read(path: Path) -> str:
+    """Return why neither a file nor a folder can be read at a path; empty if one can."""
+    if path.is_file() or path.is_dir():
+        needed = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
+        return "" if os.access(path, needed) else "may not be read (its permissions)"
+    if path.exists():
+        return "a pipe, socket or device"
+    return "a link that leads nowhere" if path.is_symlink() else "no such file or folder"

@@ -72,6 +72,7 @@ def rejected_name(output: Path) -> str:
 
 def rejected_path(output: Path) -> Path:
     """Return the path of an output's rejected rows: its folder `rejected`, or the file beside it."""
+    output = store.real_path(output)
     return output.with_name(rejected_name(output)) if formats.is_jsonl(output) else output / formats.REJECTED
 
 
@@ -106,6 +107,7 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
         store.write_json(call.options.stats, stats)
         provenance = {
             "identity": identity,
+            "stats": stats,
             "fingerprint": run.fingerprint,
             "manifests": {name: store.sha256(manifest_path(output.final)) for name, output in run.outputs.items()},
             "seconds": round(seconds, 3),

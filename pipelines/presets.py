@@ -38,18 +38,19 @@ def load(cls: type[C], stage: str, preset: str) -> C:
     file = Path(preset) if is_file else FOLDER / stage / f"{preset}.yaml"
     if is_file and not file.exists():
         raise ConfigError(f"--preset {preset}: no such file; presets by name: {', '.join(names(stage))}")
-    mapping = _mapping(file)
+    mapping = read_choice(file)
     if list(mapping) == [stage]:
         raise ConfigError(f"{file}: {stage}: a preset holds the keys of this section; remove the line `{stage}:`")
     return configs.check(cls, _merged(configs.to_plain(cls()), mapping), stage, str(file))
 
 
-def _mapping(file: Path) -> dict[str, Any]:
-    """Return the keys of a preset; a file that has only comments has none."""
-    text = file.read_text("utf-8", errors="replace")
-    if all(not line.strip() or line.startswith("#") for line in text.splitlines()):
-        return {}
-    return configs.read_yaml(file)
+def read_choice(file: Path) -> dict[str, Any]:
+    """Return the keys of a file of `configs/`, or of a preset; one that has only comments has none."""
+    from pipelines.yaml_bounds import MOST_BYTES
+
+    with file.open("rb") as opened:
+        lines = opened.read(MOST_BYTES).splitlines()
+    return configs.read_yaml(file) if any(line.strip() and not line.startswith(b"#") for line in lines) else {}
 
 
 def _merged(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,24 +13,23 @@ from pipelines.documents import Row, is_jsonl, read_rows
 from pipelines.errors import UserError
 from pipelines.manifest import load_checked, manifest_path
 from pipelines.outputs import rejected_path
+from pipelines.terminal import print_line, visible
 
 LINE_CHARACTERS = 160
 NAME_CHARACTERS = 60
 VALUE_CHARACTERS = 48
 TEXT_CHARACTERS = 4 * LINE_CHARACTERS
 """Characters of a text that are read: more than a line, because runs of unprintable ones are shortened."""
-MANY = 4
 _FRACTION = re.compile(r"(?<![\w.])\d+\.\d{3,}(?![\w.])")
-_UNPRINTABLE_RUN = re.compile(r"(.)\1*", re.DOTALL)
 
 
 def show_rejected(output: Path, number: int) -> None:
     """Print `number` examples per rule on standard output; equal outputs give the same examples."""
     examples = sample(rejected_rows(output), number)
     if not examples:
-        print(f"{output}: nothing was rejected")
+        print_line(f"{output}: nothing was rejected")
     for rule, (total, rows) in sorted(examples.items(), key=lambda item: (-item[1][0], item[0])):
-        print(f"{rule}: {total:,} rejected, {len(rows)} of them:")
+        print_line(f"{rule}: {total:,} rejected, {len(rows)} of them:")
         for row in rows:
             print(f"  {one_line(row)}")
 
@@ -100,16 +99,3 @@ def _cut(text: str, length: int, *, middle: bool = False) -> str:
         return text
     end = length // 2 if middle else 0
     return f"{text[: length - end - 1]}…{text[len(text) - end :]}"
-
-
-def visible(text: str) -> str:
-    """Return `text` on one line that cannot control a terminal: unprintable runs as an escape with their length."""
-    return _UNPRINTABLE_RUN.sub(lambda match: _escaped(match[0]), text)
-
-
-def _escaped(run: str) -> str:
-    """Return a run of one character, escaped if it is unprintable."""
-    if run[0].isprintable():
-        return run
-    escape = ascii(run[0])[1:-1]
-    return escape * len(run) if len(run) < MANY else f"{escape}×{len(run)} "

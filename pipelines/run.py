@@ -34,6 +34,7 @@ class StageRun:
         self.name = name
         self.scratch = scratch
         self.fingerprint = fingerprint
+        self.stats_file = call.options.stats
         self.workers = call.options.workers or engine.default_workers()
         self.memory_budget = parse_memory(call.options.memory_budget)
         self.engine = engine.make_engine(call.options.engine, self.workers, module)
@@ -42,7 +43,9 @@ class StageRun:
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""
         self.rejections_shown = False
         """Whether the stage has already shown what was rejected, so that the last line need not."""
-        self.outputs = {name: Output(scratch / "outputs" / name, final) for name, final in call.outputs.items()}
+        self.outputs = {
+            name: Output(scratch / "outputs" / name, store.real_path(final)) for name, final in call.outputs.items()
+        }
         self._digests: dict[Path, str] = {}
 
     def map(self, function: ShardFunction, parts: Sequence[Part], *arguments: Any, into: Output | str) -> Counts:

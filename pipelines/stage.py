@@ -1,6 +1,7 @@
 """Runs a stage: scratch -> shard receipts -> atomic publish -> manifest, stats, provenance.
 
-A stage works in `<parent of its first output>/.work/<name>-<fingerprint>/`, under a lock. The
+A stage works in `<parent of its first output>/.work/<name>-<fingerprint>/`, under a lock. An output with another
+parent has such a folder there, in which it is staged, so that the swap is a rename on one file system. The
 fingerprint hashes the contents of its inputs, its parameters, its VERSION and the versions of the
 libraries that shape its output, so only exactly the same work resumes scratch. Only a complete
 output is swapped in, so bad input never costs good output.
@@ -11,35 +12,31 @@ import gc
 import inspect
 import logging
 import os
-import re
 import signal
 import sys
 import time
-import types
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines import log, store
-from pipelines.command import Documents, Invocation, StageSpec, parse
+from pipelines import exits, log, store
+from pipelines.command import Documents, Invocation, Output, StageSpec, parse
 from pipelines.config import check_sources
 from pipelines.documents import is_jsonl
+from pipelines.dvc_lock import put_back_stats
 from pipelines.errors import ConfigError, UserError
 from pipelines.fingerprint import fingerprint, stage_identity
 from pipelines.inputs import open_documents, open_source
 from pipelines.manifest import WORK
 from pipelines.outputs import publish, report, stage_output
+from pipelines.ownership import STAGED, check_outputs, is_half_published, scratch_folders
 from pipelines.rejected import show_rejected
 from pipelines.run import StageRun
+from pipelines.terminal import print_error
 
 logger = logging.getLogger(__name__)
 
-PREEMPTED = 75
-"""Exit status after SIGTERM (EX_TEMPFAIL): the same command resumes the work."""
-INTERRUPTED = 130
 IDENTITY = "identity.json"
-STAGED = "staged.json"
-"""In scratch once every output is complete: an output that exists from then on belongs to this run."""
 
 
 def stage_main(module_name: str) -> None:
@@ -47,67 +44,63 @@ def stage_main(module_name: str) -> None:
     # Workers would import the command's module a second time, as __mp_main__, and warn about it.
     main: Any = sys.modules["__main__"]
     main.__spec__ = main.__file__ = None
-    spec, arguments = StageSpec.load(module_name), sys.argv[1:]
-    status = spec.other_command(arguments) if spec.other_command else None
-    if status is None:
-        status = run_command(spec, arguments)
-    gc.freeze()  # spares a search of the libraries' objects for garbage at exit: 0.1 s
-    sys.exit(status)
+
+    def run() -> int:
+        spec, arguments = StageSpec.load(module_name), sys.argv[1:]
+        status = spec.other_command(arguments) if spec.other_command else None
+        if status is None:
+            status = run_command(spec, arguments, restart=True)
+        gc.freeze()  # spares a search of the libraries' objects for garbage at exit: 0.1 s
+        return status
+
+    exits.run(run)
 
 
-def run_command(spec: StageSpec, arguments: Sequence[str]) -> int:
-    """Run the whole command of a stage; return the exit status, and print one line per user error."""
+def run_command(spec: StageSpec, arguments: Sequence[str], *, restart: bool = False) -> int:
+    """Run the whole command of a stage; return the exit status, and print one line per user error.
+
+    With `restart`, this process is the command, and starts again if the stage needs another environment.
+    """
     try:
-        _handle_signals()
+        put_back_stats()
         call = parse(spec, arguments)
+        if restart and spec.environment and (variables := spec.environment(**call.sections)):
+            _start_again(variables)
         log.configure(call.options.log_level)
+        exits.unwind_on_signals()
         run_stage(spec, call)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt as stopped:
-        _ignore_signals()
-        if stopped.args == (signal.SIGTERM,):
-            print("stopped by SIGTERM: run the same command again to go on", file=sys.stderr)
-            return PREEMPTED
-        print("interrupted: finished shards are kept; run the same command again to go on", file=sys.stderr)
-        return INTERRUPTED
+        return exits.interrupted(stopped)
     except BrokenPipeError:  # the reader of standard output has gone: `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
+    except Exception as error:
+        if exits.is_lack_of_memory(error):
+            return exits.out_of_memory()
+        if not isinstance(error, OSError):
+            raise
         where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"error: {where}{error.strerror or error}; finished shards are kept and no output is "
-            "half written: fix the cause (disk space, permissions) and run the same command again",
-            file=sys.stderr,
+        print_error(
+            f"{where}{error.strerror or error}; finished shards are kept and no output is half written: fix the cause "
+            "(disk space, permissions) and run the same command again"
         )
         return 1
     return 0
 
 
-def _handle_signals() -> None:
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as for a command in the background of a script
-        signal.signal(signal.SIGINT, _stop)
-
-
-def _stop(signum: int, _frame: types.FrameType | None) -> None:
-    """Unwind the stage; a second signal cuts short the orderly end that a stage may make, as training does."""
-    raise KeyboardInterrupt(signum)
-
-
-def _ignore_signals() -> None:
-    """Ignore further signals during the short shutdown."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)
+def _start_again(variables: Mapping[str, str]) -> None:
+    """Replace this process by the same command with further environment variables; a signal in between waits."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, exits.STOPPING)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})  # noqa: S606 (itself)
 
 
 def run_stage(spec: StageSpec, call: Invocation) -> None:
     """Run one stage on checked parameters and paths, and publish its outputs."""
     started = time.time()
     first = next(iter(call.outputs.values()))
-    work = first.parent / WORK
     if call.options.sample_rejected and first.exists() and not call.options.overwrite:
         show_rejected(first, call.options.sample_rejected)
         logger.info("%s exists: these are its rejected rows, nothing was run (--overwrite runs it again)", first)
@@ -120,18 +113,20 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
             raise UserError(
                 f"{call.outputs[name]}: {spec.name} publishes a folder here, not a JSONL file; name a folder"
             )
-    _check_outputs(call, resuming=any((scratch / STAGED).exists() for scratch in scratch_folders(work, first.name)))
+    finals = {name: store.real_path(path) for name, path in call.outputs.items()}
+    check_outputs(call, resuming=is_half_published(store.real_path(first)))
     identity = stage_identity(spec, call)
-    with _locked(work, first.name):
-        scratch = work / f"{first.name}-{fingerprint(identity)}"
-        _check_outputs(call, resuming=(scratch / STAGED).exists())
-        _name_other_scratch(work, first.name, scratch, identity)
+    scratch = _place(store.real_path(first), fingerprint(identity))
+    with _locked(finals.values()):
+        for name, final in finals.items():
+            for leftover in scratch_folders(final):
+                store.restore(final, leftover / f"previous-{name}")
+        check_outputs(call, resuming=(scratch / STAGED).exists())
+        _name_other_scratch(store.real_path(first), scratch, identity)
         scratch.mkdir(exist_ok=True)
         store.write_json(scratch / IDENTITY, identity)
         run = StageRun(spec.name, spec.command, call, scratch, fingerprint(identity))
-        for name, output in run.outputs.items():
-            for leftover in scratch_folders(work, first.name):
-                store.restore(output.final, leftover / f"previous-{name}")
+        for output in run.outputs.values():
             output.folder.mkdir(parents=True, exist_ok=True)
         try:
             with contextlib.closing(run.engine):
@@ -141,9 +136,10 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
                 store.remove(scratch)  # nothing was begun that could be resumed
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
-        _publish_all(run)
+        _publish_all(run, call)
         report(call, run, identity, time.time() - started)
-        store.remove(scratch)
+        for place in _places(run):
+            store.remove(place)
     if call.options.sample_rejected:
         show_rejected(first, call.options.sample_rejected)
 
@@ -153,30 +149,44 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
     try:
         result = spec.function(**_arguments(spec, call, run))
         for name, output in run.outputs.items():
-            stage_output(output, run.scratch / f"staged-{name}", run.engine)
+            stage_output(output, _place_of(run, output) / f"staged-{name}", run.engine)
         return result
     except KeyboardInterrupt:
-        _ignore_signals()
+        exits.ignore_signals()
         run.engine.stop()
         raise
 
 
-def _publish_all(run: StageRun) -> None:
+def _publish_all(run: StageRun, call: Invocation) -> None:
     """Record that all staged outputs are complete, then swap them in one by one."""
-    store.write_json(run.scratch / STAGED, sorted(run.outputs))
+    check_outputs(call, resuming=(run.scratch / STAGED).exists())  # hours may have passed
+    for place in _places(run):
+        store.write_json(place / STAGED, sorted(run.outputs))
     for name, output in run.outputs.items():
-        publish(output, run.scratch / f"staged-{name}", run.scratch / f"previous-{name}")
+        place = _place_of(run, output)
+        publish(output, place / f"staged-{name}", place / f"previous-{name}")
+        for other in scratch_folders(output.final):
+            if other != place:  # what a stopped run had half published has been replaced
+                store.remove(other / STAGED)
 
 
-def scratch_folders(work: Path, name: str) -> list[Path]:
-    """Return all scratch folders of the output called `name`, whatever their fingerprints."""
-    pattern = re.compile(re.escape(name) + "-[0-9a-f]{16}")
-    return sorted(path for path in work.iterdir() if pattern.fullmatch(path.name)) if work.is_dir() else []
+def _place(final: Path, fingerprint: str) -> Path:
+    """Return the folder beside an output in which a run prepares it; that of the first output is its scratch."""
+    return final.parent / WORK / f"{final.name}-{fingerprint}"
 
 
-def _name_other_scratch(work: Path, name: str, scratch: Path, identity: Mapping[str, Any]) -> None:
+def _place_of(run: StageRun, output: Output) -> Path:
+    return _place(output.final, run.fingerprint)
+
+
+def _places(run: StageRun) -> list[Path]:
+    """Return the folders of all outputs; scratch is the last to be marked and to be removed."""
+    return [_place_of(run, output) for output in run.outputs.values()][::-1]
+
+
+def _name_other_scratch(first: Path, scratch: Path, identity: Mapping[str, Any]) -> None:
     """Warn of scratch that an unfinished run of the same output left and that this run cannot go on with."""
-    for other in scratch_folders(work, name):
+    for other in scratch_folders(first):
         if other == scratch:
             continue
         try:
@@ -189,24 +199,26 @@ def _name_other_scratch(work: Path, name: str, scratch: Path, identity: Mapping[
             "%s: left by an unfinished run %s; not used here. To remove it: python -m pipelines gc --delete %s",
             other,
             why,
-            work.parent,
+            first.parent,
         )
 
 
 @contextlib.contextmanager
-def _locked(work: Path, name: str) -> Generator[None, None, None]:
-    """Hold the lock of an output while its stage works; raise UserError if another process holds it."""
+def _locked(outputs: Iterable[Path]) -> Generator[None, None, None]:
+    """Hold the locks of all outputs while their stage works; raise UserError if another process holds one."""
     import filelock
 
-    work.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(work / f"{name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise UserError(
-            f"{work / name}.lock: another process is making {name}; wait for it or end it, then run this again"
-        ) from None
-    with lock:
+    with contextlib.ExitStack() as held:
+        for output in outputs:
+            lock = filelock.FileLock(output.parent / WORK / f"{output.name}.lock")
+            Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(lock.acquire(timeout=0))
+            except filelock.Timeout:
+                raise UserError(
+                    f"{lock.lock_file}: another process is making {output.name}; wait for it or end it, then run this "
+                    "again"
+                ) from None
         yield
 
 
@@ -221,19 +233,6 @@ def _check_inputs(spec: StageSpec, call: Invocation) -> None:
     for path in [path for paths in call.inputs.values() for path in paths]:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder; check the path, or run the stage that makes it")
-        for output in call.outputs.values():
-            if output.resolve() == path.resolve() or output.resolve() in path.resolve().parents:
-                raise UserError(f"{output}: the output would replace the input {path}; choose another output")
-
-
-def _check_outputs(call: Invocation, *, resuming: bool) -> None:
-    """Refuse existing outputs, unless they may be replaced or this same run crashed while publishing them."""
-    outputs = list(call.outputs.values())
-    for output in outputs:
-        if output.exists() and not call.options.overwrite and not resuming:
-            raise UserError(f"{output}: exists already; choose another output, or replace it with --overwrite")
-    if len({output.resolve() for output in outputs}) < len(outputs):
-        raise UserError(f"{outputs[0]}: two outputs have the same path; choose two different ones")
 
 
 def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import io
 import json
 import lzma
 import os
+import re
 import shutil
 import sys
 from collections.abc import Generator, Iterable, Iterator
@@ -20,11 +21,26 @@ from typing import IO, Any, BinaryIO, cast
 
 import xxhash
 
-from pipelines.compression import DAMAGE, open_plain, raise_unless_damage
+from pipelines.compression import (
+    DAMAGE,
+    MAX_GROWTH,
+    DecompressionBombError,
+    open_bounded,
+    open_plain,
+    raise_unless_damage,
+)
 from pipelines.errors import UserError
 
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 _CHUNK = 1 << 20
+_FREE_BYTES = 1 << 28
+"""Decompressed bytes of a text before its growth is checked: the same line a million times is no bomb."""
+_LINE_BYTES = 100
+"""Bytes that a line counts for beside its own: a blank or broken one takes time too."""
+MOST_JSON = 100_000_000
+"""Bytes of a JSON file; a manifest of 500,000 files takes fewer."""
+_CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")
+"""How DVC names a file in its cache. A link to one is a copy that takes no space; what it points to never changes."""
 _GZIP_LEVEL = 6
 """Of libdeflate: compresses text to 0.40 of its size, as zlib's level 9 does, in a quarter of the time."""
 
@@ -39,9 +55,13 @@ def open_read(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Generator[BinaryIO, None, None]:
-    """Open as `open_read` does, for a `with`; raise UserError if the compressed data are cut off or damaged."""
+    """Open as `open_read` does, for a `with`, but refuse a bomb: a file of text grows 3 to 100 times.
+
+    Raises UserError if the compressed data are cut off or damaged, and if they expand by more than MAX_GROWTH to more
+    than 256 MiB, where each line counts for 100 bytes beside its own.
+    """
     try:
-        with open_read(path) as file:
+        with _open_bounded(path) if is_compressed(path) else open_read(path) as file:
             yield file
     except DAMAGE as error:
         raise_unless_damage(error)
@@ -49,6 +69,20 @@ def reading(path: Path) -> Generator[BinaryIO, None, None]:
             f"{path}: the compressed data is cut off, damaged or of another kind ({error}); fetch or compress the "
             "file again"
         ) from None
+    except DecompressionBombError as error:
+        raise UserError(
+            f"{path}: expands further than honest text does ({error}); decompress it yourself if it is right"
+        ) from None
+
+
+@contextlib.contextmanager
+def _open_bounded(path: Path) -> Generator[BinaryIO, None, None]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path") from None
+    with file, open_bounded(file, path.suffix.lower(), MAX_GROWTH, _FREE_BYTES, _LINE_BYTES) as bounded:
+        yield cast(BinaryIO, bounded)
 
 
 def is_compressed(path: Path) -> bool:
@@ -95,7 +129,11 @@ def _first_line_from(lines: IO[bytes], start: int, stop: int | None) -> int:
 
 @contextlib.contextmanager
 def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, None]:
-    """Write a file that appears under `path` only when it is complete and, if `durable`, on disk."""
+    """Write a file that appears under `path` only when it is complete and, if `durable`, on disk.
+
+    A path that is a link stays one: what it points to is replaced.
+    """
+    path = real_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -148,20 +186,29 @@ def concatenate(chunks: Iterable[Path], path: Path) -> tuple[int, str]:
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
-    """Write `value` as indented JSON with sorted keys: equal values give equal bytes."""
-    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    """Write `value` as `json_bytes` does."""
     with create(path, durable=durable) as file:
-        # A file name that is not UTF-8 has halves of surrogate pairs; JSON readers restore them the same way.
-        file.write(text.encode("utf-8", "surrogatepass") + b"\n")
+        file.write(json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return `value` as indented JSON with sorted keys: equal values give equal bytes."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    # A file name that is not UTF-8 has halves of surrogate pairs; JSON readers restore them the same way.
+    return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file that a stage wrote; raise UserError if it is missing or not JSON."""
+    """Parse a JSON file that a stage wrote, or should have; raise UserError if it is missing, too large or not JSON."""
     try:
-        return json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(MOST_JSON + 1)
+        if len(data) > MOST_JSON:
+            raise UserError(f"{path}: more than {MOST_JSON:,} bytes of JSON; not a file of ours")
+        return json.loads(data)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: [[[...
         raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
@@ -183,6 +230,22 @@ def xxh3(path: Path) -> str:
 def list_files(folder: Path) -> list[Path]:
     """Return all regular files below `folder`, in sorted order of their relative paths."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def real_path(path: Path) -> Path:
+    """Return what is replaced when `path` is written anew: what it points to if it is a link, else `path` itself.
+
+    Raises UserError for a link to nothing.
+    """
+    if not path.is_symlink():
+        return path
+    try:
+        target = os.path.realpath(path, strict=True)
+    except OSError:
+        raise UserError(
+            f"{path}: a link to {path.readlink()}, which does not exist; make that, or remove the link"
+        ) from None
+    return path if _CACHED.search(target) else Path(target)
 
 
 def rename(source: Path, target: Path, *, durable: bool = True) -> None:

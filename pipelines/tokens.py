@@ -81,6 +81,24 @@ def write_stream(
         writer.write_batch(pa.record_batch([rows, doc_ids], schema=schema))
 
 
+ARROW_ERRORS = (pa.ArrowException, OSError, LookupError, ValueError, TypeError, AttributeError, MemoryError)
+"""What damaged or foreign Arrow files raise, from the reader or from whoever expects other columns in them."""
+
+
+def _only_batch(path: Path) -> pa.RecordBatch:
+    """Map a shard; raise one of ARROW_ERRORS unless its columns are a shard's and lie within the file."""
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    if reader.num_record_batches != 1:
+        raise ValueError(f"it has {reader.num_record_batches} record batches, a shard has one")
+    batch = reader.get_batch(0)
+    batch.validate()  # that lengths agree with the buffers: what NumPy is shown ends where the file does
+    if batch.schema.names != ["input_ids", "doc_id"] or not pa.types.is_large_list(batch.schema.types[0]):
+        raise ValueError(f"its columns are {batch.schema.names}")
+    if any(column.null_count for column in (*batch.columns, batch.column("input_ids").values)):
+        raise ValueError("it has empty values")
+    return batch
+
+
 class TokenShard:
     """One shard, mapped into memory.
 
@@ -91,15 +109,16 @@ class TokenShard:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+            self._batch = _only_batch(path)
             self.meta = TokenMeta.of_schema(self._batch.schema)
+            column = self._batch.column("input_ids")
+            self.tokens: np.ndarray[Any, Any] = column.values.to_numpy(zero_copy_only=True)
+            self.offsets: np.ndarray[Any, Any] = column.offsets.to_numpy(zero_copy_only=True)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file") from None
-        except (pa.ArrowInvalid, KeyError, ValueError) as error:
-            raise UserError(f"{path}: not a token shard ({error}); run tokenize again") from None
-        column = self._batch.column("input_ids")
-        self.tokens: np.ndarray[Any, Any] = column.values.to_numpy(zero_copy_only=True)
-        self.offsets: np.ndarray[Any, Any] = column.offsets.to_numpy(zero_copy_only=True)
+        except ARROW_ERRORS as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{path}: not a token shard ({reason}); run tokenize again") from None
 
     @cached_property
     def doc_ids(self) -> list[bytes]:

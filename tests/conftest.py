@@ -133,8 +133,11 @@ def _work(parents_end: Any, connection: Any, rank: int, size: int) -> None:
     parents_end.close()  # held here too, it would never close for this end
     import torch
 
+    from trainer.weights.index import restrict_torch
+
     gc.freeze()  # what came with the fork is no garbage of a call's
     torch.set_num_threads(1)
+    restrict_torch()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     while True:
         try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -86,7 +87,7 @@ def run_stages(folder: Path, stages: list[GraphStage], **changes: str) -> None:
     """Run the commands of stages, without DVC."""
     for stage in stages:
         for command in stage.commands:
-            _run(folder, command.split(), environment(**changes))
+            _run(folder, shlex.split(command), environment(**changes))
 
 
 def run_stages_with_kills(folder: Path, stages: list[GraphStage], **changes: str) -> list[str]:
@@ -97,7 +98,7 @@ def run_stages_with_kills(folder: Path, stages: list[GraphStage], **changes: str
     resumed: list[str] = []
     for stage in stages:
         for command in stage.commands:
-            words = command.split()
+            words = shlex.split(command)
             process = subprocess.Popen(
                 [sys.executable, *words[1:]], cwd=folder, env=environment(**changes), stderr=subprocess.DEVNULL
             )

@@ -14,6 +14,7 @@ from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.manifest import load_checked
 from pipelines.stage import run_command
+from tests.outputs import published
 
 ROOT = Path(__file__).parents[1]
 GOOD = "The miller opens the gate at dawn and the water begins to turn the heavy wheel once again. " * 20
@@ -141,8 +142,7 @@ def test_a_bad_document_source_is_one_line_and_the_old_output_stays(
     between = [str(request.getfixturevalue(second))] if second else []
     outputs = [tmp_path / "out"] + [tmp_path / "second"] * (stage in ("split", "decontaminate"))
     for output in outputs:
-        output.mkdir()
-        (output / "yesterday").write_text("a good output")
+        published(output, yesterday="a good output")
     (tmp_path / "bad").mkdir()
     source = build(tmp_path / "bad")
     capsys.readouterr()
@@ -153,7 +153,7 @@ def test_a_bad_document_source_is_one_line_and_the_old_output_stays(
     assert lines[0].startswith("error: ")
     assert message in lines[0]
     for output in outputs:
-        assert [file.name for file in output.iterdir()] == ["yesterday"]
+        assert sorted(file.name for file in output.iterdir()) == ["manifest.json", "yesterday"]
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,7 @@ def test_a_disk_that_fills_keeps_finished_shards_and_the_old_output(
     with (source / "large.jsonl").open("w") as file:
         for _ in range(100):
             file.write(json.dumps({"text": GOOD[:600] + os.urandom(30_000).hex()}) + "\n")
-    out = small_disk / "out"
-    out.mkdir()
-    (out / "yesterday").write_text("a good output")
+    out = published(small_disk / "out", yesterday="a good output")
     command = [sys.executable, "-m", "dataprep.clean", str(source), str(out), "--languages", "--overwrite"]
     command += ["--workers", str(workers)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

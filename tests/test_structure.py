@@ -1,6 +1,7 @@
 """The shape of the project as tests: imports, names, the graph, profiles, versions."""
 
 import ast
+import dataclasses
 import functools
 import graphlib
 import importlib
@@ -20,11 +21,11 @@ import pytest
 import yaml
 
 from pipelines.command import StageSpec
-from pipelines.config import KINDS, HasIdentity
+from pipelines.config import KINDS, HasIdentity, Kind, keys_of
+from pipelines.fingerprint import section_identity
 from pipelines.project.graph import load_stages, stage_modules
 from pipelines.project.profiles import compose, difference, profiles, section_types
 from pipelines.project.versions import PACKAGES, READS, VERSION_ALONE, SourceCode, imported_names, versions
-from trainer.config import LENGTHS, SAMPLES
 
 ROOT = Path(__file__).parents[1]
 WHOLE_GRAPH: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -35,7 +36,6 @@ WEB = {
     "aiohttp",
     "trafilatura",
     "lxml",
-    "protego",
     "warcio",
     "fastwarc",
     "resiliparse",
@@ -163,7 +163,10 @@ DEFINITIONS = (
 
 
 def test_nothing_happens_at_import() -> None:
-    """At module level stand only definitions, imports and constants."""
+    """At module level stand only definitions, imports and constants.
+
+    What a package does when it is imported to run a command, to end well from then on, is the exception.
+    """
     assert [
         f"{path}:{node.lineno}"
         for path, tree in parsed().items()
@@ -173,10 +176,11 @@ def test_nothing_happens_at_import() -> None:
 
 
 def is_harmless(node: ast.stmt) -> bool:
-    """Whether a statement is a docstring, `if __name__ == "__main__"` or `if TYPE_CHECKING`."""
+    """Whether a statement is a docstring, `if __name__ == "__main__"`, `if TYPE_CHECKING` or a package's guard."""
     if isinstance(node, ast.If):
         return "__name__" in ast.unparse(node.test) or ast.unparse(node.test) == "TYPE_CHECKING"
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    is_guard = ast.unparse(node).startswith("exits.guard(__name__")
+    return is_guard or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
 @pytest.mark.parametrize("name", sorted(GRAPH))
@@ -222,6 +226,20 @@ def test_a_stage_declares_what_its_module_defines(path: Path) -> None:
         assert getattr(spec, hook) is getattr(module, hook, None)
 
 
+UNPICKLES = re.compile(
+    r"^\s*(import|from) (pickle|marshal|shelve|dill|joblib)\b|torch\.(load|save)\("
+    r"|\b(all_gather|gather|broadcast|scatter|send|recv)_object(_list)?\b(?!`)",
+    re.MULTILINE,
+)
+UNPICKLES_BY_A_LIST = {"trainer/weights/index.py"}
+
+
+def test_nothing_is_unpickled_but_by_a_list() -> None:
+    """A pickle can run anything, and torch's exchanges of objects are pickles: use `trainer/parallel/messages.py`."""
+    texts = {path.as_posix(): (ROOT / path).read_text() for path in source_files()}
+    assert {path for path, text in texts.items() if UNPICKLES.search(text)} == UNPICKLES_BY_A_LIST
+
+
 LOOKS_AROUND = re.compile(r"__file__|resources\.files|PackageLoader|get_data\(")
 IMPORTS_BY_NAME = re.compile(r"import_module\(|__import__\(|run_module\(|StageSpec\.load\(")
 READS_WHAT_CANNOT_COUNT = {
@@ -262,18 +280,54 @@ def test_code_without_a_digest_in_the_graph_changes_only_with_its_version_or_a_p
     assert recorded["proof"]
 
 
-def test_the_parameters_of_pretrain_in_the_graph_are_its_identity() -> None:
-    """Layout, micro-batch, logging and checkpoint cadence must not retrain; all that shapes the weights must."""
-    spec = StageSpec.load("trainer.pretrain")
-    declared = {p for p in GRAPH["pretrain"]["params"] if isinstance(p, str)}
-    expected: set[str] = set()
-    for section, cls in spec.sections.values():
-        config = cls()
-        shaping = config.identity() if isinstance(config, HasIdentity) else None
-        expected |= {section} if shaping is None else {f"{section}.{key}" for key in shaping}
-    # A record leaves these out where they are the default; DVC has to see them change all the same.
-    expected |= {f"pretrain.{key}" for key in (*SAMPLES, *LENGTHS)}
-    assert declared == expected
+@pytest.mark.parametrize("name", sorted(GRAPH))
+def test_a_stage_depends_on_each_key_that_shapes_or_publishes_its_output_and_on_no_other(name: str) -> None:
+    """A section of which every key counts stands as a whole."""
+    expected: list[Any] = []
+    for section, cls in StageSpec.load(stage_modules()[name]).sections.values():
+        keys = keys_of(cls, Kind.SHAPES, Kind.PUBLISHES)
+        every = keys == [field.name for field in dataclasses.fields(section_types()[section])]
+        expected += [section] if every else [f"{section}.{key}" for key in keys]
+    params = GRAPH[name].get("do", GRAPH[name])["params"]
+    assert sorted(p for p in params if isinstance(p, str)) == sorted(expected)
+    assert [p for p in params if not isinstance(p, str)] == [{"versions.yaml": [name]}]
+
+
+COMPUTED_OTHERWISE = {
+    "pretrain.tokens": "counts only where steps are 0",
+    "pretrain.warmup_share": "counts only where warmup_steps are 0",
+    "parallel.determinism": "counts only where it is portable",
+    "decontaminate.against": "its files are read",
+    "find_duplicates.load_fingerprints": "its folders are read",
+    "find_duplicates.fingerprints": "its folders are read",
+}
+"""Keys whose value alone does not show in an identity; the tests of their stages look at them."""
+
+
+@pytest.mark.parametrize("name", sorted(GRAPH))
+def test_the_identity_of_a_run_changes_with_each_key_that_shapes_it_and_with_no_other(name: str) -> None:
+    """What the marks say is compared with what the code computes."""
+    for section, cls in StageSpec.load(stage_modules()[name]).sections.values():
+        default = cls()
+        fields = (field.name for field in dataclasses.fields(cls))
+        for key in (key for key in fields if f"{section}.{key}" not in COMPUTED_OTHERWISE):
+            changed = dataclasses.replace(default, **{key: other(getattr(default, key))})
+            differs = section_identity(changed) != section_identity(default)
+            assert differs == (key in keys_of(cls, Kind.SHAPES)), f"{section}.{key}"
+
+
+def other(value: Any) -> Any:
+    """Return a value that differs from a default; it need not be valid."""
+    if dataclasses.is_dataclass(value):
+        first = dataclasses.fields(value)[0].name
+        return dataclasses.replace(value, **{first: other(getattr(value, first))})  # pyright: ignore
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, tuple):
+        return (*value, "x")
+    return "x" if value is None else f"{value}x"
 
 
 def test_a_section_with_an_identity_declares_it() -> None:

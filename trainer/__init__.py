@@ -1,0 +1,5 @@
+import signal
+
+from pipelines import exits
+
+exits.guard(__name__, signal.SIGUSR1)

@@ -16,13 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipelines import exits
 from pipelines.config import check
 from pipelines.errors import UserError
 from pipelines.manifest import content_hash
+from pipelines.terminal import print_error
 from trainer.config import PretrainConfig
 from trainer.data.batches import PretrainBatches
 from trainer.data.lineage import documents_of
 from trainer.data.order import Ids
+from trainer.processes.temporary import own_folder
 from trainer.weights.records import RECORD, newest_checkpoint, read_record
 
 
@@ -90,15 +93,16 @@ def main(arguments: Sequence[str]) -> int:
         "--documents", type=Path, help="the folder of documents that were tokenized, to show their URLs"
     )
     call = parser.parse_args(arguments)
+    exits.unwind_on_signals()
     try:
-        with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+        with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
             for line in name_step(call.run, call.train, call.step, Path(folder), call.documents):
                 print(line)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exits.run(lambda: main(sys.argv[1:]))

@@ -5,6 +5,7 @@ processes or on the data are checked where they are resolved, in `trainer/plan.p
 """
 
 import importlib.util
+import platform
 from importlib.metadata import version
 
 from pipelines.config import given
@@ -148,6 +149,7 @@ def check_parallel(
 ) -> None:
     """Raise ConfigError for an impossible layout, with the nearest possible one. `n_embd` 0: unknown to the caller."""
     check_placements(parallel.placements, parallel.tp, n_layer, n_head, n_embd)
+    check_portable(parallel, compiled=compiled)
     if (parallel.zero > 0) != (parallel.dp_shard > 1):
         raise ConfigError(
             f"parallel: zero {parallel.zero} over dp_shard {parallel.dp_shard}: give zero 1, 2 or 3 two processes or "
@@ -161,6 +163,26 @@ def check_parallel(
     if parallel.offload == "all" and not parallel.zero:
         raise ConfigError("parallel.offload all: needs zero 1, 2 or 3; without ZeRO set offload to optimizer")
     _check_pipeline(parallel, n_layer, compiled=compiled)
+
+
+def check_portable(parallel: ParallelConfig, *, compiled: bool = False) -> None:
+    """Raise ConfigError for `determinism: portable` where a processor of another kind would compute other bytes."""
+    if parallel.determinism != "portable":
+        return
+    if parallel.device != "cpu":
+        raise ConfigError(
+            f"parallel.device {parallel.device} with determinism portable: only CPUs compute the same bytes on every "
+            "machine; set device to cpu, or determinism to exact"
+        )
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        raise ConfigError(
+            f"parallel.determinism portable: is for x86-64 processors, and this is {platform.machine()}; set exact"
+        )
+    if compiled:
+        raise ConfigError(
+            "pretrain.compile with parallel.determinism portable: compiled code is made for this machine's processor; "
+            "set compile to false, or determinism to exact"
+        )
 
 
 def _torch_release() -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """The trainer's parameters, without torch; `trainer/checks.py` refuses values that do not agree.
 
-These are the sections `model`, `parallel`, `pretrain`, `finetune` and `evaluate` of `params.yaml`. A section's
-`identity()` leaves out what cannot change the trained model (layout, micro batch, compilation, cadences), so that an
-unfinished run can continue with other values.
+These are the sections `model`, `parallel`, `pretrain`, `finetune` and `evaluate` of `params.yaml`. What cannot change
+the trained model (layout, micro batch, compilation, cadences) is marked in a field's type, `HowToRun` or `Published`;
+`identity()` leaves it out, so that an unfinished run can continue with other values.
 """
 
 import dataclasses
@@ -13,7 +13,20 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from pipelines.config import Count, Fraction, HasIdentity, NonNegative, Positive, SourcePath, SourcePaths, to_plain
+from pipelines.config import (
+    Count,
+    Fraction,
+    HasIdentity,
+    HowToRun,
+    Kind,
+    NonNegative,
+    Positive,
+    Published,
+    SourcePath,
+    SourcePaths,
+    to_plain,
+    values_of,
+)
 from pipelines.errors import ConfigError
 
 Probability = Annotated[float, Interval(ge=0, lt=1)]
@@ -34,9 +47,6 @@ SAMPLES = ("packing", "drop_tail", "document_mask", "mixture", "mixture_weights"
 LENGTHS = ("tokens", "epochs", "warmup_share")
 """Fields of PretrainConfig that replace steps and warmup_steps in another unit; the first records lack them too."""
 
-SAVING = ("checkpoint_every", "async_save", "keep", "keep_every", "keep_best")
-"""Fields of PretrainConfig that say when checkpoints are written, and how long they are kept."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(HasIdentity):
@@ -52,17 +62,18 @@ class ModelConfig(HasIdentity):
     """Learned positions: the longest sequence in tokens."""
     dropout: Probability = 0.0
     """Fraction of embedding and residual values dropped in pretraining."""
-    pad_vocab_to: Count = 64
+    pad_vocab_to: HowToRun[Count] = 64
     """Round embedding rows up to a multiple of this, for speed; in memory only, never in a checkpoint."""
-
-    def identity(self) -> dict[str, Any]:
-        """Return the fields that define the model."""
-        return _without(self, "pad_vocab_to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig(HasIdentity):
-    """How the work is distributed over processes; not part of a run's identity."""
+    """How the work is distributed over processes.
+
+    Every layout trains the same model: of this section, only `determinism: portable` is part of a run's identity.
+    """
+
+    KIND = Kind.RUNS
 
     pp: Count = 1
     """Pipeline stages."""
@@ -96,12 +107,13 @@ class ParallelConfig(HasIdentity):
     """With activation_checkpointing: apply it to one block of every this many."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: on GPUs if there are any."""
-    determinism: Literal["auto", "exact", "fast"] = "auto"
-    """exact: bit-equal results in the same layout, one thread per process; auto: exact on CPUs, fast on GPUs."""
+    determinism: Annotated[Literal["auto", "exact", "fast", "portable"], Kind.SHAPES] = "auto"
+    """exact: bit-equal results in the same layout, one thread per process; portable: and on every x86-64 processor,
+    more slowly, with device cpu; auto: exact on CPUs, fast on GPUs."""
 
     def identity(self) -> dict[str, Any]:
-        """Return nothing: every layout trains the same model."""
-        return {}
+        """Return nothing, since every layout trains the same model, unless equal bytes were asked for."""
+        return {"determinism": self.determinism} if self.determinism == "portable" else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,20 +140,20 @@ class LossScaleConfig:
 class WatchConfig:
     """Monitoring of a training, which cannot change it. Output goes to the folder OUTPUT.watch."""
 
-    log_every: Count = 10
+    log_every: HowToRun[Count] = 10
     """Steps between lines of the log, if there is no terminal for a progress bar."""
-    log_phases: bool = False
+    log_phases: HowToRun[bool] = False
     """Also log the time that each phase of a step takes."""
-    tensorboard: bool = False
+    tensorboard: HowToRun[bool] = False
     """Write loss, learning rate, gradient norm, speed and memory for TensorBoard; needs the extra `tensorboard`."""
-    spike_sigma: NonNegativeFloat = 0.0
+    spike_sigma: HowToRun[NonNegativeFloat] = 0.0
     """Warn of a loss more than this many standard deviations above the mean of the last spike_window steps, and name
     the documents in its batch; 0: never."""
-    spike_window: Annotated[int, Ge(2)] = 128
+    spike_window: HowToRun[Annotated[int, Ge(2)]] = 128
     """Number of steps that a loss is compared with."""
-    profile: str = ""
+    profile: HowToRun[str] = ""
     """First and last step to record with torch.profiler, such as 10:13; writes one trace per process."""
-    draw_schedule: NonNegative = 0
+    draw_schedule: HowToRun[NonNegative] = 0
     """Draw the pipeline's schedule of this step, from measured times; 0: none."""
 
     def window(self, section: str) -> tuple[int, int] | None:
@@ -152,9 +164,6 @@ class WatchConfig:
         if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
             raise ConfigError(f"{section}.profile {self.profile!r}: expected first and last step, such as 10:13")
         return int(first), int(last)
-
-
-WATCHING = tuple(field.name for field in dataclasses.fields(WatchConfig))
 
 
 class OptimizerFields:
@@ -221,7 +230,7 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Shares of the samples, in any unit: first the stage's own token shards, then each folder of mixture."""
     global_batch_size: Count = 32
     """Samples per step, over all processes."""
-    micro_batch_size: NonNegative = 0
+    micro_batch_size: HowToRun[NonNegative] = 0
     """Samples per forward pass of one process, limited by memory; 0: its whole share of the batch."""
     lr: Positive = 6e-4
     schedule: Schedule = "cosine"
@@ -237,22 +246,22 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     clip_norm: NonNegativeFloat = 1.0
     precision: Precision = "fp32"
     loss_scale: LossScaleConfig = LossScaleConfig()
-    compile: bool = False
+    compile: HowToRun[bool] = False
     """Compile each block with torch.compile: slow start, fast steps."""
     validate_every: NonNegative = 100
     """Steps between validations, besides those before the first and after the last step; 0: only those."""
     validation_samples: NonNegative = 0
     """Number of samples to validate on, from the first; 0: all."""
-    checkpoint_every: Count = 100
+    checkpoint_every: Published[Count] = 100
     """Steps between checkpoints; there is always one after the last step."""
-    async_save: bool = True
+    async_save: HowToRun[bool] = True
     """Write checkpoints in the background, from a copy in the host's memory: each process keeps room for a copy of its
     weights and optimizer state throughout training."""
-    keep: Count = 2
+    keep: Published[Count] = 2
     """Number of newest checkpoints to keep and publish."""
-    keep_every: NonNegative = 0
+    keep_every: Published[NonNegative] = 0
     """Also keep and publish all checkpoints on multiples of this many steps; 0: none."""
-    keep_best: bool = False
+    keep_best: Published[bool] = False
     """Also keep and publish the checkpoint with the lowest validation loss, named `best` in the record. Each validation
     needs a checkpoint, so validate_every must be a multiple of checkpoint_every."""
 
@@ -263,9 +272,12 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
         needs the data; a record has steps.
         """
         run = self if self.epochs else self.in_steps(samples=0)
-        defaults, plain = to_plain(PretrainConfig()), to_plain(run)
-        usual = [name for name in (*SAMPLES, *LENGTHS) if plain[name] == defaults[name]]
-        return _without(run, "micro_batch_size", "compile", *WATCHING, *SAVING, *usual)
+        usual = to_plain(PretrainConfig())
+        return {
+            name: value
+            for name, value in values_of(run, Kind.SHAPES).items()
+            if name not in (*SAMPLES, *LENGTHS) or value != usual[name]
+        }
 
     def in_steps(self, samples: int) -> "PretrainConfig":
         """Return the same run with length and warm-up in steps. `samples`: the number in an epoch."""
@@ -291,7 +303,7 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Optimizer steps instead, with epochs 0; 0: use epochs."""
     global_batch_size: Count = 32
     """Rows per step, over all processes."""
-    micro_batch_size: NonNegative = 0
+    micro_batch_size: HowToRun[NonNegative] = 0
     """Rows per forward pass of one process; 0: its whole share of the batch."""
     lr: Positive = 2.4e-5
     schedule: Schedule = "linear"
@@ -314,22 +326,16 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     loss_scale: LossScaleConfig = LossScaleConfig()
     scored_train_rows: NonNegative = 1000
     """Training rows, evenly spread, to score after each epoch in addition to the validation rows; 0: none."""
-    checkpoint_every: Count = 500
+    checkpoint_every: HowToRun[Count] = 500
     """Steps between checkpoints, to resume after a kill; they are not published."""
-    async_save: bool = True
+    async_save: HowToRun[bool] = True
     """Write checkpoints in the background, as in pretraining."""
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the weights or the curve; fields that first runs lack only if they are set."""
-        younger = [name for name in ("steps", "warmup_steps") if not getattr(self, name)]
-        return _without(
-            self,
-            "micro_batch_size",
-            "checkpoint_every",
-            "async_save",
-            *WATCHING,
-            *younger,
-        )
+        younger = ("steps", "warmup_steps")
+        shaping = values_of(self, Kind.SHAPES)
+        return {name: value for name, value in shaping.items() if value or name not in younger}
 
     def in_steps(self, steps_per_epoch: int) -> "FinetuneConfig":
         """Return the same run with length and warm-up in steps."""
@@ -379,8 +385,3 @@ class EvaluateConfig:
         return SamplingConfig(
             new_tokens=self.new_tokens, temperature=self.temperature, top_k=self.top_k, seed=self.seed
         )
-
-
-def _without(section: Any, *names: str) -> dict[str, Any]:
-    """Return the section's fields without those that cannot change the result."""
-    return {name: value for name, value in to_plain(section).items() if name not in names}

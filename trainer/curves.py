@@ -17,6 +17,7 @@ from typing import Any
 
 from pipelines import store
 from pipelines.errors import UserError
+from pipelines.terminal import print_error
 from trainer.reporting import pictures
 from trainer.reporting.results import Curve, read_curve_columns
 
@@ -140,10 +141,12 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"{call.picture}: exists already; --overwrite replaces it")
         if call.picture.suffix != ".svg":
             raise UserError(f"{call.picture}: only SVG is drawn; name a file that ends with .svg")
+        if call.picture.exists() and b'id="curves-' not in call.picture.read_bytes():
+            raise UserError(f"{call.picture}: not drawn by this command; name another file, or remove it yourself")
         with store.create(call.picture) as file:
             file.write(draw_curves([read_run(run) for run in call.runs]).encode())
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

@@ -15,7 +15,10 @@ from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.unchanged import require_unchanged
+from trainer.checks import check_portable
 from trainer.config import EvaluateConfig, ParallelConfig
+from trainer.processes import portable
 
 if TYPE_CHECKING:
     from trainer.data.stream import TokenStream
@@ -29,14 +32,18 @@ def evaluate(
     config: EvaluateConfig, parallel: ParallelConfig, run: StageRun, export: Source, val: Source, output: Output
 ) -> dict[str, Any]:
     """Measure the loss and write texts, in this process, on `parallel.device`."""
-    from trainer.data.stream import TokenStream
+    from trainer.data.stream import check_tokens_of_anyone
     from trainer.generate import open_model
     from trainer.loop.validation import language_score
     from trainer.processes.process import set_arithmetic
     from trainer.weights.huggingface import require_same_tokenizer
 
-    stream = TokenStream(val.path)
+    stream = check_tokens_of_anyone(val.path)
+    if export.manifest:
+        require_unchanged(export.path, ".safetensors")
     require_same_tokenizer(export.path, stream.meta, val.path)
+    check_portable(parallel)
+    portable.require(parallel)
     set_arithmetic(exact=True, threads=1)
     model, tokenizer = open_model(export.path, parallel.device)
     length = config.sequence_length or model.shape.n_positions
@@ -84,7 +91,7 @@ def write_texts(
     return texts
 
 
-STAGE = StageSpec.of(evaluate, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(evaluate, VERSION, SHAPED_BY, environment=portable.environment)
 
 if __name__ == "__main__":
     stage_main("trainer.evaluate")

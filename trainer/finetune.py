@@ -30,6 +30,7 @@ from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.unchanged import require_unchanged
 from trainer.checks import check_finetune
 from trainer.config import FinetuneConfig, ParallelConfig
 from trainer.glue.metrics import predict, score
@@ -44,7 +45,7 @@ from trainer.glue.results import (
 )
 from trainer.glue.table import GlueTable, named_classes, require_task
 from trainer.plan import Layout, Plan, in_steps, plan_finetuning
-from trainer.processes import launch
+from trainer.processes import launch, portable
 from trainer.processes.process import Process
 from trainer.weights.base_model import BaseModel, open_base_model
 from trainer.weights.exported import check_weights, read_sizes
@@ -125,6 +126,9 @@ def finetune(
     output: Output,
 ) -> dict[str, Any]:
     """Train in processes, then score their predictions."""
+    for source, suffix in ((glue, ".arrow"), (base, ".safetensors")):
+        if source.manifest:
+            require_unchanged(source.path, suffix)
     rows = open_train(glue.path)
     model = open_base_model(base.path, tokenizer and tokenizer.path, rows.meta, glue.path, run.scratch)
     layout = check_layout(config, parallel, model.folder)
@@ -200,8 +204,7 @@ def open_train(glue: Path) -> GlueTable:
 
 def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path) -> Layout:
     """Return how processes share a step; refuse a layout that the exported model or the batch does not allow."""
-    sizes = read_sizes(export)
-    check_weights(export)
+    sizes = check_weights(export)
     check_finetune(config, parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
     return plan_finetuning(config, parallel, launch.count_processes(parallel))
 
@@ -403,9 +406,9 @@ def write_curves(job: FinetuneJob, folder: Path) -> None:
         file.write(epochs(read_curve_columns(folder / "epochs.csv")).encode())
 
 
-STAGE = StageSpec.of(finetune, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(finetune, VERSION, SHAPED_BY, environment=portable.environment)
 
 if __name__ == "__main__":
     # Under torchrun or Slurm only the first process runs the stage.
-    if not launch.served():
+    if not launch.served(train_in_process, FinetuneJob):
         stage_main("trainer.finetune")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelines.errors import ConfigError, UserError
+from pipelines.terminal import print_error
 from trainer.config import SamplingConfig
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 def open_model(folder: Path, device: str = "auto") -> "tuple[LanguageModel, Any]":
     """Return the language model and tokenizer of a Hugging Face folder; `device` auto takes a GPU if there is one."""
     import torch
-    from tokenizers import Tokenizer
 
     from trainer.model import LanguageModel
     from trainer.weights import huggingface
@@ -34,7 +34,7 @@ def open_model(folder: Path, device: str = "auto") -> "tuple[LanguageModel, Any]
     huggingface.fill(dict(model.named_parameters()), huggingface.read_weights(folder), folder)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return model.eval().to(device), Tokenizer.from_file(str(folder / huggingface.TOKENIZER))
+    return model.eval().to(device), huggingface.open_tokenizer(folder)
 
 
 def continue_text(
@@ -97,7 +97,7 @@ def main() -> int:
     try:
         tyro.cli(generate, prog="python -m trainer.generate", description=__doc__)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 

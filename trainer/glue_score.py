@@ -10,21 +10,25 @@ as the model; if their order differs, the model's outputs are reordered. Runs in
 """
 
 import dataclasses
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines import store
 from pipelines.command import Output, Source, StageSpec
 from pipelines.config import Count
 from pipelines.errors import ConfigError, UserError, did_you_mean
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.unchanged import require_unchanged
+from trainer.checks import check_portable
 from trainer.config import ParallelConfig
 from trainer.glue.results import metrics_of, score_splits, submit
 from trainer.glue.table import GlueTable, named_classes, require_task
+from trainer.processes import portable
+from trainer.weights.exported import CONFIG, read_config
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +59,11 @@ def glue_score(
     output: Output,
 ) -> dict[str, Any]:
     """Predict every split but train in this process, and score those with labels."""
+    check_portable(parallel)
+    portable.require(parallel)
+    for source, suffix in ((glue, ".arrow"), (model, ".safetensors")):
+        if source.manifest:
+            require_unchanged(source.path, suffix)
     splits = [path for path in sorted(glue.path.glob("*.arrow")) if path.stem != "train"]
     if not splits:
         raise UserError(f"{glue.path}: has no validation*.arrow or test*.arrow to predict; run glue_tokenize")
@@ -81,10 +90,8 @@ def class_order(folder: Path, table: GlueTable) -> list[int]:
     """
     from trainer.weights.huggingface import require_same_tokenizer
 
-    config = store.read_json(folder / "config.json")
     require_same_tokenizer(folder, table.meta, table.path)
-    names = config.get("id2label") or {}
-    model_classes = [str(names.get(str(i))) for i in range(len(names))]
+    model_classes = read_classes(folder)
     if table.num_labels == 1:
         if len(model_classes) != 1:
             raise UserError(
@@ -95,10 +102,21 @@ def class_order(folder: Path, table: GlueTable) -> list[int]:
     classes = named_classes(table.label_names, table.num_labels)
     if sorted(model_classes) != sorted(classes):
         raise UserError(
-            f"{folder}: its classes are {', '.join(model_classes) or 'not named'}, those of {table.path} are "
+            f"{folder}: its classes are {', '.join(model_classes)}, those of {table.path} are "
             f"{', '.join(classes)}; score a task with the classes that the model was fine-tuned on"
         )
     return [model_classes.index(name) for name in classes]
+
+
+def read_classes(folder: Path) -> list[str]:
+    """Return the names of a model's classes, in the order of its outputs. Raises UserError if config.json has none."""
+    names = read_config(folder).get("id2label")
+    if not isinstance(names, dict) or not names or names.keys() != {str(i) for i in range(len(names))}:
+        raise UserError(
+            f"{folder / CONFIG}: id2label is {reprlib.repr(names)}, expected the name of each class by its number; "
+            "name a model that finetune published"
+        )
+    return [str(names[str(i)]) for i in range(len(names))]
 
 
 def open_classifier(folder: Path, device: str) -> "tuple[Classifier, int]":
@@ -110,15 +128,15 @@ def open_classifier(folder: Path, device: str) -> "tuple[Classifier, int]":
     from trainer.weights import huggingface
 
     set_arithmetic(exact=True, threads=1)
-    config = store.read_json(folder / "config.json")
-    shape = dataclasses.replace(huggingface.read_architecture(folder), num_labels=len(config["id2label"]))
+    shape = dataclasses.replace(huggingface.read_architecture(folder), num_labels=len(read_classes(folder)))
     model = Classifier(shape)
     huggingface.fill(dict(model.named_parameters()), huggingface.read_weights(folder), folder)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    pad = config.get("pad_token_id")
     # Any token will do: what follows a row is never read.
-    return model.eval().to(device), shape.vocab_size - 1 if pad is None else pad
+    given = read_config(folder).get("pad_token_id") is not None
+    pad = huggingface.token_id(folder, "pad_token_id", shape.vocab_size) if given else shape.vocab_size - 1
+    return model.eval().to(device), pad
 
 
 def predict_split(model: "Classifier", pad: int, path: Path, order: Sequence[int], batch_size: int) -> dict[str, Any]:
@@ -155,7 +173,9 @@ def check_parameters(params: Mapping[str, Any]) -> None:
             )
 
 
-STAGE = StageSpec.of(glue_score, VERSION, SHAPED_BY, check_parameters=check_parameters)
+STAGE = StageSpec.of(
+    glue_score, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment
+)
 
 if __name__ == "__main__":
     stage_main("trainer.glue_score")

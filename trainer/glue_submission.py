@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
+from pipelines.terminal import print_error
 from trainer.glue.submission import FILES, HEADER, SUBMISSION, TestFile
 
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -56,6 +57,14 @@ def _check(path: Path, expected: TestFile) -> None:
         )
 
 
+def is_submission(path: Path) -> bool:
+    """Return whether a file is a zip of GLUE's files and of nothing else."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return {*archive.namelist()} <= {f"{file.name}.tsv" for file in FILES.values()}
+
+
 def write_zip(output: Path, files: dict[str, Path], *, fill_missing: bool) -> list[str]:
     """Write the zip, with equal bytes for equal predictions; return the names of the missing files."""
     missing = [file.name for file in FILES.values() if file.name not in files]
@@ -88,6 +97,8 @@ def main() -> int:
             raise ConfigError("expected OUTPUT.zip and the folders of finetune or glue_score; see --help")
         if output.exists() and not overwrite:
             raise UserError(f"{output}: exists already; --overwrite replaces it")
+        if output.exists() and not is_submission(output):
+            raise UserError(f"{output}: not a submission to GLUE; choose another name, or remove it yourself")
         missing = write_zip(output, collect(folders), fill_missing=fill_missing)
         print(f"{output}: {len(FILES) if fill_missing else len(FILES) - len(missing)} of {len(FILES)} files")
         if missing:
@@ -101,7 +112,7 @@ def main() -> int:
     try:
         tyro.cli(glue_submission, prog="python -m trainer.glue_submission", description=__doc__)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 

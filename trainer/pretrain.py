@@ -5,11 +5,14 @@ token shards (train, val) -> the checkpoints that are kept (step-*/), run.json, 
     python -m trainer.pretrain tokenize/train tokenize/val pretrain/ --params params.yaml
     torchrun --nproc-per-node 8 -m trainer.pretrain ...          (or srun, on several machines)
 
-The same command continues a killed run from its last checkpoint, on the same layout or another.
+The same command continues a killed run from its last checkpoint, on the same layout or another. Of a finished run with
+other `keep`, `keep_every`, `keep_best` or `checkpoint_every`, it publishes the checkpoints that these ask for; with
+MILLRACE_RETRAIN=1 it trains anew.
 """
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import store
 from pipelines.command import Output, Source, StageSpec
-from pipelines.config import check
+from pipelines.config import Kind, check, values_of
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -26,9 +29,10 @@ from trainer.checks import check_length, check_pretrain
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.loop.start import begin, find_start
 from trainer.plan import Plan, in_steps, plan_pretraining
-from trainer.processes import launch
-from trainer.processes.process import Process
-from trainer.weights.records import RECORD, Retention, best_step, checkpoints, summary, val_losses
+from trainer.processes import launch, portable
+from trainer.processes.process import Process, rank_from_environment
+from trainer.weights.finished import PublishedRun, find_published, publish
+from trainer.weights.records import checkpoints, summary
 
 if TYPE_CHECKING:
     from trainer.data.batches import PretrainBatches
@@ -80,6 +84,11 @@ class PretrainJob:
         return open_batches(self.config, self.train, self.data, self.scratch)
 
     @property
+    def expected(self) -> dict[str, Any]:
+        """What the last checkpoint of this run has in its record."""
+        return {"pretrain": self.config.identity(), "data": self.data, "step": self.plan.steps}
+
+    @property
     def segments(self) -> Path:
         """The file with layout, versions and speed of each segment of the run."""
         return self.scratch / "segments.json"
@@ -96,6 +105,10 @@ def pretrain(
 ) -> dict[str, Any]:
     """Check the parameters, train in processes, and publish what they leave."""
     check_pretrain(config, model, parallel)
+    parameters = {
+        **{f"pretrain.{key}": value for key, value in values_of(config, Kind.SHAPES).items()},
+        **{f"model.{key}": value for key, value in values_of(model, Kind.SHAPES).items()},
+    }
     if not config.epochs:  # with epochs the length is known once the samples are counted
         config = in_steps("pretrain", config, epoch=0)
     mixture = [run.sha256(Path(folder)) for folder in config.mixture]
@@ -116,14 +129,40 @@ def pretrain(
         watch=output.final.with_name(f"{output.final.name}.watch"),
     )
     if not checkpoints(job.checkpoints):  # otherwise the run continues from its own
+        if published := find_published(run, output, VERSION, parameters, job.expected):
+            return publish_anew(job, published, run, output)
         find_start(job.config, job.plan.steps, model, tokenizer, job.train)
     # With receipts the scratch folder survives an error, and the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
     run.provenance["segments"] = store.read_json(job.segments)
-    best = publish(job, output)
+    best = publish(config, checkpoints(job.checkpoints), job.scratch, output, job.plan.steps)
+    return results(trained, best, run, output)
+
+
+def publish_anew(job: PretrainJob, published: PublishedRun, run: StageRun, output: Output) -> dict[str, Any]:
+    """Publish what the parameters keep of a finished run, without training."""
+    from trainer.model import Architecture
+
+    logger.info("pretrain: trained already, published anew from %s", published.folder)
+    if rank_from_environment(os.environ):
+        launch.launch(stand_down, job.parallel)
+    run.provenance["segments"] = published.segments
+    best = publish(job.config, published.checkpoints, published.folder, output, job.plan.steps, refuse=True)
+    record = published.record
+    shape = Architecture.of(job.model, record["tokenizer"]["vocab_size"])
+    totals = {"steps": record["step"], "samples": record["position"], "tokens": record["tokens"]}
+    return results({"parameters": shape.parameters, **totals}, best, run, output)
+
+
+def stand_down(process: Process) -> None:
+    """Do nothing, so that processes of torchrun that wait for work end."""
+
+
+def results(trained: Mapping[str, int], best: Mapping[str, Any], run: StageRun, output: Output) -> dict[str, Any]:
+    """Register what was published, and return the run's totals and losses."""
     run.register_outputs(output, Counts(trained["samples"], trained["samples"], totals={"tokens": trained["tokens"]}))
-    return {**trained, **summary(job.curve), **best}
+    return {**trained, **summary(output.folder / "curve.csv"), **best}
 
 
 def check_parameters(params: Mapping[str, Any]) -> None:
@@ -243,8 +282,8 @@ def prepare(process: Process, job: PretrainJob) -> "Training":
     if not training.resume(job.checkpoints):
         tokenizer = training.identity["tokenizer"]
         steps, model = job.plan.steps, job.model
-        start = training.mesh.from_first(lambda: find_start(config, steps, model, tokenizer, job.train))
-        begin(training, config, start)
+        start = training.mesh.from_first(lambda: str(find_start(config, steps, model, tokenizer, job.train) or ""))
+        begin(training, config, Path(start) if start else None)
     return training
 
 
@@ -273,34 +312,9 @@ def validation(job: PretrainJob) -> "Callable[[Training], float]":
     return measure
 
 
-def publish(job: PretrainJob, output: Output) -> dict[str, Any]:
-    """Link the kept checkpoints, the record of the newest one and the curves into the output.
-
-    With `keep_best`, return the step and loss of the best checkpoint, which the record holds too.
-    """
-    store.remove(output.folder)
-    config, saved, losses = job.config, checkpoints(job.checkpoints), val_losses(job.curve)
-    retention = Retention(
-        keep=config.keep, every=config.checkpoint_every, keep_every=config.keep_every, best=config.keep_best
-    )
-    kept = retention.of(saved, job.plan.steps, losses)
-    for step in kept:
-        for file in store.list_files(saved[step]):
-            store.link_or_copy(file, output.folder / saved[step].name / file.name)
-    for file in (job.curve, job.epochs):
-        store.link_or_copy(file, output.folder / file.name)
-    newest, best = saved[kept[-1]] / RECORD, best_step(kept, losses) if config.keep_best else None
-    if best is None:
-        store.link_or_copy(newest, output.folder / RECORD)
-        return {}
-    best_record = {"step": best, "val_loss": losses[best]}
-    store.write_json(output.folder / RECORD, {**store.read_json(newest), "best": best_record})
-    return {"best_step": best, "best_val_loss": round(losses[best], 6)}
-
-
-STAGE = StageSpec.of(pretrain, VERSION, SHAPED_BY, check_parameters=check_parameters)
+STAGE = StageSpec.of(pretrain, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment)
 
 if __name__ == "__main__":
     # Under torchrun or Slurm only the first process runs the stage.
-    if not launch.served():
+    if not launch.served(train_in_process, PretrainJob):
         stage_main("trainer.pretrain")

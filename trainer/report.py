@@ -3,34 +3,69 @@
 stats of the corpus + stats of the run + the run's folder -> `index.html` (self-contained, with style and pictures),
 `report.md` (the same in Markdown) and its `pictures/*.svg`: the funnel of documents with every reason for rejection,
 loss curves, scores, generated texts, and for each GLUE task epochs, confusion matrices and the worst rows. The page
-lists what is missing.
+lists what is missing. With `--params`, it shows the tasks that `params.yaml` names: results of a task that was removed
+since then stay where they are, and a warning names them. Without, it shows every task that it finds.
 
     python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/
 """
 
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines import store
 from pipelines.command import Output, Source, StageSpec
+from pipelines.config import View
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer.reporting.page import page_values
-from trainer.reporting.results import Results, read_results
+from trainer.reporting.results import Results, Tasks, read_results
 from trainer.reporting.task_results import TaskResults, read_tasks
+
+logger = logging.getLogger(__name__)
 
 VERSION = 2
 SHAPED_BY = ("matplotlib", "jinja2")
 
 
-def report(run: StageRun, stats: Source, run_stats: Source, results: Source, output: Output) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTasks(View):
+    """The tasks of the run."""
+
+    tasks: tuple[str, ...] | None = None
+    """Tasks that were fine-tuned on; None: all that are found."""
+    scored: dict[str, str] | None = None
+    """Tasks that were only scored, each with the task whose model scored it; None: all that are found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedTasks(View):
+    """The tasks of the corpus."""
+
+    tasks: tuple[str, ...] | None = None
+    """Tasks that were tokenized; None: all that are found."""
+
+
+def report(
+    glue: ShownTasks,
+    glue_download: TokenizedTasks,
+    run: StageRun,
+    stats: Source,
+    run_stats: Source,
+    results: Source,
+    output: Output,
+) -> dict[str, Any]:
     """Read the results, draw the pictures, and write the page as HTML and as Markdown."""
-    run_results = read_results(stats.path, run_stats.path, results.path)
-    tasks = read_tasks(results.path)
+    shown = Tasks(finetune=glue.tasks, glue_score=glue.scored, glue_tokenize=glue_download.tasks)
+    for stale in shown.removed(stats.path, run_stats.path, results.path):
+        logger.warning("%s: of a task that the parameters do not name (any more): not shown; delete it", stale)
+    run_results = read_results(stats.path, run_stats.path, results.path, shown)
+    tasks = read_tasks(results.path, shown)
     pictures = draw_pictures(run_results, tasks)
     for name, picture in pictures.items():
         _write(output.folder / "pictures" / f"{name}.svg", picture)
@@ -77,7 +112,7 @@ def render_html(page: dict[str, Any], pictures: dict[str, str]) -> str:
 
     # matplotlib has escaped every text in its pictures.
     drawn = {name: Markup(svg) for name, svg in pictures.items()}  # noqa: S704
-    return _template("report.html.j2", None).render(page, pictures=drawn)
+    return _template("report.html.j2", without_controls).render(page, pictures=drawn)
 
 
 def render_markdown(page: dict[str, Any], pictures: dict[str, str]) -> str:
@@ -91,7 +126,7 @@ def render_markdown(page: dict[str, Any], pictures: dict[str, str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _template(name: str, finalize: Callable[[object], object] | None) -> Any:
+def _template(name: str, finalize: Callable[[object], object]) -> Any:
     import jinja2
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
@@ -101,9 +136,18 @@ def _template(name: str, finalize: Callable[[object], object] | None) -> Any:
     return environment.get_template(name)
 
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters but tab and line feed, other line breaks, and what turns the direction of a text."""
+
+
+def without_controls(value: object) -> object:
+    """Return a text with its control characters escaped, so that no reader of the page obeys them."""
+    return _CONTROLS.sub(lambda control: ascii(control[0])[1:-1], value) if type(value) is str else value
+
+
 def escape_markdown(value: object) -> str:
     """Return `value` on one line, escaped so that Markdown shows it unchanged."""
-    text = " ".join(str(value).split("\n"))
+    text = " ".join(str(without_controls(value)).split("\n"))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", text)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dataprep.clean.config import CleanConfig
 from dataprep.clean.edits import REPAIRS, Edits, count_edits, count_lines, edit_columns, edit_fields
@@ -24,7 +23,7 @@ from dataprep.clean.token_floor import TokenFloor
 from dataprep.clean.waterfall import rejected_bytes
 from dataprep.text.tokenizers import TextEncoder
 from pipelines.config import given, named_sources
-from pipelines.documents import Row, ShardWriter
+from pipelines.documents import Row, ShardWriter, read_schema
 from pipelines.errors import ConfigError
 from pipelines.fingerprint import source_hash
 from pipelines.manifest import Counts
@@ -144,7 +143,7 @@ def rejected_fields(config: CleanConfig) -> list[pa.Field]:
 
 def check_annotations(config: CleanConfig, file: Path, checks: Sequence[Check]) -> None:
     """Raise ConfigError if `file` lacks a column that `checks` need, or was annotated with other edits."""
-    schema = pq.read_schema(str(file))
+    schema = read_schema(file)
     if REPAIRS not in schema.names or not (schema.field(REPAIRS).metadata or {}).get(_SETTINGS):
         raise ConfigError(
             "clean.from_annotations: the input has no annotations; give a folder made with --annotate (JSONL does not "

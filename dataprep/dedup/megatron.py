@@ -12,20 +12,22 @@ note on standard error says which options have another meaning now.
 import argparse
 import contextlib
 import json
+import os
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dataprep.dedup import megatron_files
-from pipelines import store
+from pipelines import exits, store
 from pipelines.command import StageSpec
 from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import WORK
 from pipelines.outputs import rejected_name
 from pipelines.stage import run_command
+from pipelines.terminal import print_error
 
 DEFAULT_SEEDS = 100
 """The default of Megatron's `--num-seeds`."""
@@ -79,10 +81,11 @@ def _run(stage: str, command: Callable[[argparse.ArgumentParser, Sequence[str]],
     parser.add_argument("--workers", default="0", help="processes; 0 is one per core")
     parser.add_argument("--memory-budget", default="50%", help="a size such as 2GB, or a percentage of RAM")
     parser.add_argument("--log-level", default="warning", help="what to report on standard error")
+    exits.unwind_on_signals()
     try:
         return command(parser, arguments)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
 
 
@@ -104,7 +107,8 @@ def _find(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     if len(options.inputs) % 2:
         raise ConfigError("find_duplicates --inputs: expected pairs of FILE KEY, such as --inputs web.json url")
     flags = _search_flags(options)
-    with _scratch([options.output, options.save_fingerprints], options) as scratch:
+    checks = {output: megatron_files.is_pair_line} if options.output else {}
+    with _scratch(output, checks, options) as scratch:
         _write_documents(options.inputs, scratch / "documents")
         if status := _run_stage("find_duplicates", options, scratch / "documents", scratch / "pairs", *flags):
             return status
@@ -152,7 +156,7 @@ def _group(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     parser.add_argument("output", type=Path)
     parser.add_argument("threshold", type=float, nargs="?", default=0.7)
     options = parser.parse_args(arguments)
-    with _scratch([options.output], options) as scratch:
+    with _scratch(options.output, {options.output: megatron_files.is_group_line}, options) as scratch:
         megatron_files.write_pair_table(options.input, scratch / "pairs" / "part-00000.parquet")
         flags = ["--threshold", options.threshold, "--survivor", "first", "--stats", scratch / "stats.json"]
         if status := _run_stage("group_duplicates", options, scratch / "pairs", scratch / "groups", *flags):
@@ -175,14 +179,17 @@ def _remove(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     if key != "url":
         _note(f"ids are taken from key {key!r}")
     output: Path = options.output
-    with _scratch([output], options) as scratch:
+    removed = output.with_name(rejected_name(output) if is_jsonl(output) else f"{output.name}.rejected.jsonl")
+    if options.overwrite and output.exists() and not removed.exists():
+        raise _not_ours(output)
+    checks = {output: megatron_files.is_text_line, removed: megatron_files.is_rejected_line}
+    with _scratch(output, checks, options) as scratch:
         kept, rejected = scratch / "kept", scratch / "rejected"
         nameless = _copy_lines(options.data, key, survivors, kept, rejected)
         if nameless:
             _note(f"{options.data}: {nameless} lines are kept as they are: not a JSON object with the key {key!r}")
-        name = rejected_name(output) if is_jsonl(output) else f"{output.name}.rejected.jsonl"
-        store.rename(rejected, output.with_name(name))
-        store.rename(kept, output)
+        store.rename(rejected, store.real_path(removed))
+        store.rename(kept, store.real_path(output))
     return 0
 
 
@@ -202,16 +209,33 @@ def _copy_lines(data: Path, key: str, survivors: dict[str, str], kept: Path, rej
 
 
 @contextlib.contextmanager
-def _scratch(outputs: Sequence[Path | None], options: argparse.Namespace) -> Generator[Path, None, None]:
-    """Make a scratch folder beside the first output. Raise UserError if an output exists and --overwrite is not set."""
-    targets = [output for output in outputs if output]
-    for output in targets:
-        if output.exists() and not options.overwrite:
-            raise UserError(f"{output}: exists already; choose another output, or replace it with --overwrite")
-    work = targets[0].parent / WORK
+def _scratch(
+    output: Path, checks: Mapping[Path, Callable[[Any], bool]], options: argparse.Namespace
+) -> Generator[Path, None, None]:
+    """Make a scratch folder beside an output.
+
+    Raises UserError if a file to write, a key of `checks`, exists and --overwrite is not set, or if its first line is
+    not one that this command writes.
+    """
+    for path, is_line_of_ours in checks.items():
+        if not os.path.lexists(path):
+            continue
+        if not options.overwrite:
+            raise UserError(f"{path}: exists already; choose another output, or replace it with --overwrite")
+        real = store.real_path(path)
+        if not real.is_file() or (real.stat().st_size and not is_line_of_ours(megatron_files.first_line(real))):
+            raise _not_ours(path)
+    work = store.real_path(output).parent / WORK
     work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{targets[0].name}-megatron-", dir=work) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{output.name}-megatron-", dir=work) as folder:
         yield Path(folder)
+
+
+def _not_ours(path: Path) -> UserError:
+    return UserError(
+        f"{path}: not a file that this command wrote, so --overwrite does not replace it; choose another output, or "
+        "remove it yourself"
+    )
 
 
 def _run_stage(stage: str, options: argparse.Namespace, *arguments: Any) -> int:

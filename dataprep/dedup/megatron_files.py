@@ -57,7 +57,7 @@ def first_line(path: Path) -> Any:
     try:
         line = next((line for line in store.read_lines(path) if line.strip()), b"null")
         return json.loads(line)
-    except (UserError, OSError, ValueError):
+    except (UserError, OSError, ValueError, RecursionError):
         return None
 
 
@@ -69,6 +69,16 @@ def is_pair_line(value: Any) -> bool:
 def is_group_line(value: Any) -> bool:
     """Return whether a parsed line is from a file of groups."""
     return _is_lists_of(value, str)
+
+
+def is_text_line(value: Any) -> bool:
+    """Return whether a parsed line may be a document that was kept: lines that are not JSON are kept as they are."""
+    return value is None or isinstance(value, dict)
+
+
+def is_rejected_line(value: Any) -> bool:
+    """Return whether a parsed line is from the file of documents that were removed."""
+    return isinstance(value, dict) and cast(dict[str, Any], value).get("rule") == "duplicate"
 
 
 def _is_lists_of(value: Any, kind: type) -> bool:
@@ -85,7 +95,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None
             continue
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         yield number, line, cast(dict[str, Any], value) if isinstance(value, dict) else None
 

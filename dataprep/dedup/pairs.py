@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pipelines import store
 from pipelines.columns import column, empty_table, from_numpy
 from pipelines.command import Source
-from pipelines.documents import is_jsonl, part_files
+from pipelines.documents import is_jsonl, open_parquet, part_files, read_schema
 from pipelines.errors import UserError
 
 Array = np.ndarray[Any, Any]
@@ -135,15 +135,12 @@ def read_tables(file: Path, schema: pa.Schema) -> Iterator[pa.Table]:
     if is_jsonl(file):
         yield from _read_jsonl(file, schema)
         return
-    try:
-        with pq.ParquetFile(str(file)) as opened:
-            missing = [name for name in schema.names if name not in opened.schema_arrow.names]
-            if missing:
-                raise UserError(f"{file}: has no column {', '.join(missing)}; is it the output of another stage?")
-            for batch in opened.iter_batches(ROW_GROUP, columns=schema.names, use_threads=False):
-                yield pa.Table.from_batches([batch]).select(schema.names).cast(schema)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{file}: not a readable Parquet file ({error}); create it again") from None
+    with open_parquet(file) as opened:
+        missing = [name for name in schema.names if name not in opened.schema_arrow.names]
+        if missing:
+            raise UserError(f"{file}: has no column {', '.join(missing)}; is it the output of another stage?")
+        for batch in opened.iter_batches(ROW_GROUP, columns=schema.names, use_threads=False):
+            yield pa.Table.from_batches([batch]).select(schema.names).cast(schema)
 
 
 def read_table(files: Sequence[Path], schema: pa.Schema) -> pa.Table:
@@ -166,7 +163,7 @@ def pair_metadata(file: Path) -> dict[str, Any] | None:
     """Return the parameters of the search that found a file's pairs; None if the file does not say (JSONL)."""
     if is_jsonl(file):
         return None
-    metadata = (pq.read_schema(str(file)).metadata or {}).get(PAIR_METADATA)
+    metadata = (read_schema(file).metadata or {}).get(PAIR_METADATA)
     return json.loads(metadata) if metadata else None
 
 
@@ -184,7 +181,7 @@ def _read_jsonl(file: Path, schema: pa.Schema) -> Iterator[pa.Table]:
 def _parse_row(line: bytes, schema: pa.Schema, location: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{location}: not valid JSON ({error}); create the file again") from None
     row = cast(dict[str, Any], value) if isinstance(value, dict) else dict[str, Any]()
     missing = [name for name in schema.names if name not in row]

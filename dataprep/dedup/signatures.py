@@ -26,7 +26,7 @@ from dataprep.dedup.shingles import Shingle, Shingles, find_shingles, is_chunked
 from dataprep.native.kernel import kernel
 from dataprep.text.folding import Texts, fold_texts, raw_texts, text_hashes, text_pieces
 from pipelines.columns import column, from_numpy
-from pipelines.documents import read_batches
+from pipelines.documents import read_batches, read_schema
 from pipelines.errors import UserError
 
 Array = np.ndarray[Any, Any]
@@ -208,7 +208,7 @@ def _sign_batch(batch: pa.RecordBatch, shard: int, first: int, signer: Signer, s
 
 def read_meta(path: Path) -> SignatureMeta:
     """Return the parameters of a shard's signatures. Raise UserError if it is not a signature shard."""
-    metadata = pq.read_schema(str(path)).metadata or {}
+    metadata = read_schema(path).metadata or {}
     try:
         return SignatureMeta(**json.loads(metadata[METADATA_KEY]))
     except (KeyError, TypeError, ValueError):

@@ -97,7 +97,7 @@ def _files(inputs: Input) -> tuple[Path, ...]:
     return (
         file,
         file.with_suffix(IDX),
-        *(each for each in beside if is_tokenizer_file(each.name) or each == tokenizer),
+        *(each for each in beside if each.is_file() and (is_tokenizer_file(each.name) or each == tokenizer)),
     )
 
 

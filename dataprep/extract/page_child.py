@@ -4,10 +4,9 @@ The child limits its own memory and its CPU time per page: CPU time because, unl
 on the load of the machine; by a signal of the kernel because that also ends a C function that never returns, and works
 without the parent. A message is a line of JSON and raw bytes, never a pickle; the text follows as bytes, not inside
 the JSON.
-
-The parent starts it: python -m dataprep.extract.page_child CONNECTION OPTIONS
 """
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -33,6 +32,8 @@ RECYCLE_KILOBYTES = 1 << 20
 """A child whose memory use ever peaked above this is replaced after the page."""
 RETRY_FACTOR = 10
 """A page that used up its time is tried once more in a fresh child, with this many times as much."""
+_COMMAND = "from dataprep.extract.page_child import main; main()"
+"""Not `python -m`: only a command says on standard error that a signal ended it."""
 _COLLECT_EVERY = 100
 """Pages between two garbage collections: by default, Python would scan all libraries' objects every few pages."""
 
@@ -91,7 +92,7 @@ class PageChild:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dataprep.extract.page_child", str(child_end.fileno()), options],
+                [sys.executable, "-c", _COMMAND, str(child_end.fileno()), options],
                 pass_fds=[child_end.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
             )
@@ -157,7 +158,7 @@ def _peak_kilobytes() -> int:
     try:
         status = Path("/proc/self/status").read_text()
     except FileNotFoundError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "darwin" else 1)
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
@@ -166,10 +167,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)  # every failure is a counted reason already
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with contextlib.suppress(ValueError, OSError):  # macOS refuses a limit below what every program maps there
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     serve(Connection(int(sys.argv[1])), PageOptions(**json.loads(sys.argv[2])))
-
-
-if __name__ == "__main__":
-    main()

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from dataprep.glue.tasks import CUSTOM, HIDDEN_LABEL, GlueTask, RowError, Rows, squeeze
+from dataprep.readers.parquet import bounded_batches
 from pipelines import store
-from pipelines.documents import JSONL_SUFFIXES, open_parquet, read_rows
+from pipelines.documents import JSONL_SUFFIXES, open_parquet
 from pipelines.errors import ConfigError, UserError, did_you_mean
 
 LabelKind = Literal["auto", "classes", "score"]
@@ -187,9 +188,11 @@ def _split_of(file: Path) -> str:
 def _parquet_rows(file: Path, wanted: Sequence[str], optional: Sequence[str]) -> RawRows:
     with open_parquet(file) as opened:
         header = opened.schema_arrow.names
-    _check_header(f"{file}", header, wanted)
-    rows = read_rows(file, [*wanted, *(name for name in optional if name in header)])
-    return ((f"{file.name}:{number}", row) for number, row in enumerate(rows, start=1))
+        _check_header(f"{file}", header, wanted)
+        columns = [*wanted, *(name for name in optional if name in header)]
+        rows = (row for batch in bounded_batches(file, opened, columns) for row in batch.to_pylist())
+        for number, row in enumerate(rows, start=1):
+            yield f"{file.name}:{number}", row
 
 
 def _json_rows(file: Path) -> RawRows:
@@ -203,7 +206,7 @@ def _json_row(line: bytes) -> dict[str, Any] | RowError:
         value = json.loads(line)
     except UnicodeDecodeError as error:
         return RowError("invalid_utf8", f"not valid UTF-8 at byte {error.start}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return RowError("invalid_json", f"not valid JSON ({error})")
     if not isinstance(value, dict):
         return RowError("invalid_json", "not a JSON object")

@@ -15,7 +15,7 @@ from dataprep.readers.text import HTML_SUFFIXES, TEXT_SUFFIXES, plain_suffix
 from pipelines.config import KINDS
 from pipelines.documents import JSONL_SUFFIXES
 from pipelines.errors import UserError, describe
-from pipelines.manifest import MANIFEST, Manifest, is_published
+from pipelines.manifest import MANIFEST, Manifest, is_published, why_not_read
 
 ARCHIVES = ("warc", "wet")
 FILES_PER_PART = 1000
@@ -70,8 +70,7 @@ def find_inputs(path: Path, source: str) -> Inputs:
             raise UserError(f"{path}: {why}; expected {_EXPECTED}, or say what it is with --source")
         return Inputs((Input(kind, (path,), (path.name,)),), ())
     by_kind: dict[str, list[Path]] = {kind: [] for kind in KINDS}
-    files, linked = _files_below(path)
-    unread = [(name_of(folder, path), _LINKED) for folder in linked]
+    files, unread = _files_below(path)
     for file in files:
         kind, why = kind_as(file, source)
         if kind:
@@ -105,7 +104,7 @@ def kind_of(file: Path) -> tuple[str, str]:
         return "", _WAT
     if is_tokenizer_file(file.name):
         return "", "a tokenizer's file"
-    if suffix == BIN and not file.with_suffix(IDX).exists():
+    if suffix == BIN and not file.with_suffix(IDX).is_file():
         return "", f"no {file.stem}{IDX} beside it"
     kind = _KIND_OF_SUFFIX.get(suffix) or ("tar" if is_tar(file) else "")
     return (kind, "") if kind else ("", _UNKNOWN)
@@ -121,27 +120,33 @@ def name_of(file: Path, root: Path) -> str:
     return os.fsencode(file.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
 
 
-def _files_below(root: Path) -> tuple[list[Path], list[Path]]:
-    """Return the regular files below a folder in order of their paths, and the links to folders.
+def _files_below(root: Path) -> tuple[list[Path], list[tuple[str, str]]]:
+    """Return the files below a folder in order of their paths, and name and reason of what else is there.
 
     Hidden files are left out, and of a published output all files but its rows. Links to folders are not followed,
     since they may form cycles.
     """
     files: list[Path] = []
-    linked: list[Path] = []
+    unread: list[tuple[str, str]] = []
     for folder, subfolders, names in os.walk(root):
         parent = Path(folder)
         published = Manifest.load(parent / MANIFEST).files if is_published(parent) else None
         subfolders[:] = [] if published is not None else [name for name in subfolders if not name.startswith(".")]
-        linked += [parent / name for name in subfolders if (parent / name).is_symlink()]
         listed = names if published is None else [name for name in published if "/" not in name]
-        files += [parent / name for name in listed if not _is_companion(parent, name)]
-    return sorted((file for file in files if file.is_file()), key=lambda file: file.relative_to(root).parts), linked
+        children = [parent / name for name in subfolders]
+        children += [parent / name for name in listed if not _is_companion(parent, name)]
+        for child in children:
+            why = why_not_read(child) or (_LINKED if child.is_dir() and child.is_symlink() else "")
+            if why:
+                unread.append((name_of(child, root), why))
+            elif child.is_file():
+                files.append(child)
+    return sorted(files, key=lambda file: file.relative_to(root).parts), unread
 
 
 def _is_companion(folder: Path, name: str) -> bool:
     if name.endswith(IDX):
-        return (folder / name).with_suffix(BIN).exists()
+        return (folder / name).with_suffix(BIN).is_file()
     return name.startswith(".") or name.endswith(_COMPANIONS) or name == MANIFEST
 
 

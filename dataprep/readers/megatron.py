@@ -76,7 +76,7 @@ def is_tokenizer_file(name: str) -> bool:
 def find_tokenizer(file: Path) -> Path:
     """Return the tokenizer of a pair: NAME.tokenizer, or the folder that should have its files."""
     companion = file.with_suffix(TOKENIZER)
-    return companion if companion.exists() else file.parent
+    return companion if companion.is_file() else file.parent
 
 
 def read_index(file: Path) -> Index:

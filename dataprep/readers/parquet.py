@@ -4,7 +4,7 @@ The Hub's `openwebtext` has only `text`; FineWeb has `text`, `url` and more. A d
 `document.text`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +12,68 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dataprep.readers.parquet_pages import longest_value
 from dataprep.readers.records import Broken, Record, Text
+from pipelines.compression import MAX_GROWTH
 from pipelines.documents import ROW_GROUP_ROWS, open_parquet
 from pipelines.errors import UserError, did_you_mean
+from pipelines.jsonl import MAX_LINE_BYTES
 
 _URL, _SOURCE = "url", "source"
 _BATCH_BYTES = 1 << 26
+_FREE_BYTES = 1 << 30
+"""Decoded bytes of a file before they are compared with its size: a text that is repeated costs it next to nothing."""
+_ROW_BYTES = 100
+"""Bytes that a row counts for beside its text, since empty and missing ones take time too."""
 
 
 def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Record]:
     """Yield every row of a Parquet file, in order.
 
-    Raises UserError if the file is damaged, if a requested column is missing or not text, and, at the end, if no row
-    has a text.
+    A row of more than MAX_LINE_BYTES is `too_large`. Raises UserError if the file is damaged, if a requested column is
+    missing or not text, if its rows are more than 1 GiB and more than MAX_GROWTH times the file, and, at the end, if no
+    row has a text.
     """
-    row = documents = 0
+    row = documents = size = 0
+    allowed = max(_FREE_BYTES, MAX_GROWTH * file.stat().st_size)
     with open_parquet(file) as opened:
         columns = _find_columns(file, opened.schema_arrow, text_column, url_column)
-        for batch in opened.iter_batches(_batch_rows(opened.metadata), columns=list(columns.values())):
+        for batch in bounded_batches(file, opened, list(columns.values())):
             values = [_bytes(batch, columns.get(name)) for name in ("text", _URL, _SOURCE)]
             for text, url, source in zip(*values, strict=True):
                 row += 1
                 record = _document(f"{file.name}:{row}", text, url, source)
                 documents += isinstance(record, Text)
+                size += _ROW_BYTES + len(text or b"") + len(url or b"") + len(source or b"")
                 yield record
+            if size > allowed:
+                raise _bomb(file, f"after {row} rows, its {file.stat().st_size} bytes became {size}")
     if row and not documents:
         raise UserError(f"{file}: none of its {row} rows has a text in column {text_column!r}; name another column")
 
 
-def _batch_rows(metadata: pq.FileMetaData) -> int:
-    """Return how many rows make about _BATCH_BYTES in the row group with the longest rows."""
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    longest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
-    return max(1, min(ROW_GROUP_ROWS, _BATCH_BYTES // max(longest, 1)))
+def bounded_batches(file: Path, opened: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file that is open, about _BATCH_BYTES at a time at most, however short they seem."""
+    with file.open("rb") as pages:
+        for number in range(opened.num_row_groups):
+            group = opened.metadata.row_group(number)
+            chunks = [group.column(i) for i in _leaves(opened, columns)]
+            try:
+                longest = sum(longest_value(pages, chunk) for chunk in chunks)
+            except ValueError as error:
+                raise _bomb(file, str(error)) from None
+            rows = max(1, min(ROW_GROUP_ROWS, _BATCH_BYTES // max(longest, 1)))
+            yield from opened.iter_batches(rows, row_groups=[number], columns=list(columns))
+
+
+def _leaves(opened: pq.ParquetFile, columns: Sequence[str]) -> list[int]:
+    """Return the numbers of the columns in the file, of which a struct or a list has several."""
+    paths = [opened.schema.column(i).path for i in range(len(opened.schema))]
+    return [i for i, path in enumerate(paths) if any(f"{path}.".startswith(f"{column}.") for column in columns)]
+
+
+def _bomb(file: Path, what: str) -> UserError:
+    return UserError(f"{file}: expands further than honest files do ({what}); make it again without what is repeated")
 
 
 def _find_columns(file: Path, schema: pa.Schema, text: str, url: str) -> dict[str, str]:
@@ -102,6 +131,8 @@ def _bytes(batch: pa.RecordBatch, column: str | None) -> list[bytes | None]:
 def _document(location: str, text: bytes | None, url: bytes | None, source: bytes | None) -> Record:
     if text is None:
         return Broken(location, "no_text", "null")
+    if len(text) + len(url or b"") + len(source or b"") > MAX_LINE_BYTES:
+        return Broken(location, "too_large", f"longer than {MAX_LINE_BYTES} bytes")
     try:
         record = Text((url or b"").decode(), text.decode(), (source or b"").decode())
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ import functools
 import random
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +68,18 @@ class Pair:
         return f"{self.first.number}\t{self.second.number}\t{self.first.text}\t{self.second.text}"
 
 
-def main(folder: Path) -> None:
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit status."""
+    folder = Path(arguments[0]) if arguments else SAMPLE / "glue" / "MRPC"
+    there = [folder / f"{split}.tsv" for split in PAIRS if arguments and (folder / f"{split}.tsv").exists()]
+    if there:
+        print(f"error: {there[0]}: exists already; name another folder", file=sys.stderr)
+        return 1
+    write_splits(folder)
+    return 0
+
+
+def write_splits(folder: Path) -> None:
     """Write train.tsv, dev.tsv and test.tsv."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, pairs in make_splits().items():
@@ -239,4 +250,4 @@ def _small_words() -> frozenset[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else SAMPLE / "glue" / "MRPC")
+    sys.exit(main(sys.argv[1:]))

@@ -11,12 +11,14 @@ Run: python -m dataprep.sample.make_site [FOLDER]
 
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from dataprep.sample.other_pages import add_other_pages, add_other_spellings
 from dataprep.sample.pages import SEED, add_article_pages
 from dataprep.sample.site_folder import SiteFolder
 from dataprep.sample.texts import SAMPLE
+from pipelines.errors import UserError
 
 
 def make_site() -> SiteFolder:
@@ -29,5 +31,15 @@ def make_site() -> SiteFolder:
     return site
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit status."""
+    try:
+        make_site().write(Path(arguments[0]) if arguments else SAMPLE / "site")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    make_site().write(Path(sys.argv[1]) if len(sys.argv) > 1 else SAMPLE / "site")
+    sys.exit(main(sys.argv[1:]))

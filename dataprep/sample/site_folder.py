@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.download.crawler.local_site import INDEX
+from pipelines import store
+from pipelines.errors import UserError
 
 KEPT = "kept"
 """The stage of a URL whose text passes all stages."""
@@ -39,14 +41,23 @@ class SiteFolder:
         self.answers.append({"url": url, "stage": stage, "rule": rule, "kind": kind})
 
     def write(self, folder: Path) -> None:
-        """Write the folder; all other files in it are removed."""
-        for old in sorted(folder.rglob("*"), reverse=True):
-            old.unlink() if old.is_file() else old.rmdir()
+        """Write the folder; files of an earlier site that this one lacks are removed.
+
+        Raises UserError if there are other files in it.
+        """
         lists = {
             INDEX: _json_lines(self.index),
             "expected.jsonl": _json_lines(self.answers),
             "urls.txt": url_list([answer["url"] for answer in self.answers]),
         }
+        old = store.list_files(folder) if folder.exists() else []
+        index = (folder / INDEX).read_text().splitlines() if folder / INDEX in old else []
+        earlier = {*lists, *(json.loads(line).get("file") for line in index)} if index else set[str]()
+        for file in old:
+            if file.relative_to(folder).as_posix() not in earlier:
+                raise UserError(f"{file}: not of an earlier site; name another folder, or move it away")
+        for file in old:
+            file.unlink()
         for name, content in {**self.files, **{name: text.encode() for name, text in lists.items()}}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)

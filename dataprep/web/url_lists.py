@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from pipelines import store
 from pipelines.documents import is_jsonl
-from pipelines.errors import RejectedRowError, UserError
+from pipelines.errors import RejectedRowError, UserError, describe
 from pipelines.identity import canonical_url
-from pipelines.manifest import MANIFEST
+from pipelines.manifest import MANIFEST, why_not_read
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +61,14 @@ def url_lists(path: Path) -> list[Path]:
 
 
 def _lists_in_folder(path: Path) -> list[Path]:
-    children = sorted(child for child in path.iterdir() if not child.name.startswith("."))
-    groups = (sorted(child.iterdir()) if child.is_dir() else [child] for child in children)
-    files = [file for group in groups for file in group if file.is_file() and not file.name.startswith(".")]
+    children = _named(path)
+    # Of what cannot be read, only it is left out.
+    entered = [child for child in children if child.is_dir() and not why_not_read(child) and not child.samefile(path)]
+    groups = [_named(child) if child in entered else [child] for child in children]
+    files = [file for group in groups for file in group if not file.is_dir() or why_not_read(file)]
+    if unread := [(str(file.relative_to(path)), why) for file in files if (why := why_not_read(file))]:
+        logger.warning("%s: not read, %d file(s): %s", path, len(unread), describe(unread))
+    files = [file for file in files if not why_not_read(file)]
     chosen = [file for file in files if is_url_list(file)]
     if left := [str(file.relative_to(path)) for file in files if file not in chosen and file.name != MANIFEST]:
         logger.warning("%s: ignored, not URL lists by their names or first lines: %s", path, ", ".join(left))
@@ -72,6 +77,11 @@ def _lists_in_folder(path: Path) -> list[Path]:
         packed = ", ".join(store.COMPRESSED)
         raise UserError(f"{path}: holds no URL list ({names} or .jsonl, also {packed}); give such a file")
     return chosen
+
+
+def _named(folder: Path) -> list[Path]:
+    """Return what is in a folder in order of name, without what is hidden."""
+    return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
 
 
 def is_url_list(path: Path) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines import store
-from pipelines.documents import REJECTED, part_files, read_rows
+from pipelines.documents import REJECTED, damage_of, part_files, read_rows, read_schema
 from pipelines.errors import ConfigError, UserError, did_you_mean
 from pipelines.identity import canonical_url, split_url, without_tracking
 from pipelines.project.graph import GraphStage
@@ -73,7 +73,7 @@ def _spellings(key: str, stages: list[GraphStage]) -> set[str]:
     urls = {key, canonical}
     files = (file for stage in stages for out in stage.outs for file in sorted(out.rglob("*.parquet")))
     for file in files:
-        names = pq.read_schema(str(file)).names
+        names = read_schema(file).names
         if "original" in names or "canonical" in names:
             rows = _matching_rows(file, set(), urls | other_scheme)
             urls |= {form for row in rows if (form := row["canonical" if "canonical" in names else "url"])}
@@ -113,7 +113,7 @@ def _is_id(key: str) -> bool:
 
 
 def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict[str, Any]]:
-    schema = pq.read_schema(str(file))
+    schema = read_schema(file)
     filters: list[pc.Expression] = []
     for column in schema.names:
         if column in _ID_COLUMNS and ids:
@@ -126,7 +126,9 @@ def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict
     for more in filters[1:]:
         either |= more
     columns = [name for name in schema.names if name not in ("text", "signature")]
-    yield from pq.read_table(str(file), columns=columns, filters=either).to_pylist()
+    with damage_of(file):
+        rows = pq.read_table(str(file), columns=columns, filters=either).to_pylist()
+    yield from rows
 
 
 def _verdict(file: Path, out: Path, row: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelines.config import PARAMS_YAML, read_yaml
 from pipelines.errors import ConfigError
+from pipelines.names import check_texts
 
 DVC_YAML = Path("dvc.yaml")
 _OWN_COMMAND = "python -m pipelines "
@@ -35,7 +36,8 @@ class GraphStage:
 
 
 def load_stages(params: Mapping[str, Any], file: Path = DVC_YAML) -> list[GraphStage]:
-    """Return all stages in the order of the file, with `params` filled in."""
+    """Return all stages in the order of the file, with `params` filled in, whose names and paths it checks."""
+    check_texts(params, PARAMS_YAML)
     stages: list[GraphStage] = []
     for name, body in _stage_bodies(file):
         if "foreach" not in body:

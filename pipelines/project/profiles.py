@@ -6,15 +6,18 @@ profile and the overrides are recorded in `params.yaml` itself, so that it can b
 """
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines import presets
 from pipelines.command import StageSpec
-from pipelines.config import PARAMS_YAML, CorpusKind, SourcePath, check, named_sources, to_plain, write_yaml
-from pipelines.errors import ConfigError, did_you_mean
+from pipelines.config import PARAMS_YAML, CorpusKind, SourcePath, View, check, named_sources, to_plain, write_yaml
+from pipelines.errors import ConfigError, did_you_mean, shown
+from pipelines.names import check_texts
 from pipelines.project.graph import stage_modules
 
 
@@ -90,9 +93,8 @@ def profiles() -> list[str]:
 
 def section_types() -> dict[str, type]:
     """Return section of params.yaml -> its dataclass: the groups', then what the stages of the graph declare."""
-    return GROUPS | {
-        section: cls for module in stage_modules().values() for section, cls in StageSpec.load(module).sections.values()
-    }
+    declared = [pair for module in stage_modules().values() for pair in StageSpec.load(module).sections.values()]
+    return GROUPS | {section: cls for section, cls in declared if not issubclass(cls, View)}
 
 
 def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -108,8 +110,10 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     if profile not in profiles():
-        raise ConfigError(f"profile {profile!r}: no such profile.{did_you_mean(profile, profiles())}")
+        raise ConfigError(f"profile {shown(profile)}: no such profile.{did_you_mean(profile, profiles())}")
     types = section_types()
+    for file in CONFIGS.rglob("*.yaml"):
+        _check_bounds(file.resolve(), file.stat().st_mtime_ns)
     _check_overrides(overrides, types)
     defaults: dict[str, Any] = {section: to_plain(cls()) for section, cls in types.items()}
     ConfigStore.instance().store(name="stage_defaults", node=OmegaConf.create(defaults))
@@ -125,6 +129,12 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     params = checked(values, types)
     _check_together(params)
     return {"profile": profile, "overrides": list(overrides), **params}
+
+
+@functools.cache
+def _check_bounds(file: Path, _changed: int) -> None:
+    """Refuse a file of `configs/` that would take too much time or memory, since Hydra has no bounds."""
+    presets.read_choice(file)
 
 
 def _check_together(params: dict[str, Any]) -> None:
@@ -153,6 +163,7 @@ def _required(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: Path = PARAMS_YAML) -> dict[str, Any]:
     """Check every section of `values` against its dataclass; raise ConfigError on the first wrong key."""
+    check_texts(values, file)
     types = types or section_types()
     for section in values.keys() - types.keys() - PLAIN:
         raise ConfigError(f"{file}: {section}: unknown section.{did_you_mean(section, {*types, *PLAIN})}")

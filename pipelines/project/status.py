@@ -4,6 +4,7 @@
 `scratch_folders`.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,14 @@ from pipelines.documents import is_jsonl
 from pipelines.engine import default_workers
 from pipelines.errors import UserError
 from pipelines.fingerprint import stage_identity
-from pipelines.manifest import MANIFEST, WORK, FileEntry, Manifest, manifest_path
+from pipelines.manifest import MANIFEST, WORK, Manifest, manifest_path
 from pipelines.outputs import provenance_path
 from pipelines.project.graph import GraphStage
+from pipelines.unchanged import damage_of_file
+
+LEFT_OVER = "left by an unfinished run"
+_SCRATCH = re.compile(r"-(?:[0-9a-f]{16}|megatron-\w{8})$")
+"""How the names of our scratch folders end."""
 
 
 def table(stages: list[GraphStage]) -> Iterator[str]:
@@ -78,25 +84,12 @@ def _damage_of_output(output: Path, pool: ThreadPoolExecutor) -> Iterator[str]:
     if is_jsonl(output) and output.name not in names:
         yield f"{path}: is not of {output.name}: it names {', '.join(names) or 'nothing'}; make {output.name} again"
         return
-    for line in pool.map(_damage_of_file, [folder / name for name in names], manifest.files.values()):
+    for line in pool.map(damage_of_file, [folder / name for name in names], manifest.files.values()):
         if line:
             yield line
     if not is_jsonl(output):
         for file in _extra_files(folder, names):
-            yield f"{file}: extra: {MANIFEST} does not name it; move it away, or make the folder again"
-
-
-def _damage_of_file(file: Path, entry: FileEntry) -> str | None:
-    """Return what is wrong with a file, or None."""
-    if not file.is_file():
-        return f"{file}: missing; make the folder again"
-    size = file.stat().st_size
-    if size != entry.bytes:
-        kind = "truncated" if size < entry.bytes else "too long"
-        return f"{file}: {kind}: {size} bytes, its manifest says {entry.bytes}; make the folder again"
-    if store.sha256(file) != entry.sha256:
-        return f"{file}: changed: its size is right, its sha256 is not that of its manifest; make the folder again"
-    return None
+            yield f"{file}: extra: {MANIFEST} does not name it; move it away"
 
 
 def _extra_files(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -106,16 +99,19 @@ def _extra_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def scratch_folders(parents: set[Path]) -> list[tuple[Path, int, str]]:
-    """Return (folder, bytes, `in use` or `left by an unfinished run`) of each scratch folder beside outputs."""
+    """Return (folder, bytes, state) of each scratch folder beside outputs; the state is `LEFT_OVER` if it can go."""
     import filelock
 
     rows: list[tuple[Path, int, str]] = []
     for work in sorted(parent / WORK for parent in parents):
-        for folder in sorted(path for path in work.glob("*") if path.is_dir()) if work.exists() else []:
-            lock = filelock.FileLock(work / f"{folder.name.rpartition('-')[0]}.lock")
+        for folder in sorted(path for path in work.glob("*") if path.is_dir() and _SCRATCH.search(path.name)):
+            name = folder.name.rpartition("-")[0]
+            lock = filelock.FileLock(work / f"{name}.lock")
             try:
                 with lock.acquire(timeout=0):
-                    state = "left by an unfinished run"
+                    state = LEFT_OVER
+                    if any(folder.glob("previous-*")) and not (work.parent / name).exists():
+                        state = f"kept: it holds the old {name}, which the next run of its stage puts back"
             except filelock.Timeout:
                 state = "in use"
             size = sum(file.stat().st_size for file in store.list_files(folder))

@@ -81,3 +81,15 @@ def test_a_document_longer_than_what_is_decoded_at_once_stands_alone(
     (shard,) = open_tokens(tmp_path / "tokens")
     monkeypatch.setattr(detokenize, "DECODED_TOKENS", 10)
     assert document_ranges(shard) == [(0, 2), (2, 3), (3, 5)]
+
+
+def test_a_shard_that_changed_is_not_read(tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_jsonl(tmp_path / "documents.jsonl", TEXTS)
+    assert run("dataprep.tokenize", source, trained, tmp_path / "tokens") == 0
+    shard = tmp_path / "tokens/part-00000.arrow"
+    tokens = open_tokens(tmp_path / "tokens")[0].tokens[:2]
+    data = shard.read_bytes()
+    shard.write_bytes(data.replace(tokens.tobytes(), tokens[::-1].tobytes(), 1))
+    assert shard.read_bytes() != data
+    assert run("dataprep.detokenize", tmp_path / "tokens", trained, tmp_path / "back") == 1
+    assert f"error: {shard}: changed: its size is right, its sha256 is not" in capsys.readouterr().err

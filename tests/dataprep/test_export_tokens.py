@@ -122,3 +122,12 @@ def test_a_shard_missing_from_the_middle_is_named_even_without_a_manifest(
     (tokens / "manifest.json").unlink()
     assert run("dataprep.export_tokens", tokens, tmp_path / "out") == 1
     assert "has no manifest.json, so no stage finished it" in capsys.readouterr().err
+
+
+def test_a_shard_that_changed_is_not_exported(tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = tokens / "part-00000.arrow"
+    data = shard.read_bytes()
+    first = np.array(DOCUMENTS[0], META.dtype).tobytes()
+    shard.write_bytes(data.replace(first, np.array([5, 7, 50_256], META.dtype).tobytes()))
+    assert run("dataprep.export_tokens", tokens, tmp_path / "out") == 1
+    assert f"error: {shard}: changed: its size is right, its sha256 is not" in capsys.readouterr().err

@@ -9,8 +9,9 @@ import ftfy
 import pytest
 
 from dataprep.download.crawler.local_site import load_site
-from dataprep.sample.make_pairs import PAIRS, contaminating_sentences
+from dataprep.sample.make_pairs import PAIRS, contaminating_sentences, write_splits
 from dataprep.sample.make_pairs import main as make_pairs_main
+from dataprep.sample.make_site import main as make_site_main
 from dataprep.sample.make_site import make_site
 from dataprep.sample.pages import EXACT_COPIES, near_copy
 from dataprep.sample.site_folder import KEPT
@@ -49,12 +50,24 @@ def pairs(name: str) -> list[dict[str, str]]:
 
 
 def test_the_committed_site_is_what_its_maker_makes(tmp_path: Path) -> None:
-    make_site().write(tmp_path / "site")
+    for _ in range(2):
+        make_site().write(tmp_path / "site")
     assert contents(tmp_path / "site") == contents(SITE)
 
 
+def test_the_makers_leave_a_folder_alone_that_is_not_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis").mkdir()
+    for name in ("train.tsv", "chapter-1.tex"):
+        (tmp_path / "thesis" / name).write_text("mine")
+    assert make_site_main([str(tmp_path / "thesis")]) == 1
+    assert "chapter-1.tex: not of an earlier site" in capsys.readouterr().err
+    assert make_pairs_main([str(tmp_path / "thesis")]) == 1
+    assert "train.tsv: exists already" in capsys.readouterr().err
+    assert {file.read_text() for file in (tmp_path / "thesis").iterdir()} == {"mine"}
+
+
 def test_the_committed_pairs_are_what_their_maker_makes(tmp_path: Path) -> None:
-    make_pairs_main(tmp_path)
+    write_splits(tmp_path)
     assert contents(tmp_path) == contents(MRPC)
 
 

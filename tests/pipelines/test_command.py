@@ -211,11 +211,14 @@ def test_another_command_line_says_itself_whether_arguments_are_its_own(
 ) -> None:
     spec = StageSpec.of(copied, 1, (), other_command=backwards)
     monkeypatch.setattr(StageSpec, "load", lambda _: spec)
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "__main__", main := sys.modules[__name__])
+    for name in ("__file__", "__spec__"):  # it takes them away
+        monkeypatch.setattr(main, name, getattr(main, name))
     (tmp_path / "in").write_text("mill")
 
     def run(*arguments: str) -> object:
         monkeypatch.setattr(sys, "argv", ["copied", *arguments])
+        monkeypatch.setattr("pipelines.exits.run", lambda main: sys.exit(main()))  # it ignores signals from then on
         with pytest.raises(SystemExit) as ended:
             stage_main("copied")
         return ended.value.code

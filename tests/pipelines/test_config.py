@@ -1,6 +1,7 @@
 """A wrong parameter is one line that names file, key, expectation and the nearest valid name."""
 
 import datetime
+import itertools
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,12 @@ def test_a_missing_section_names_the_nearest_one() -> None:
         load_section(Sample, {"sampel": GOOD}, "sample", "params.yaml")
 
 
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in itertools.pairwise("abcdefghijkl")
+)
+"""A billion texts in a few hundred bytes, and a hundred times that."""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -105,7 +112,13 @@ def test_a_missing_section_names_the_nearest_one() -> None:
         ("a: !!python/object/apply:os.getcwd []\n", "not valid YAML: could not determine a constructor"),
         ("a: 2024-13-45\n", "not valid YAML: month must be in 1..12"),
         ("? [[1], {b: 2}]\n: 2\n", "not valid YAML: unhashable type"),
-        ("a: " + "[" * 1000, "not valid YAML: maximum recursion depth exceeded"),
+        ("a: " + "[" * 20_000, "not valid YAML: line 1: lists or keys inside each other, more than 50 deep"),
+        ("- " * 20_000, "not valid YAML: line 1: lists or keys inside each other, more than 50 deep"),
+        ("a: &a [*a]\n", r"not valid YAML: line 1: \*a stands inside what it names"),
+        (LAUGHS, "not valid YAML: line 5: more than 20,000 values, those included that aliases repeat"),
+        ("a: &a {x: 1}\n" + "".join(f"k{i}: {{<<: *a}}\n" for i in range(9000)), "more than 20,000 values"),
+        ("a: 0x" + "f" * 5000, "not valid YAML: line 1: a number of 5,002 digits"),
+        ("a: " + "x" * 1_000_000, "not valid YAML: more than 200,000 bytes; parameters take a few thousand"),
         ("a: 1\n---\nb: 1\n", "not valid YAML: expected a single document"),
     ],
 )
@@ -116,6 +129,22 @@ def test_a_broken_parameter_file_is_one_clear_line(tmp_path: Path, text: str | N
     with pytest.raises(ConfigError, match=message) as caught:
         read_yaml(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_device_is_not_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: not valid YAML: more than 200,000 bytes"):
+        read_yaml(Path("/dev/zero"))
+
+
+def test_an_anchor_may_stand_twice(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("a: &x 1\nb: &x 2\nc: *x\n")
+    assert read_yaml(tmp_path / "params.yaml") == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_wrong_value_is_not_printed_at_length() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(mode="x" * 100_000)
+    assert len(str(caught.value)) < 300
 
 
 def test_an_empty_file_stands_for_no_source(tmp_path: Path) -> None:

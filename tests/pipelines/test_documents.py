@@ -1,5 +1,6 @@
 """Document shards: equal rows are equal bytes, bounded in memory, and a damaged file is one clear line."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from pipelines.documents import (
     DOCUMENT_SCHEMA,
     ShardWriter,
     TableWriter,
+    count_rows,
     in_scratch,
     is_jsonl,
     read_batches,
     read_rows,
+    read_schema,
 )
 from pipelines.errors import UserError
 
@@ -126,3 +129,23 @@ def test_text_bytes_count_utf8_and_only_what_is_kept(tmp_path: Path) -> None:
 )
 def test_jsonl_is_known_by_its_name(name: str, expected: bool) -> None:
     assert is_jsonl(Path(name)) is expected
+
+
+def test_a_shard_with_any_byte_changed_is_read_or_named_in_one_line(tmp_path: Path) -> None:
+    """In the footer, in a page, in a header: never a traceback of Arrow's, and never an error without the file."""
+    file = tmp_path / "part-00000.parquet"
+    with TableWriter(file, DOCUMENT_SCHEMA) as table:
+        for number in range(50):
+            table.write({"doc_id": bytes(16), "url": f"http://a.test/{number}", "text": "miller " * 20, "source": "a"})
+    good, chance, said = file.read_bytes(), random.Random(5), list[str]()
+    for _ in range(300):
+        at = chance.randrange(len(good))
+        file.write_bytes(good[:at] + bytes([good[at] ^ 1 << chance.randrange(8)]) + good[at + 1 :])
+        for read in (count_rows, read_schema, lambda path: list(read_rows(path))):
+            try:
+                read(file)
+            except UserError as error:
+                said.append(str(error))
+    assert len(said) > 100
+    start = f"{file}: not a readable Parquet file ("
+    assert [line for line in said if not line.startswith(start) or not line.isprintable()] == []

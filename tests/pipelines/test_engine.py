@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.dataprep.corpora import digests
+from tests.pipelines.test_stage import clean, write_jsonl
+
 ROOT = Path(__file__).parents[2]
 # Shards that would never end, each with a child of its own that outlives its parent if it can.
 SCRIPT = """
@@ -74,6 +77,74 @@ def test_a_signal_ends_long_shards_at_once(workers: int, sent: signal.Signals, s
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
     assert not (tmp_path / "out").exists()
+
+
+MOMENTS = ("before workers", "while workers start", "at work")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("killed") / "in"
+    for number in range(6):
+        write_jsonl(folder / f"{number}.jsonl", 60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus: Path) -> dict[str, str]:
+    assert clean(corpus, corpus.parent / "undisturbed", "--workers", 1).returncode == 0
+    return digests(corpus.parent / "undisturbed")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("helper", ["forkserver", "resource_tracker"])
+def test_a_killed_helper_is_one_line_or_costs_nothing(
+    corpus: Path, undisturbed: dict[str, str], helper: str, moment: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "dataprep.clean", str(corpus), str(tmp_path / "out"), "--workers", "2"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+    def find(name: str) -> list[int]:
+        return [pid for pid in descendants(process.pid, deep=False) if f"multiprocessing.{name}" in command_line(pid)]
+
+    def is_time() -> bool:
+        if not find(helper):
+            return False
+        if moment == "at work":
+            return bool(list(tmp_path.glob(".work/*/receipts/outputs/output/*.json")))
+        workers = [pid for server in find("forkserver") for pid in descendants(server)]
+        return moment == "before workers" or len(workers) >= 2
+
+    deadline = time.monotonic() + 120
+    while not is_time():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    os.kill(find(helper)[0], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=120)
+    assert "Traceback" not in stderr, stderr
+    assert "resource_tracker" not in stderr, stderr
+    if process.returncode:
+        assert process.returncode == 1, stderr
+        assert stderr.count("error:") == 1, stderr
+        assert "error: a worker process was killed (out of memory?); finished shards are kept" in stderr
+        assert clean(corpus, tmp_path / "out", "--workers", 2).returncode == 0
+    assert digests(tmp_path / "out") == undisturbed
+
+
+def descendants(pid: int, *, deep: bool = True) -> list[int]:
+    try:
+        children = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # it has just ended
+        return []
+    return children + [each for child in children for each in descendants(child)] if deep else children
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+    except OSError:
+        return ""
 
 
 def test_ctrl_c_while_workers_start_is_one_line(tmp_path: Path) -> None:

@@ -21,7 +21,13 @@ from pipelines.identity import document_id
 from pipelines.jsonl import BrokenLineError, count_blocks, ingest_jsonl, parse_document, read_jsonl, write_lines
 
 GOOD = {"url": "http://a.test/1", "text": "wörds and words\nmore", "source": "a.test"}
-PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress, "": bytes}
+PACKERS: dict[str, Any] = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.compress,
+    "": bytes,
+}
 
 
 def line(record: object) -> bytes:
@@ -235,3 +241,35 @@ def test_long_rows_are_written_some_at_a_time(tmp_path: Path, monkeypatch: pytes
     write_lines(shard, tmp_path / "out.jsonl")
     assert len(packed) == 5
     assert [row["text"][0] for _, row in read_jsonl(tmp_path / "out.jsonl")] == list("0123456789")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2", ".zst"])
+@pytest.mark.parametrize("line", [b"\n", b"x\n", b"\0"])
+def test_endless_lines_end_only_the_file_they_are_in(
+    line: bytes, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """96 kB of zstd may be 3 billion blank lines: a file that expands further than any text does is given up."""
+    monkeypatch.setattr("pipelines.store._FREE_BYTES", 1 << 20)
+    source = tmp_path / f"raw.jsonl{suffix}"
+    source.write_bytes(PACKERS[suffix](json.dumps(GOOD).encode() + b"\n" + line * 4_000_000))
+    read = store.read_lines(source)
+    assert json.loads(next(read)) == GOOD
+    with pytest.raises(UserError, match=rf"raw\.jsonl{suffix}: expands further than honest text does .* and more"):
+        assert sum(1 for _ in read) < 1_200_000
+
+
+def test_the_lines_before_a_bomb_are_kept_where_a_file_is_one_of_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.store._FREE_BYTES", 1 << 20)
+    source = tmp_path / "raw.jsonl.zst"
+    source.write_bytes(zstandard.compress(json.dumps(GOOD).encode() + b"\n" + bytes(5_000_000)))
+    counts = ingest_jsonl(source, tmp_path, "file", 0, alone=False)
+    assert (counts.rows_out, counts.rejected) == (1, {"unreadable_file": 1})
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_corpus_that_repeats_itself_is_no_bomb(suffix: str, tmp_path: Path) -> None:
+    text = json.dumps({"text": "The miller opens the gate. " * 300}).encode() + b"\n"
+    (tmp_path / f"raw.jsonl{suffix}").write_bytes(PACKERS[suffix](text * 10_000))
+    assert sum(1 for _ in store.read_lines(tmp_path / f"raw.jsonl{suffix}")) == 10_000

@@ -1,5 +1,6 @@
 """`python -m pipelines`: composing, checking, and errors that name the nearest right thing."""
 
+import itertools
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +147,25 @@ def test_gc_lists_and_deletes_scratch_that_nobody_holds(project: Path, run: Comm
     assert not scratch.exists()
 
 
+def test_gc_deletes_neither_what_is_not_scratch_nor_an_old_output_that_a_stopped_run_moved_away(
+    project: Path, run: Command
+) -> None:
+    work = project / "data" / "sample" / ".work"
+    old, mine = work / "clean-0123456789abcdef" / "previous-output", work / "my-notes"
+    for folder in (old, mine):
+        folder.mkdir(parents=True)
+        (folder / "text").write_text("still needed")
+    done = run("gc", "--delete")
+    assert done.returncode == 0
+    assert "kept: it holds the old clean, which the next run of its stage puts back" in done.stdout
+    assert (old / "text").exists()
+    assert (mine / "text").exists()
+    (project / "data" / "sample" / "clean").mkdir()
+    assert run("gc", "--delete").returncode == 0
+    assert not old.exists()
+    assert (mine / "text").exists()
+
+
 def test_check_of_parameters_of_a_profile_that_is_gone_names_the_nearest(project: Path, run: Command) -> None:
     file = project / "params.yaml"
     file.write_text(file.read_text().replace("profile: sample\n", "profile: samples\n"))
@@ -154,6 +174,48 @@ def test_check_of_parameters_of_a_profile_that_is_gone_names_the_nearest(project
         2,
         "error: profile 'samples': no such profile. Did you mean 'sample'?\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("profile: sample\n", "profile: [sample]\n", "params.yaml: profile: expected the name of one, got ['sample']"),
+        ("overrides: []", "overrides: {a: 1}", "params.yaml: overrides: expected a list of key=value, got {'a': 1}"),
+        ("run: sample-tiny-pp2", "run: ../x", "params.yaml: run: '../x': not a name; use "),
+    ],
+)
+def test_check_refuses_a_record_that_is_none_and_names_that_are_none(
+    project: Path, run: Command, old: str, new: str, message: str
+) -> None:
+    file = project / "params.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    result = run("check")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {message}")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["check", "status", "gc", "report", "versions"])
+def test_every_command_refuses_names_that_are_none(project: Path, run: Command, command: str) -> None:
+    file = project / "params.yaml"
+    file.write_text(file.read_text().replace("run: sample-tiny-pp2", "run: ../../x"))
+    result = run(command)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: params.yaml: run: '../../x': not a name")
+
+
+def test_a_bomb_among_the_profiles_is_one_line(project: Path, run: Command) -> None:
+    lines = "".join(
+        f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in itertools.pairwise("abcdef")
+    )
+    (project / "configs" / "profile" / "bomb.yaml").write_text(f"a: &a [x]\n{lines}")
+    result = run("use", "bomb")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert "configs/profile/bomb.yaml: not valid YAML: line " in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_the_named_commands_are_those_of_the_parser() -> None:

@@ -9,8 +9,9 @@ import pytest
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import Row
-from pipelines.rejected import LINE_CHARACTERS, one_line, sample, visible
+from pipelines.rejected import LINE_CHARACTERS, one_line, sample
 from pipelines.stage import run_command
+from pipelines.terminal import visible
 
 CLEAN = StageSpec.load("dataprep.clean")
 GOOD = "The miller opens the gate at dawn and the water begins to turn the heavy wheel once again. " * 20

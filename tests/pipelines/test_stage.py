@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.command import StageSpec
+from pipelines.exits import PREEMPTED
 from pipelines.manifest import MANIFEST, load_checked
 from pipelines.run import parse_memory
-from pipelines.stage import PREEMPTED, run_command
+from pipelines.stage import run_command
 from tests.dataprep.corpora import digests
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +53,7 @@ sys.path.insert(0, "")
 import dataclasses
 from pipelines import stage, store
 from pipelines.command import StageSpec, parse
+from tests.outputs import published
 import dataprep.clean.decide, dataprep.clean.language.shortcuts, filelock, tyro, pydantic, rich
 module, source, base, names, mode, *flags = sys.argv[1:]
 base, names, overwrite = pathlib.Path(base), names.split(","), mode == "overwrite"
@@ -97,11 +99,9 @@ def seeded(folder):
     folder.mkdir(parents=True)
     for name in names if overwrite else []:
         if ".jsonl" in name:
-            for companion in (name, name + ".manifest.json", name.replace(".jsonl", ".rejected.jsonl")):
-                (folder / companion).write_text("yesterday")
+            published(folder / name, **dict.fromkeys((name, name.replace(".jsonl", ".rejected.jsonl")), "yesterday"))
         else:
-            (folder / name).mkdir()
-            (folder / name / "old.txt").write_text("a good output of yesterday")
+            published(folder / name, **{"old.txt": "a good output of yesterday"})
     return tree(folder)
 
 seeded(base / "reference")

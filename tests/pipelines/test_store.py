@@ -14,7 +14,7 @@ import zstandard
 
 from pipelines import store
 from pipelines.errors import UserError
-from pipelines.manifest import Counts, FileEntry, Manifest, content_hash, load_checked
+from pipelines.manifest import Counts, FileEntry, Manifest, content_hash, is_published, load_checked
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
@@ -153,3 +153,18 @@ def test_packed_chunks_one_after_the_other_are_one_file_of_that_kind(suffix: str
 
 def test_packed_bytes_hold_no_time() -> None:
     assert store.pack(b"x", ".gz")[4:8] == bytes(4)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"files": {}', "NaN" * 2])
+def test_json_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match=r"manifest\.json: not valid JSON") as caught:
+        load_checked(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert is_published(tmp_path)  # so that a stage reports it
+
+
+def test_json_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_JSON", 1000)
+    with pytest.raises(UserError, match="/dev/zero: more than 1,000 bytes of JSON; not a file of ours"):
+        store.read_json(Path("/dev/zero"))

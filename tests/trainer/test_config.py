@@ -8,7 +8,7 @@ import pytest
 from pipelines.config import check, to_plain
 from pipelines.errors import ConfigError
 from trainer.checks import check_finetune, check_pretrain
-from trainer.config import LENGTHS, SAMPLES, WATCHING, FinetuneConfig, ModelConfig, ParallelConfig, PretrainConfig
+from trainer.config import LENGTHS, SAMPLES, FinetuneConfig, ModelConfig, ParallelConfig, PretrainConfig, WatchConfig
 
 MODEL, PARALLEL, PRETRAIN = ModelConfig(), ParallelConfig(), PretrainConfig()
 
@@ -16,7 +16,8 @@ MODEL, PARALLEL, PRETRAIN = ModelConfig(), ParallelConfig(), PretrainConfig()
 def test_the_identity_of_a_run_is_what_shapes_its_weights_or_its_curve() -> None:
     assert PARALLEL.identity() == {}
     saving = {"checkpoint_every", "async_save", "keep", "keep_every", "keep_best"}
-    free = {"micro_batch_size", "compile", *saving, *WATCHING}
+    watching = {field.name for field in dataclasses.fields(WatchConfig)}
+    free = {"micro_batch_size", "compile", *saving, *watching}
     changed = dataclasses.replace(
         PRETRAIN, packing="bestfit", drop_tail=True, document_mask=True, mixture=("a",), mixture_weights=(1.0, 2.0)
     )

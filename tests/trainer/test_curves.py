@@ -73,6 +73,10 @@ def test_the_command_writes_the_picture_or_says_what_is_wrong(
     assert picture.read_text().startswith("<svg")
     assert main([str(picture), str(folder)]) == 1
     assert "curves.svg: exists already; --overwrite replaces it" in capsys.readouterr().err
+    assert main([str(picture), str(folder), "--overwrite"]) == 0
+    picture.write_text("<svg>mine</svg>")
+    assert main([str(picture), str(folder), "--overwrite"]) == 1
+    assert "curves.svg: not drawn by this command" in capsys.readouterr().err
     picture.unlink()
     assert main([str(picture), str(tmp_path / "two")]) == 1
     assert "two: has no curve.csv; name a folder that pretrain or finetune published" in capsys.readouterr().err

@@ -21,7 +21,7 @@ def checkpointed(road: Road) -> LanguageModel:
     shape = read_record(folder)["model"]
     model = LanguageModel(Architecture(**shape, pad_vocab_to=64)).eval()
     torch.nn.init.zeros_(model.transformer.wte.weight)
-    load(folder, model_tensors(dict(model.named_parameters()), model.shape.vocab_size), alone=True)
+    load(folder, model_tensors(dict(model.named_parameters()), model.shape.vocab_size))
     return model
 
 

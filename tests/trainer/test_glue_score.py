@@ -1,6 +1,7 @@
 """The stage `glue_score`: a fine-tuned model on a task it was not trained on, by the names of the classes."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,16 @@ def test_parameters_that_cannot_work_together_are_refused(
     check_parameters(
         {"glue": {"tasks": ["mnli"], "scored": {"ax": "mnli"}}, "glue_download": {"tasks": ["mnli", "ax"]}}
     )
+
+
+@pytest.mark.parametrize("name", ["glue/validation.arrow", "tuned/model/model.safetensors"])
+def test_what_changed_since_it_was_published_is_not_scored(
+    road: Road, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    glue = small.write_glue(tmp_path / "glue", road.tokenizer, {"validation": 20}, 3, names=NAMES)
+    model = shutil.copytree(tuned, tmp_path / "tuned")
+    data = bytearray((tmp_path / name).read_bytes())
+    data[-1] ^= 1
+    (tmp_path / name).write_bytes(data)
+    assert glue_score(model, glue, tmp_path / "scored") == 1
+    assert f"error: {tmp_path / name}: changed: " in capsys.readouterr().err

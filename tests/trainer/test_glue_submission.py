@@ -95,7 +95,11 @@ def test_a_mistake_is_one_clear_line_and_leaves_no_zip(
 
 
 def test_a_zip_that_is_there_is_replaced_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "all.zip").write_text("old")
     folder = folder_of(tmp_path, "wnli", ("wnli", "test"))
-    assert submit(monkeypatch, tmp_path / "all.zip", folder, "--overwrite") == 0
-    assert zipfile.is_zipfile(tmp_path / "all.zip")
+    for _ in range(2):
+        assert submit(monkeypatch, tmp_path / "all.zip", folder, "--overwrite") == 0
+    with zipfile.ZipFile(tmp_path / "all.zip", "a") as archive:
+        archive.writestr("thesis.tex", "mine")
+    before = (tmp_path / "all.zip").read_bytes()
+    assert submit(monkeypatch, tmp_path / "all.zip", folder, "--overwrite") == 1
+    assert (tmp_path / "all.zip").read_bytes() == before, "another zip is not"

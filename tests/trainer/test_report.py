@@ -19,7 +19,7 @@ from pipelines.stage import run_command
 from trainer.report import escape_markdown
 from trainer.reporting.page import entered, number, short
 from trainer.reporting.pictures import MAX_POINTS, funnel, smooth, thin
-from trainer.reporting.results import Results, StageCounts, read_results
+from trainer.reporting.results import Results, StageCounts, Tasks, read_results
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = '<script>alert("$1$")</script>'
@@ -233,6 +233,28 @@ def test_equal_results_give_equal_bytes_in_another_process(results: Path) -> Non
     assert done.stderr.strip().splitlines()[-1].endswith("-> report")
 
 
+def test_a_task_that_was_removed_is_not_shown_and_its_files_stay(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(results / "stats/web-tiny/finetune_mrpc.json", stats(10, 10))
+    for name in ("stats/web/glue_tokenize_qqp", "stats/web-tiny/finetune_mnli", "stats/web-tiny/glue_score_ax"):
+        write(results / f"{name}.json", stats(10, 10))
+    write(results / "runs/web-tiny/glue_score/ax/scores.json", {"validation": {"accuracy": 0.5}})
+    glue = {"name": "g", "folder": "none", "tasks": ["mrpc"], "scored": {}}
+    write(results / "params.yaml", {"glue": glue, "glue_download": {"tasks": ["mrpc"]}})
+    removed = [
+        *("stats/web/glue_tokenize_qqp.json", "stats/web-tiny/finetune_mnli.json", "stats/web-tiny/glue_score_ax.json"),
+        *("runs/web-tiny/finetune/mnli", "runs/web-tiny/glue_score/ax"),
+    ]
+    assert report(results, "--params", results / "params.yaml") == 0
+    text = page(results)
+    assert "mrpc" in text
+    assert not [word for word in ("mnli", "qqp", "glue_score", ">ax") if word in text]
+    said = [line.partition(": of a task")[0] for line in capsys.readouterr().err.splitlines() if ": of a task" in line]
+    assert said == [str(results / name) for name in removed]
+    assert all((results / name).exists() for name in removed)
+
+
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     for folder in ("stats/web", "stats/web-tiny", "runs/web-tiny"):
         (tmp_path / folder).mkdir(parents=True)
@@ -289,7 +311,7 @@ def test_curves_without_a_row_are_no_reason_to_fail(tmp_path: Path) -> None:
 
 def test_stages_stand_in_the_order_of_the_graph(results: Path) -> None:
     write(results / "stats/web/zebra.json", stats(1, 1))
-    found = read_results(results / "stats/web", results / "stats/web-tiny", results / "runs/web-tiny")
+    found = read_results(results / "stats/web", results / "stats/web-tiny", results / "runs/web-tiny", Tasks())
     assert [stage.name for stage in found.corpus_stages] == [
         *("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate", "tokenizer"),
         *("tokenize_train", "glue_tokenize_mrpc", "zebra"),

@@ -55,6 +55,14 @@ class GlueRows:
                 f"{self.path}: row {int(self.lengths.argmax())} has {self.lengths.max()} tokens but the model has "
                 f"{n_positions} positions; tokenize with a shorter limit, or use a model with more positions"
             )
+        highest = max(self.pad, self.meta.vocab_size - 1)
+        if self.tokens.min() < 0 or self.tokens.max() > highest:
+            row = (
+                int(np.searchsorted(self.offsets, np.argmax((self.tokens < 0) | (self.tokens > highest)), "right")) - 1
+            )
+            raise UserError(
+                f"{self.path}: row {row} has an id that is not from 0 to {highest}; run glue_tokenize again"
+            )
         lowest = 0 if labelled else HIDDEN_LABEL
         if self.num_labels > 1 and not (self.labels.min() >= lowest and self.labels.max() < self.num_labels):
             raise UserError(

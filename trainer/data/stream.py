@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from pipelines.errors import UserError
-from pipelines.manifest import load_checked
+from pipelines.manifest import is_published
 from pipelines.tokens import TokenMeta, TokenShard, open_tokens
+from pipelines.unchanged import require_unchanged
 from trainer.data.order import Array, Ids, ragged
 
 _CHECKED_BLOCKS = 64
@@ -139,33 +140,50 @@ def column_type(length: int) -> np.dtype[Any]:
 def check_tokens(folder: Path) -> TokenStream:
     """Open a folder of token shards and check it before training. Raises UserError.
 
-    Names, sizes, schema and document boundaries are checked in full, end-of-text and ids in samples of each shard. The
-    other ids are checked as they are read, and every byte by `python -m pipelines check --deep`.
+    Every byte is compared with the manifest. Names, schema and document boundaries are checked in full, end-of-text and
+    ids in samples of each shard; the other ids are checked as they are read.
     """
-    manifest = load_checked(folder)
+    manifest = require_unchanged(folder, ".arrow")
     stream = TokenStream(folder)
     for shard in stream.shards:
         rows = manifest.files[shard.path.name].rows
         if rows not in (None, len(shard)):
             raise UserError(f"{shard.path}: {len(shard)} documents, its manifest says {rows}; tokenize again")
-        if problem := _problem(shard):
-            raise UserError(f"{shard.path}: {problem}; the shard is damaged: tokenize again")
+        _require_sound(shard)
     return stream
 
 
-def _problem(shard: TokenShard) -> str | None:
-    """Describe what is wrong in a shard, judging by its boundaries and some of its tokens; None if nothing is."""
+def check_tokens_of_anyone(folder: Path) -> TokenStream:
+    """Open a folder that need not be a stage's: without a manifest, every token is checked. Raises UserError."""
+    if is_published(folder):
+        return check_tokens(folder)
+    stream = TokenStream(folder)
+    for shard in stream.shards:
+        _require_sound(shard, whole=True)
+    return stream
+
+
+def _require_sound(shard: TokenShard, *, whole: bool = False) -> None:
+    if problem := _problem(shard, whole=whole):
+        raise UserError(f"{shard.path}: {problem}; the shard is damaged: tokenize again")
+
+
+def _problem(shard: TokenShard, *, whole: bool = False) -> str | None:
+    """Describe what is wrong in a shard, judging by its boundaries and some of its tokens; None if nothing is.
+
+    `whole`: look at all tokens.
+    """
     tokens, offsets, meta = shard.tokens, shard.offsets, shard.meta
     if tokens.dtype != meta.dtype:
         return f"ids are {tokens.dtype}, for a vocabulary of {meta.vocab_size} expected {meta.dtype}"
     if int(offsets[0]) != 0 or int(offsets[-1]) != len(tokens) or (len(offsets) > 1 and (np.diff(offsets) < 0).any()):
         return "its document boundaries do not cover its tokens"
-    step = max(1, len(tokens) // _CHECKED_BLOCKS)
+    step = _CHECKED_TOKENS if whole else max(1, len(tokens) // _CHECKED_BLOCKS)
     for start in range(0, len(tokens), step):
         block = tokens[start : start + min(step, _CHECKED_TOKENS)]
         if block.max() >= meta.vocab_size:
             return f"id {int(block.max())} near token {start}, but the vocabulary has {meta.vocab_size}"
-    ends = offsets[1:][:: max(1, len(offsets) // _CHECKED_TOKENS)]
+    ends = offsets[1:][:: 1 if whole else max(1, len(offsets) // _CHECKED_TOKENS)]
     if (ends > 0).all() and (tokens[ends - 1] != meta.end_of_text).any():
         return f"a document does not end with end-of-text ({meta.end_of_text})"
     return None

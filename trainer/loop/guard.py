@@ -5,7 +5,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from torch import Tensor
 
@@ -47,7 +47,8 @@ def not_finite(training: Training, report: StepReport, recompute: Callable[[], T
         for weight, parameter in training.model.weights.items()
         if parameter.grad is not None and not bool(local(parameter.grad).isfinite().all())
     ]
-    diagnoses = training.mesh.gather(LocalDiagnosis(training.mesh.data_rank, report.loss, loss, sorted(broken)))
+    own = LocalDiagnosis(training.mesh.data_rank, report.loss, loss, sorted(broken))
+    diagnoses = [LocalDiagnosis(*each) for each in training.mesh.gather(astuple(own))]
     # Processes that share a batch have the same loss, unless the arithmetic of one is broken.
     losses = [each.step_loss for each in diagnoses if not math.isfinite(each.step_loss)]
     name, value = ("loss", losses[0]) if losses else ("gradient norm", report.grad_norm)

@@ -64,6 +64,6 @@ def begin(training: "Training", config: PretrainConfig, folder: Path | None) -> 
 
 def _order(record: dict[str, Any]) -> list[Any]:
     """Return everything that decides which sample comes at which position."""
-    section, data = record["pretrain"], record["data"]
+    section, data = record.get("pretrain", {}), record.get("data", {})
     shaping = [section.get(key) for key in ("seed", "sequence_length", "packing", "drop_tail", "mixture_weights")]
-    return [data["train"], data.get("mixture"), *shaping]
+    return [data.get("train"), data.get("mixture"), *shaping]

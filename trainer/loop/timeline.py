@@ -128,7 +128,7 @@ class DrawSchedule(Hook):
             torch.cuda.synchronize(mesh.device)
         # The first pipeline stands for all of them.
         local = recorder.passes() if (mesh.data_rank, mesh.tp_rank) == (0, 0) else []
-        passes = [each for process in mesh.gather(local) for each in process]
+        passes = [Pass(*each) for process in mesh.gather([astuple(each) for each in local]) for each in process]
         if not mesh.is_first:
             return
         name = f"schedule-step-{self.step}"

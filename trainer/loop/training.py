@@ -116,11 +116,11 @@ class Training:
     def resume(self, root: Path) -> bool:
         """Continue from the newest undamaged checkpoint of the run; return whether there is one."""
 
-        def look() -> list[Path]:
+        def look() -> list[str]:
             remove_leftovers(root)
-            return list(checkpoints(root).values())
+            return [folder.name for folder in checkpoints(root).values()]
 
-        for folder in reversed(self.mesh.from_first(look)):
+        for folder in [root / name for name in reversed(self.mesh.from_first(look))]:
             try:
                 self.restore(folder)
             except DamagedError as damage:

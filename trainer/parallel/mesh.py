@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import debug
 
 from trainer.config import ParallelConfig
+from trainer.parallel import messages
 from trainer.plan import replicas
 
 T = TypeVar("T")
@@ -125,21 +126,17 @@ class Mesh:
         _reduce_scatter(shard, terms, group=self.box.get_group("tp"))
         return shard
 
-    def gather(self, value: T) -> list[T]:
-        """Return every process's value, a small Python object, in order of rank; too slow for every step."""
-        values: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
-        return values
+    def gather(self, value: Any) -> list[Any]:
+        """Return every process's value, of JSON's types, in order of rank; too slow for every step."""
+        return messages.gather(value)
 
     def from_first(self, look: Callable[[], T]) -> T:
-        """Call `look` in the first process and return its result, a small Python object, in all of them.
+        """Call `look` in the first process and return its result, of JSON's types, in all of them.
 
         For reads from a shared folder that decide what all processes do next: over a network, processes can see
         different contents for a while.
         """
-        values: list[Any] = [look() if self.is_first else None]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+        return messages.broadcast(look() if self.is_first else None)
 
     def barrier(self) -> None:
         """Wait for all processes."""

@@ -170,4 +170,6 @@ def global_norm(gradients: Gradients, mesh: Mesh) -> Tensor:
         norms = torch._foreach_norm(parts)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
         square = torch.stack([norm.to(mesh.device) for norm in norms]).square().sum()
         total += mesh.sum_over(square, *axes)
-    return mesh.sum_over(total, "pp").sqrt()
+    # MKL's root of an fp32 number ends in what the processor's estimate of a reciprocal was, and those differ; rounded
+    # from double, it is the nearest number.
+    return mesh.sum_over(total, "pp").double().sqrt().to(total.dtype)

@@ -3,7 +3,7 @@
 `launch(function, parallel, *arguments)` runs `function(process, *arguments)` in every process and returns the result of
 the first. Local processes are forked from a server that has imported torch once; they rendezvous through a file and
 communicate over loopback. Under torchrun or Slurm the stage's command runs once per process: rank 0 is the stage, the
-others call `served()`, which takes the work from rank 0.
+others call `served(function, kind)`, which takes the job from rank 0: as JSON, which is checked like any parameters.
 
 If one process fails, all of them end, with its error in one line. After SIGTERM, SIGUSR1 or Ctrl-C they save a
 checkpoint at the next step and end (`Stopped`); if the parent is killed, they end at once.
@@ -15,7 +15,7 @@ import functools
 import logging
 import multiprocessing
 import os
-import pickle
+import resource
 import signal
 import socket
 import sys
@@ -23,16 +23,19 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pipelines import log
+from pipelines import exits, log
+from pipelines.engine import PARENTS_SIGNALS, start_forkserver, starting
 from pipelines.errors import ConfigError, UserError
-from pipelines.stage import PREEMPTED
+from pipelines.exits import PREEMPTED
+from pipelines.terminal import print_error
 from trainer.config import ParallelConfig
+from trainer.processes import jobs
 from trainer.processes.process import (
     STACKS,
     Rank,
@@ -45,6 +48,7 @@ from trainer.processes.process import (
     rendezvous_environment,
     take_usr1_for_sigterm,
 )
+from trainer.processes.temporary import own_folder, take_sockets
 
 PRELOAD = [
     "torch",
@@ -62,13 +66,29 @@ GRACE_SECONDS = 1.0
 STACK_SECONDS = 0.2
 """How long processes that wait for a failed one have to log their stacks."""
 
+SERVER_KILLED = (
+    "a process that training needs to start was killed (out of memory?): run the same command again to go on from the "
+    "last checkpoint"
+)
+LEAST_ADDRESS_SPACE = 2 << 30
+"""Of a process (ulimit -v): with less, gloo fails to start some of its threads, and then waits for them without end."""
+OUT_OF_MEMORY = (
+    "out of memory: run the same command again to go on from the last checkpoint, with a smaller micro batch or a "
+    "higher limit (ulimit -v)"
+)
 Function = Callable[..., Any]
 Call = tuple[Path | None, Function, ParallelConfig, tuple[Any, ...]]
 """The folder of the processes' logs, and the function that they call with its arguments."""
 
 
 def count_processes(parallel: ParallelConfig) -> int:
-    """Return the number of processes of the layout. Raises ConfigError if this machine has fewer GPUs."""
+    """Return the number of processes of the layout. Raises ConfigError if this machine has fewer GPUs.
+
+    Raises MemoryError if a process would have too little address space for torch.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
+        raise MemoryError
     if rank := rank_from_environment(os.environ):
         return rank.size
     gpus = 0 if parallel.device == "cpu" else _count_gpus()
@@ -92,14 +112,16 @@ def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: 
     """
     take_usr1_for_sigterm()
     if rank := rank_from_environment(os.environ):
-        return _run_ranked(rank, (logs, function, parallel, arguments))
+        return _run_ranked(rank, function, (logs, function, parallel, arguments))
     size = count_processes(parallel)
-    with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+    with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
         processes: list[_LocalProcess] = []
         try:
+            _await_server()
             for number in range(size):
                 rank = Rank(number, size, local_number=number, local_size=size)
-                processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
+                with _signals_wait():
+                    processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
             return _result(processes, logs)
         except (KeyboardInterrupt, SystemExit):
             if len(processes) == size:  # otherwise the started ones wait for one that never comes
@@ -110,17 +132,20 @@ def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: 
                 process.end()
 
 
-def served() -> bool:
-    """Do this process's part of rank 0's work under torchrun or Slurm; return False in rank 0 and outside of them."""
+def served(function: Function, kind: type[Any]) -> bool:
+    """Do this process's part of rank 0's work under torchrun or Slurm; return False in rank 0 and outside of them.
+
+    The work is `function(process, job)`; `kind`: the job's dataclass, with the section `parallel` among its fields.
+    """
     take_usr1_for_sigterm()  # from the command's first line, not only during training
     rank = rank_from_environment(os.environ)
     if rank is None or rank.number == 0:
         return False
     log.configure()
     try:
-        _run_ranked(rank, None)
+        _run_ranked(rank, function, kind)
     except UserError as error:
-        print(f"error: rank {rank.number}: {error}", file=sys.stderr)
+        print_error(f"rank {rank.number}: {error}")
         raise SystemExit(1) from None
     return True
 
@@ -136,7 +161,8 @@ class _LocalProcess:
         self.connection, child_end = context.Pipe(duplex=False)
         level = logging.getLogger().getEffectiveLevel()
         self.child = context.Process(target=_local_main, args=(child_end, level, rank, store, *call))
-        self.child.start()
+        with starting(SERVER_KILLED):
+            self.child.start()
         child_end.close()
 
     @property
@@ -244,6 +270,8 @@ class _Report:
             outcome = ("stopped", str(error))
         elif isinstance(error, UserError):
             outcome = ("user", str(error))
+        elif exits.is_lack_of_memory(error):
+            outcome = ("user", OUT_OF_MEMORY)
         elif isinstance(error, OSError) and error.strerror:
             # A failed write to an open file (a full disk) does not name the file.
             where = f"{error.filename}: " if error.filename else ""
@@ -267,13 +295,14 @@ def _local_main(
     arguments: tuple[Any, ...],
 ) -> None:
     """Run a local training process, from start to exit."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     log.configure(logging.getLevelName(level))
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
     flag = StopFlag()
     with _Report(connection) as report, flag.listening(interrupts=False), rank_log(logs, rank.number):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
         import torch.distributed as dist
 
         process = prepare(rank, parallel, flag)
@@ -295,8 +324,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_ranked(rank: Rank, call: Call | None) -> Any:
-    """Run a process that torchrun or Slurm started: rank 0 passes on `call`, the others receive it."""
+def _run_ranked(rank: Rank, function: Function, call: Call | type[Any]) -> Any:
+    """Run a process that torchrun or Slurm started: rank 0 passes on its `call`, the others receive a job of a type."""
     import torch.distributed as dist
 
     os.environ.update(rendezvous_environment(rank, os.environ))
@@ -304,9 +333,12 @@ def _run_ranked(rank: Rank, call: Call | None) -> Any:
     with flag.listening(interrupts=True):
         rendezvous: Any = dist.rendezvous("env://", timeout=PATIENCE)  # pyright: ignore[reportPrivateImportUsage]
         store = next(iter(rendezvous))[0]
-        if call is not None:
-            store.set("millrace/job", pickle.dumps(call))
-        logs, function, parallel, arguments = call or pickle.loads(store.get("millrace/job"))  # noqa: S301 (from our rank 0)
+        if isinstance(call, tuple):
+            logs, _, parallel, arguments = call
+            jobs.send(store, logs, arguments)
+        else:
+            logs, job = jobs.receive(store, call)
+            parallel, arguments = job.parallel, (job,)
         join(process := prepare(rank, parallel, flag), store)
         try:
             with rank_log(logs, rank.number):
@@ -318,10 +350,33 @@ def _run_ranked(rank: Rank, call: Call | None) -> Any:
     return value
 
 
+def _await_server() -> None:
+    """Wait until the server of the processes has imported torch, so that starting them takes no time."""
+    with starting(SERVER_KILLED):
+        first = _forkserver().Process(target=_do_nothing)
+        first.start()
+    first.join()
+
+
+def _do_nothing() -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Generator[None]:
+    """Handle signals after this block: a process that a signal stops while it starts another would not know it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PARENTS_SIGNALS, signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@functools.cache
 def _forkserver() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    return context
+    take_sockets()
+    start_forkserver(PRELOAD)
+    return multiprocessing.get_context("forkserver")
 
 
 @functools.cache
@@ -330,17 +385,27 @@ def _count_gpus() -> int:
     context = _forkserver()
     parent_end, child_end = context.Pipe(duplex=False)
     process = context.Process(target=_send_gpu_count, args=(child_end,))
-    process.start()
+    with starting(SERVER_KILLED):
+        process.start()
     child_end.close()
     try:
-        return parent_end.recv()
+        count = parent_end.recv()
     except EOFError:
         raise UserError("torch could not start: see the error above, and check its installation") from None
     finally:
         process.join()
+    if count is None:
+        raise MemoryError
+    return count
 
 
 def _send_gpu_count(connection: Connection) -> None:
-    import torch
-
+    """Send the number of GPUs; None if there is no memory to import torch."""
+    try:
+        import torch
+    except (MemoryError, ImportError, OSError, RuntimeError) as error:
+        if not exits.is_lack_of_memory(error):
+            raise
+        connection.send(None)
+        return
     connection.send(torch.cuda.device_count() if torch.cuda.is_available() else 0)

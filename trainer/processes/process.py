@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.engine import default_workers
 from pipelines.errors import ConfigError
 from trainer.config import ParallelConfig
+from trainer.processes import portable
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +123,8 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
         raise ConfigError(
             f"parallel.device cuda: torch sees no GPU in process {rank.number}; check its driver, or set cpu"
         )
-    exact = parallel.determinism == "exact" or (parallel.determinism == "auto" and not on_gpu)
+    portable.require(parallel)
+    exact = parallel.determinism in ("exact", "portable") or (parallel.determinism == "auto" and not on_gpu)
     # With Slurm's --gpus-per-task each process sees only one GPU, number 0.
     number = rank.local_number if on_gpu and torch.cuda.device_count() > 1 else 0
     device = torch.device("cuda", number) if on_gpu else torch.device("cpu")
@@ -149,8 +151,11 @@ def join(process: Process, store: Any) -> None:
     """Join the process group."""
     import torch.distributed as dist
 
+    from trainer.weights.index import restrict_torch
+
+    restrict_torch()
     on_gpu = process.device.type == "cuda"
-    # Python objects and checkpoint plans are exchanged over gloo between GPUs too.
+    # Plain values and plans of checkpoints are exchanged over gloo between GPUs too.
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         store=store,

@@ -5,7 +5,7 @@ and are named in `missing`; broken files raise UserError.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,10 @@ ORDER = (
 """Stages in the order of the graph."""
 FLOW = ("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate", "split")
 """The stages of the funnel, through which documents pass."""
+SCORING = ("finetune", "glue_score")
+"""Stages that score tasks, below runs/RUN."""
+TASK_STAGES = ("glue_tokenize", *SCORING)
+"""Stages that run once for each task; a stats file of theirs is called STAGE_TASK.json."""
 PROMPT, TEXT = "prompt", "text"
 SEEDS = "seeds.json"
 """The file of a fine-tuning with several random seeds: the headline of each seed's folder, and the best of them."""
@@ -94,11 +98,52 @@ class Results:
         return counts.facts.get(name) if counts else None
 
 
-def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
-    """Read all three folders."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """Which GLUE tasks of each stage belong to the run; None: all that are found."""
+
+    finetune: Collection[str] | None = None
+    glue_score: Collection[str] | None = None
+    glue_tokenize: Collection[str] | None = None
+
+    def has(self, stage: str, task: str) -> bool:
+        """Return whether the results of a stage on a task belong to the run."""
+        named = getattr(self, stage)
+        return named is None or task in named
+
+    def folders(self, runs: Path, stage: str) -> list[Path]:
+        """Return the run's output folders of a stage, one for each task, in order."""
+        # Names that begin with a dot are scratch folders of the stage runner.
+        folders = [path for path in (runs / stage).glob("*") if path.is_dir() and not path.name.startswith(".")]
+        return sorted(path for path in folders if self.has(stage, path.name))
+
+    def stats(self, folder: Path) -> dict[str, Path]:
+        """Return the stats files below a folder, by the name of their run of a stage, such as `finetune_mrpc`."""
+        names = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.json"))}
+        return {name: file for name, file in names.items() if self._has_stats(name)}
+
+    def _has_stats(self, name: str) -> bool:
+        """Return whether a stats file is of no task or of one that belongs to the run."""
+        stages = [stage for stage in TASK_STAGES if name.startswith(f"{stage}_")]
+        return all(self.has(stage, name.removeprefix(f"{stage}_")) for stage in stages)
+
+    def removed(self, stats: Path, run_stats: Path, runs: Path) -> list[Path]:
+        """Return what is there of tasks that do not belong to the run."""
+        everyone, own = (
+            [
+                *(file for folder in (stats, run_stats) for file in tasks.stats(folder).values()),
+                *(path for stage in SCORING for path in tasks.folders(runs, stage)),
+            ]
+            for tasks in (Tasks(), self)
+        )
+        return [path for path in everyone if path not in own]
+
+
+def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Results:
+    """Read all three folders. `shown`: the tasks that count."""
     results = Results(stats.name, run_stats.name)
-    results.corpus_stages = read_stages(stats)
-    results.run_stages = read_stages(run_stats)
+    results.corpus_stages = read_stages(shown.stats(stats))
+    results.run_stages = read_stages(shown.stats(run_stats))
     _say_missing_stages(results, results.corpus, FLOW[:-1])
     _say_missing_stages(results, results.run, ("pretrain", "evaluate"))
     if file := _present(results, runs, "pretrain/curve.csv"):
@@ -107,23 +152,18 @@ def read_results(stats: Path, run_stats: Path, runs: Path) -> Results:
         results.scores = flatten(_mapping(file))
     if file := _present(results, runs, "evaluate/texts.json"):
         results.texts = read_texts(file)
-    for task in _tasks(runs / "finetune"):
+    for task in (folder.name for folder in shown.folders(runs, "finetune")):
         if file := _present(results, runs, f"finetune/{task}/scores.json"):
             results.tasks += read_task_scores(task, _mapping(file))
         part = best_run(runs / "finetune" / task).relative_to(runs)
         if file := _present(results, runs, f"{part}/curve.csv"):
             results.finetune[task] = read_curve_columns(file)
-    for task in _tasks(runs / "glue_score"):
+    for task in (folder.name for folder in shown.folders(runs, "glue_score")):
         if file := _present(results, runs, f"glue_score/{task}/scores.json"):
             results.tasks += read_task_scores(task, _mapping(file))
     if not results.tasks:
         results.missing.append(f"runs/{results.run}/finetune")
     return results
-
-
-def _tasks(folder: Path) -> list[str]:
-    # Names that begin with a dot are scratch folders of the stage runner.
-    return sorted(path.name for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
 
 
 def best_run(folder: Path) -> Path:
@@ -150,10 +190,9 @@ def _mapping(file: Path) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def read_stages(folder: Path) -> list[StageCounts]:
-    """Read the stats of every stage below `folder`, in the order of the graph."""
-    names = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.json"))}
-    return [read_stage(name, names[name]) for name in sorted(names, key=_rank)]
+def read_stages(files: Mapping[str, Path]) -> list[StageCounts]:
+    """Read stats files, in the order of the graph."""
+    return [read_stage(name, files[name]) for name in sorted(files, key=_rank)]
 
 
 def _rank(name: str) -> tuple[int, str]:

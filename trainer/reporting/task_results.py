@@ -9,10 +9,7 @@ from typing import Any, cast
 
 from pipelines import store
 from pipelines.errors import UserError
-from trainer.reporting.results import Curve, best_run, read_curve_columns
-
-FOLDERS = ("finetune", "glue_score")
-"""Stages that score tasks, below runs/RUN."""
+from trainer.reporting.results import SCORING, Curve, Tasks, best_run, read_curve_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +57,9 @@ class TaskResults:
         return f"glue_{re.sub(r'[^A-Za-z0-9]', '_', self.task)}"
 
 
-def read_tasks(runs: Path) -> list[TaskResults]:
-    """Read every task of a run that has something to show."""
-    # Names with a dot are the runner's scratch.
-    folders = [
-        path
-        for stage in FOLDERS
-        for path in sorted((runs / stage).glob("*"))
-        if path.is_dir() and not path.name.startswith(".")
-    ]
-    tasks = map(read_task, folders)
+def read_tasks(runs: Path, shown: Tasks) -> list[TaskResults]:
+    """Read every task of a run that has something to show. `shown`: the tasks that count."""
+    tasks = [read_task(folder) for stage in SCORING for folder in shown.folders(runs, stage)]
     return [task for task in tasks if task.epochs or task.confusions or task.worst]
 
 

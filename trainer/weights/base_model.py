@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.tokens import TokenMeta
-from trainer.weights.exported import read_sizes
+from trainer.weights.exported import CONFIG, read_object, read_sizes
 from trainer.weights.records import checkpoints, newest_checkpoint
 
 if TYPE_CHECKING:
     from trainer.model import Architecture
 
-CONFIG = "config.json"
 MOST_PADDING = 1024
 """Most rows beyond the tokens in a model without its own tokenizer: embeddings are padded, for example to 50,304."""
 VOCABULARY = "vocab.json"
@@ -85,10 +84,8 @@ def _from_checkpoint(base: Path, tokenizer: Path | None, meta: TokenMeta, rows: 
 
 def _vocabulary(folder: Path) -> dict[str, Any] | None:
     """Return token -> id; None if the folder has no tokenizer."""
-    from tokenizers import Tokenizer
-
-    from trainer.weights.huggingface import TOKENIZER
+    from trainer.weights.huggingface import TOKENIZER, open_tokenizer
 
     if (folder / TOKENIZER).exists():
-        return Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab()
-    return store.read_json(folder / VOCABULARY) if (folder / VOCABULARY).exists() else None
+        return open_tokenizer(folder).get_vocab()
+    return read_object(folder / VOCABULARY) if (folder / VOCABULARY).exists() else None

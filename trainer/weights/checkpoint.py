@@ -3,15 +3,11 @@
 They hold only tensors, under canonical names: `model.NAME` and `optimizer.exp_avg[_sq].NAME`, in fp32, the embedding
 without padding and the tied head only as the embedding. Everything else is JSON in `run.json`. A checkpoint is written
 to a temporary folder, synced to disk and renamed; `files.json` has the size and digest of each of its files. The
-library's index `.metadata` is a pickle: it is written deterministically, and read by an unpickler that allows only a
-fixed list of classes.
+library's index `.metadata` is a pickle: see `index.py`.
 """
 
 import contextlib
-import enum
 import logging
-import pickle
-import re
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
@@ -32,30 +28,14 @@ from torch.distributed.tensor import DTensor
 from pipelines import store
 from pipelines.errors import UserError
 from trainer.model import TIED, canonical
+from trainer.parallel import messages
 from trainer.parallel.local import fill, like, local
-from trainer.weights.records import FILES, RECORD, DamagedError, damage, file_entry, step_folder
+from trainer.weights.index import check_index, read_index, write_index
+from trainer.weights.records import FILES, INDEX, RECORD, DamagedError, damage, file_entry, step_folder
 
 logger = logging.getLogger(__name__)
 
-INDEX = ".metadata"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-_DCP = "torch.distributed.checkpoint"
-SAFE_CLASSES = frozenset(
-    {
-        (f"{_DCP}.metadata", "Metadata"),
-        (f"{_DCP}.metadata", "TensorStorageMetadata"),
-        (f"{_DCP}.metadata", "ChunkStorageMetadata"),
-        (f"{_DCP}.metadata", "TensorProperties"),
-        (f"{_DCP}.metadata", "MetadataIndex"),
-        (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"),
-        (f"{_DCP}.filesystem", "_StorageInfo"),
-        ("torch", "Size"),
-        ("torch", "float32"),
-        ("torch.serialization", "_get_layout"),
-    }
-)
-"""The classes in an index that this trainer writes."""
 
 
 def model_tensors(weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
@@ -129,7 +109,7 @@ class Saver:
         self.wait()
         final = step_folder(self._root, step)
         writer = _Writer(final, record, published)
-        with _errors_of(final):
+        with _errors_of(final, "written"):
             if self._group is None:
                 state_dict_saver.save(tensors, storage_writer=writer)
                 return
@@ -148,7 +128,7 @@ class Saver:
         if self._pending is None:
             return
         (final, future), self._pending = self._pending, None
-        with _errors_of(final):
+        with _errors_of(final, "written"):
             future.result()
 
     def close(self) -> None:
@@ -162,13 +142,13 @@ class Saver:
 
 
 @contextlib.contextmanager
-def _errors_of(final: Path) -> Generator[None, None, None]:
-    """Turn a failure in any process into one line in all of them."""
+def _errors_of(folder: Path, done: str) -> Generator[None, None, None]:
+    """Turn a failure in any process into one line in all of them. `done`: what was to be done with the checkpoint."""
     try:
         yield
     except CheckpointException as error:
-        causes = "; ".join(sorted({str(wrapped[0]) for wrapped in error.failures.values()}))
-        raise UserError(f"{final}: could not be written ({causes}); fix the cause and run again") from None
+        causes = "; ".join(sorted({" ".join(str(wrapped[0]).split()) for wrapped in error.failures.values()}))
+        raise UserError(f"{folder}: could not be {done} ({causes}); fix the cause and run again") from None
 
 
 class _Staging(AsyncStager):
@@ -198,67 +178,23 @@ def require_whole(folder: Path, *, alone: bool = False) -> None:
 
     Every process calls this and checks its share, or one process `alone`, without a process group.
     """
-    problems: list[str | None] = [damage(folder)] if alone else [None] * dist.get_world_size()
-    if not alone:
-        cast(Any, dist).all_gather_object(problems, damage(folder, dist.get_rank(), len(problems)))
+    problems: list[str | None] = (
+        [damage(folder)] if alone else messages.gather(damage(folder, dist.get_rank(), dist.get_world_size()))
+    )
     if problem := next(filter(None, problems), None):
         raise DamagedError(problem)
 
 
-def load(folder: Path, tensors: dict[str, Tensor], *, alone: bool = False) -> None:
-    """Fill `tensors` in place from a checkpoint; every process calls this, or one `alone` without a process group.
+def load(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Fill `tensors`, or this process's parts of them, in place from a checkpoint; each process reads for itself.
 
     Raises UserError unless the checkpoint has each of them as an fp32 tensor of its size.
     """
     index = read_index(folder)
-    _check_index(folder, index, tensors)
-    with warnings.catch_warnings():
+    check_index(folder, index, tensors)
+    with warnings.catch_warnings(), _errors_of(folder, "read"):
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        state_dict_loader.load(tensors, storage_reader=_Reader(folder, index), no_dist=alone)
-
-
-def read_index(folder: Path) -> Metadata:
-    """Read the checkpoint's index with an unpickler that only builds the classes of an index."""
-    try:
-        with (folder / INDEX).open("rb") as file:
-            index = _IndexUnpickler(file).load()
-    except FileNotFoundError:
-        raise UserError(f"{folder}: has no {INDEX}, so it is not a checkpoint; name another folder") from None
-    except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError, IndexError) as error:
-        raise UserError(
-            f"{folder / INDEX}: not an index of this trainer ({error}); it was not executed; get the checkpoint again "
-            "from a source that you trust"
-        ) from None
-    if not isinstance(index, Metadata):
-        raise UserError(f"{folder / INDEX}: not an index of this trainer; get the checkpoint again")
-    return index
-
-
-def _check_index(folder: Path, index: Metadata, tensors: dict[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        entry = index.state_dict_metadata.get(name)
-        # The library would unpickle anything but a tensor without restrictions.
-        if not isinstance(entry, TensorStorageMetadata):
-            raise UserError(f"{folder}: has no tensor {name}; it is a checkpoint of another model")
-        if entry.size != tensor.shape or entry.properties.dtype != tensor.dtype:
-            stored = f"{tuple(entry.size)} of {entry.properties.dtype}"
-            raise UserError(f"{folder}: {name} is {stored}, expected {tuple(tensor.shape)} of {tensor.dtype}")
-    for info in (index.storage_data or {}).values():
-        if not re.fullmatch(r"__\d+_\d+\.distcp", info.relative_path) or info.transform_descriptors:
-            raise UserError(f"{folder}: its index names the file {info.relative_path!r}; get the checkpoint again")
-
-
-class _IndexPickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        """Pickle members of enumerations by value: some Pythons (3.11.2) write them by name, through getattr."""
-        return (type(value), (value.value,)) if isinstance(value, enum.Enum) else NotImplemented
-
-
-class _IndexUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in SAFE_CLASSES:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return super().find_class(module, name)
+        state_dict_loader.load(tensors, storage_reader=_Reader(folder, index), no_dist=True)
 
 
 class _Reader(FileSystemReader):
@@ -318,10 +254,7 @@ class _Writer(FileSystemWriter):
         metadata.planner_data = dict(sorted(metadata.planner_data.items()))
         metadata.storage_meta = None
         with store.create(self._folder / INDEX) as file:
-            pickler = _IndexPickler(file, protocol=4)
-            # No memo: equal values pickle to equal bytes, whether or not they are the same object.
-            pickler.fast = True
-            pickler.dump(metadata)
+            write_index(metadata, file)
         store.write_json(self._folder / RECORD, self._record)
         files = {name: entry for _, entries in results for name, entry in entries.items()}
         files |= {name: file_entry(self._folder / name) for name in (INDEX, RECORD)}

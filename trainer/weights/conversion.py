@@ -10,17 +10,17 @@ from typing import Any
 from torch import Tensor
 
 from pipelines import store
-from pipelines.tokens import TokenMeta
 from trainer.model import GPT2, Architecture, LanguageModel
 from trainer.weights.checkpoint import load, model_tensors, require_whole
 from trainer.weights.huggingface import require_same_tokenizer, save_folder, save_tokenizer
-from trainer.weights.records import read_record
+from trainer.weights.index import check_model, read_index
+from trainer.weights.records import read_record, tokenizer_of
 
 
 def write_folder(checkpoint: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
     """Write a checkpoint of any layout, and its tokenizer, as a Hugging Face folder; return its step and size."""
     record = read_record(checkpoint)
-    meta = TokenMeta(**record["tokenizer"])
+    meta = tokenizer_of(checkpoint, record)
     require_same_tokenizer(tokenizer, meta, checkpoint)
     shape, weights = read_checkpoint(checkpoint, record)
     ends = {"bos_token_id": meta.end_of_text, "eos_token_id": meta.end_of_text}
@@ -35,8 +35,9 @@ def read_checkpoint(
 ) -> tuple[Architecture, dict[str, Tensor]]:
     """Read the model of a checkpoint in this process alone; `kind` is its class."""
     require_whole(folder, alone=True)
+    check_model(folder, read_index(folder), record["model"])
     shape = Architecture(**record["model"])
     model = kind(shape)
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
-    load(folder, model_tensors(weights, shape.vocab_size), alone=True)
+    load(folder, model_tensors(weights, shape.vocab_size))
     return shape, weights

@@ -6,10 +6,10 @@ without importing transformers, from safetensors only (never a pickle).
 """
 
 import hashlib
-import json
+import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -20,7 +20,20 @@ from pipelines.errors import UserError
 from pipelines.tokens import TokenMeta
 from trainer.model import TIED, Architecture, canonical
 from trainer.parallel import local
-from trainer.weights.exported import SIZES, WEIGHTS, Stored, find_weights, read_sizes, whole_name
+from trainer.weights.exported import (
+    CONFIG,
+    SIZES,
+    WEIGHTS,
+    Stored,
+    check_weights,
+    find_weights,
+    read_config,
+    read_object,
+    whole_name,
+)
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 TOKENIZER = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
@@ -80,8 +93,8 @@ def _transposed(tensor: Tensor) -> Tensor:
 
 
 def read_architecture(folder: Path) -> Architecture:
-    """Return the model in `config.json`. Raises UserError if the trainer cannot compute it."""
-    return Architecture(**read_sizes(folder))
+    """Return the model in a folder. Raises UserError if the trainer cannot compute it, or lacks its weights."""
+    return Architecture(**check_weights(folder))
 
 
 def read_weights(folder: Path) -> Mapping[str, Tensor]:
@@ -146,7 +159,7 @@ def save_folder(folder: Path, shape: Architecture, weights: dict[str, Tensor], s
         **{name: getattr(shape, name) for name in SIZES},
         **settings,
     }
-    store.write_json(folder / "config.json", config)
+    store.write_json(folder / CONFIG, config)
     save_file(to_huggingface(weights, shape.n_head), folder / WEIGHTS, metadata={"format": "pt"})
     # safetensors creates files that only their owner can read.
     (folder / WEIGHTS).chmod(0o644)
@@ -157,10 +170,10 @@ def save_tokenizer(
     source: Path, folder: Path, n_positions: int, *, padding: Literal["none", "added", "end_of_text"] = "none"
 ) -> None:
     """Copy the tokenizer beside a model so that AutoTokenizer opens it, with a padding token if asked."""
-    from tokenizers import AddedToken, Tokenizer
+    from tokenizers import AddedToken
 
     if padding == "added":
-        tokenizer = Tokenizer.from_file(str(source / TOKENIZER))
+        tokenizer = open_tokenizer(source)
         tokenizer.add_special_tokens([AddedToken(PAD, special=True, normalized=False)])
         text = tokenizer.to_str()
     else:
@@ -168,8 +181,10 @@ def save_tokenizer(
     with store.create(folder / TOKENIZER) as file:
         file.write(text.encode())
     source_config = source / TOKENIZER_CONFIG
-    token = store.read_json(source_config).get("eos_token") if source_config.exists() else None
-    end_of_text = token["content"] if isinstance(token, dict) else token or END_OF_TEXT
+    token = read_object(source_config).get("eos_token") if source_config.exists() else None
+    end_of_text = (token.get("content") if isinstance(token, dict) else token) or END_OF_TEXT
+    if not isinstance(end_of_text, str):
+        raise UserError(f"{source_config}: eos_token is {reprlib.repr(token)}, expected text; correct it")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": end_of_text,
@@ -187,8 +202,7 @@ def require_same_tokenizer(folder: Path, meta: TokenMeta, other: Path) -> None:
 
     A model that this trainer fine-tuned has a padding token in tokenizer.json; its config.json has the digest without.
     """
-    config = folder / "config.json"
-    if config.exists() and store.read_json(config).get(TOKENIZER_SHA256) == meta.tokenizer_sha256:
+    if (folder / CONFIG).exists() and read_config(folder).get(TOKENIZER_SHA256) == meta.tokenizer_sha256:
         return
     path = folder / TOKENIZER
     if not path.exists():
@@ -196,20 +210,28 @@ def require_same_tokenizer(folder: Path, meta: TokenMeta, other: Path) -> None:
             f"{folder}: has no {TOKENIZER}; name a folder with the one that made {other} (of other files, as GPT-2's, "
             f"dataprep.tokenizer --kind files --files {folder} makes one, whatever its documents)"
         )
-    if meta.tokenizer_sha256 not in (store.sha256(path), _rewritten_sha256(path, meta.end_of_text)):
+    if meta.tokenizer_sha256 not in (store.sha256(path), _rewritten_sha256(folder, meta.end_of_text)):
         raise UserError(
             f"{path}: not the tokenizer that made {other}; use one tokenizer for both, and tokenize or export again"
         )
 
 
-def _rewritten_sha256(path: Path, end_of_text: int) -> str | None:
-    """Return the digest of a tokenizer as the stage `tokenizer` writes it: files of the Hub have another layout."""
-    from tokenizers import AddedToken, Tokenizer
+def open_tokenizer(folder: Path) -> "Tokenizer":
+    """Open a folder's tokenizer. Raises UserError if its file is not one."""
+    from tokenizers import Tokenizer
 
+    path = folder / TOKENIZER
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 (tokenizers raises nothing narrower)
         raise UserError(f"{path}: not a readable tokenizer ({error}); get or export it again") from None
+
+
+def _rewritten_sha256(folder: Path, end_of_text: int) -> str | None:
+    """Return the digest of a tokenizer as the stage `tokenizer` writes it: files of the Hub have another layout."""
+    from tokenizers import AddedToken
+
+    tokenizer = open_tokenizer(folder)
     token = tokenizer.id_to_token(end_of_text)
     if token is None:
         return None
@@ -221,4 +243,14 @@ def _rewritten_sha256(path: Path, end_of_text: int) -> str | None:
 
 def end_of_text_id(folder: Path) -> int:
     """Return the end-of-text token's id from the exported config."""
-    return int(json.loads((folder / "config.json").read_text())["eos_token_id"])
+    return token_id(folder, "eos_token_id", read_architecture(folder).vocab_size)
+
+
+def token_id(folder: Path, key: str, vocab_size: int) -> int:
+    """Return the id of a special token in config.json. Raises UserError unless it is one of the model's tokens."""
+    value = read_config(folder).get(key)
+    if type(value) is not int or not 0 <= value < vocab_size:
+        raise UserError(
+            f"{folder / CONFIG}: {key} is {reprlib.repr(value)}, expected a token's id below {vocab_size}; correct it"
+        )
+    return value

@@ -7,6 +7,7 @@ digest of each file. `curve.csv` has one row per step.
 import csv
 import math
 import re
+import reprlib
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import store
-from pipelines.errors import UserError
+from pipelines.config import check
+from pipelines.errors import ConfigError, UserError
+from pipelines.tokens import TokenMeta
+from trainer.weights.exported import SIZES, check_sizes, read_object
 
 RECORD = "run.json"
+INDEX = ".metadata"
 FILES = "files.json"
+PARTS = ("model", "tokenizer")
+COUNTERS = ("step", "position", "tokens", "optimizer_steps")
+SECTIONS = ("pretrain", "finetune", "data", "loss_scale")
+"""Parts of a record that not every one has."""
 COLUMNS = ("step", "loss", "lr", "grad_norm", "tokens", "val_loss")
 
 
@@ -44,11 +53,43 @@ def newest_checkpoint(path: Path) -> Path:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """Read a checkpoint's record. Raises UserError if it is not one that this trainer wrote."""
-    record = store.read_json(folder / RECORD)
-    missing = {"model", "tokenizer", "step", "position", "tokens", "optimizer_steps"} - set(record)
+    record, path = read_object(folder / RECORD), folder / RECORD
+    missing = {*PARTS, *COUNTERS} - record.keys()
     if missing:
-        raise UserError(f"{folder / RECORD}: lacks {', '.join(sorted(missing))}; not a checkpoint of this trainer")
+        raise UserError(f"{path}: lacks {', '.join(sorted(missing))}; not a checkpoint of this trainer")
+    wrong = [name for name in (*PARTS, *SECTIONS) if not isinstance(record.get(name, {}), dict)]
+    wrong += [name for name in COUNTERS if not _is_count(record[name])]
+    if wrong:
+        raise UserError(
+            f"{path}: {wrong[0]} is {reprlib.repr(record[wrong[0]])}, expected "
+            f"{'a number' if wrong[0] in COUNTERS else 'keys with values'}; get the checkpoint again"
+        )
+    if not _is_scale(record.get("loss_scale")):
+        raise UserError(f"{path}: loss_scale is {reprlib.repr(record['loss_scale'])}; get the checkpoint again")
+    check_sizes(record["model"], path)
+    if record["model"].keys() != {*SIZES, "num_labels"} or not _is_count(record["model"]["num_labels"]):
+        raise UserError(f"{path}: model is {reprlib.repr(record['model'])}; not a checkpoint of this trainer")
     return record
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_scale(scale: Mapping[str, Any] | None) -> bool:
+    """Whether this is the state of a loss scale that `LossScale.record` wrote, or there is none."""
+    if scale is None:
+        return True
+    value, *counters = (scale.get(name) for name in ("value", "good_steps", "overflows"))
+    return isinstance(value, (int, float)) and 0 < value < math.inf and all(map(_is_count, counters))
+
+
+def tokenizer_of(folder: Path, record: Mapping[str, Any]) -> TokenMeta:
+    """Return the tokenizer in a checkpoint's record. Raises UserError if it is not described."""
+    try:
+        return check(TokenMeta, record["tokenizer"], "tokenizer", str(folder / RECORD))
+    except ConfigError as error:
+        raise UserError(f"{str(error).splitlines()[0]}; get the checkpoint again") from None
 
 
 def require_same_model(folder: Path, record: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -80,8 +121,13 @@ def damage(folder: Path, rank: int = 0, ranks: int = 1) -> str | None:
     path = folder / FILES
     try:
         entries = sorted(store.read_json(path).items())
+        names = [name for name, _ in entries]
+        if not {INDEX, RECORD} <= {*names} or any(name != Path(name).name for name in names):
+            return f"{path}: not a list of files of this folder with sizes and digests"
         for name, entry in entries[rank::ranks]:
             path = folder / name
+            if not path.is_file():
+                return f"{path}: is missing"
             size = path.stat().st_size
             if size != entry["bytes"]:
                 return f"{path}: has {size} bytes instead of {entry['bytes']}"

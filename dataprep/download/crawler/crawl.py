@@ -34,6 +34,7 @@ from dataprep.download.crawler.frontier import UrlJob
 from dataprep.download.crawler.local_site import LocalServer
 from dataprep.download.outcomes import Packed
 from pipelines import store
+from pipelines.engine import KILLED, PARENTS_SIGNALS, start_forkserver, starting
 from pipelines.errors import UserError
 from pipelines.identity import split_url
 
@@ -147,11 +148,13 @@ class Child:
         folder: Path,
     ) -> None:
         # forkserver: the child inherits neither threads, nor locks, nor ends of other children's pipes.
+        start_forkserver([__name__])
         context = multiprocessing.get_context("forkserver")
         self.connection, other_end = context.Pipe()
         arguments = (other_end, partition, options, server, lookup, folder / str(partition.index))
         self._process: BaseProcess = context.Process(target=crawl_partition, args=arguments, daemon=True)
-        self._process.start()
+        with starting(KILLED):
+            self._process.start()
         other_end.close()
 
     def send(self, job: UrlJob) -> None:
@@ -202,6 +205,7 @@ def crawl_partition(
     # Ctrl-C reaches the whole process group; the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
     try:
         asyncio.run(_crawl_partition(connection, Crawler(dealt(folder), options, server, folder, partition), lookup))
     except (OSError, UserError) as error:  # such as a full disk: the parent reports it, once

@@ -4,11 +4,14 @@ A 4xx answer (except 429) allows everything; a server error or an unreachable or
 first 500 KiB count. `HostPolicy` fetches it, with redirects and retries.
 """
 
+import math
 import re
 from collections import OrderedDict
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
-from protego import Protego
+from dataprep.download.crawler.path_rules import PathRules, Rule, spell_pattern
 
 ROBOTS_BYTES = 500 * 1024
 LONGEST_CRAWL_DELAY = 60.0
@@ -18,7 +21,16 @@ KEPT_SECONDS = 24 * 3600.0
 _KEPT_ORIGINS = 10_000
 _KEPT_BYTES = 64 << 20
 """Size of the cached robots.txt as sent; parsed, they take about ten times as much memory."""
-_USER_AGENT = re.compile(r"\s*user(?:-|\s*)agent\s*[:\s]([^#]*)", re.IGNORECASE)
+_NAMES_AGENT = re.compile(r"\s*user(?:-|\s*)agent\s*[:\s]([^#]*)", re.IGNORECASE)
+_USER_AGENT = ("user-agent", "useragent", "user agent")
+_ALLOW = ("allow",)
+_DISALLOW = ("disallow", "dissallow", "dissalow", "disalow", "diasllow", "disallaw")
+_CRAWL_DELAY = ("crawl-delay", "crawl delay")
+_WHOLE_SITE = ("sitemap", "sitemaps", "site-map", "host")
+"""Directives that belong to no group, and do not end the list of a group's names."""
+_OTHERS = ("request-rate", "request rate", "visit-time", "visit time")
+_DIRECTIVES = frozenset({*_USER_AGENT, *_ALLOW, *_DISALLOW, *_CRAWL_DELAY, *_WHOLE_SITE, *_OTHERS})
+_INDEX = "index.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +44,9 @@ class RobotsReply:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one origin for one crawler; without parsed `rules`, everything is allowed unless `unreachable`."""
+    """The rules of one origin for one crawler; without `paths`, everything is allowed unless `unreachable`."""
 
-    rules: Protego | None = None
-    agent: str = ""
+    paths: PathRules | None = None
     delay: float = 0.0
     """The origin's Crawl-delay: seconds between two requests."""
     unreachable: str = ""
@@ -43,7 +54,9 @@ class Rules:
 
     def allow(self, url: str) -> bool:
         """Return whether `url` may be fetched."""
-        return self.rules is None or bool(self.rules.can_fetch(url, self.agent))
+        if self.paths is None or ("/robots.txt" in url and urlsplit(url).path == "/robots.txt"):
+            return True
+        return self.paths.allow(url)
 
 
 def read_robots(reply: RobotsReply, user_agent: str) -> Rules:
@@ -60,27 +73,81 @@ def read_robots(reply: RobotsReply, user_agent: str) -> Rules:
 def _parse(text: str, user_agent: str) -> Rules:
     # RFC 9309, section 2.2.1: match the product token alone. The whole header may contain names of other crawlers.
     agent = user_agent.partition("/")[0].strip().lower()
-    rules = Protego.parse(merge_other_groups(text, agent))
-    return Rules(rules, agent, min(float(rules.crawl_delay(agent) or 0.0), LONGEST_CRAWL_DELAY))
+    group = find_group(text, agent)
+    return Rules(PathRules(group.rules), min(group.delay, LONGEST_CRAWL_DELAY)) if group else Rules()
 
 
-def merge_other_groups(text: str, agent: str) -> str:
-    """Return a robots.txt in which all crawlers except `agent` and `*` have one name, and names have no version.
+@dataclass(slots=True)
+class Group:
+    """What a robots.txt says to the crawlers of one name."""
 
-    Protego stores each rule once for each name in its group; for a file of many names and many rules, that takes
-    gigabytes.
+    rules: set[Rule] = field(default_factory=set[Rule])
+    delay: float = 0.0
+
+    def add(self, directive: str, value: str) -> None:
+        """Take note of a line; one that is no rule for us, or is malformed, is ignored."""
+        if directive in _ALLOW:
+            self._add_rule(value, allowed=True)
+        elif directive in _DISALLOW:
+            self._add_rule(value, allowed=False)
+        elif directive in _CRAWL_DELAY:
+            with suppress(ValueError):
+                self.delay = delay if math.isfinite(delay := float(value)) and delay >= 0 else self.delay
+
+    def _add_rule(self, value: str, *, allowed: bool) -> None:
+        if "$" in value:
+            self._add_rule(value.replace("$", "%24"), allowed=allowed)
+        pattern = spell_pattern(value)
+        self.rules.add((pattern, allowed))
+        if allowed and pattern.endswith(f"/{_INDEX}"):  # then the folder itself is allowed too
+            self.rules.add((f"{pattern.removesuffix(_INDEX)}$", allowed))
+
+
+def find_group(text: str, agent: str) -> Group | None:
+    """Return what a robots.txt says to `agent`, by the longest name in it or else by `*`; None if it says nothing.
+
+    Lines are read generously: with common misspellings, and without the colon.
     """
-    lines: list[str] = []
-    for line in text.splitlines():
-        match = _USER_AGENT.match(line)
-        if match is None:
-            lines.append(line)
-            continue
-        name = match[1].partition("/")[0].strip().lower()
-        group = f"User-agent: {name if name.replace('*', '') in agent else '-'}"
-        if not lines or lines[-1] != group:
-            lines.append(group)
-    return "\n".join(lines)
+    groups: dict[str, Group] = {}
+    current: list[Group] = []
+    in_names = False
+    for directive, value in filter(None, map(_directive, text.splitlines())):
+        if directive in _USER_AGENT:
+            if not in_names:
+                current = []
+            name = value if value == "*" else value.replace("*", "")
+            if _score(name, agent):
+                current.append(groups.setdefault(name, Group()))
+        if directive not in _WHOLE_SITE:
+            in_names = directive in _USER_AGENT
+        if value:
+            for group in current:
+                group.add(directive, value)
+    return max(groups.items(), key=lambda item: _score(item[0], agent), default=("", None))[1]
+
+
+def _score(name: str, agent: str) -> int:
+    """Return how well the name of a group fits: its length where it begins a word of `agent`, 1 for `*`, else 0."""
+    if name == "*":
+        return 1
+    begins_word = name and name in agent and re.search(rf"(?<![^\W_])(?<![-_]){re.escape(name)}", agent)
+    return len(name) if begins_word else 0
+
+
+def _directive(line: str) -> tuple[str, str] | None:
+    """Return the directive of a line, in lower case, and its value; None for a line that has none."""
+    if name := _NAMES_AGENT.match(line):
+        return "user-agent", name[1].partition("/")[0].strip().lower()
+    line = line.partition("#")[0].strip()
+    directive, colon, value = line.partition(":")
+    directive = directive.strip().lower()
+    if colon and (directive in _DIRECTIVES or not value or value[0].isspace()):
+        return directive, value.strip()
+    words = line.split()
+    for number in (1, 2):  # without a colon: `Crawl delay 3`
+        if (named := " ".join(words[:number]).lower()) in _DIRECTIVES:
+            return named, " ".join(words[number:])
+    return (directive, value.strip()) if colon else None
 
 
 class RobotsCache:

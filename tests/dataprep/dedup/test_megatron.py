@@ -289,3 +289,26 @@ def test_a_mistake_is_one_line(
     (line,) = (line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: "))
     assert message in line
     assert not Path("o").exists()
+
+
+def test_files_that_the_command_did_not_write_are_never_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rejected = tmp_path / "kept.rejected.json"
+    rejected.write_text("mine")
+    data = json.dumps({"text": "t", "url": "a"}) + "\n"
+    words = [str(tmp_path / f"{name}.json") for name in ("groups", "data", "kept")]
+    assert remove(tmp_path, [["a", "b"]], data, "--key", "url") == 1
+    assert remove_duplicates([*words, "--key", "url"]) == 1
+    assert f"{rejected}: exists already" in capsys.readouterr().err
+    assert (rejected.read_text(), (tmp_path / "kept.json").exists()) == ("mine", False)
+    rejected.unlink()
+    (tmp_path / "kept.json").write_text(data)
+    assert remove(tmp_path, [["a", "b"]], data, "--key", "url") == 1, "no rejected rows beside it"
+    for command, output in ((find_duplicates, "pairs.json"), (group_duplicates, "groups.json")):
+        (tmp_path / output).write_text("my thesis")
+        (tmp_path / "in.json").write_text('{"a": [{"b": 0.9}]}\n')
+        first = ["--inputs", words[1], "url", "--output"] if output == "pairs.json" else [str(tmp_path / "in.json")]
+        assert command([*first, str(tmp_path / output), "--overwrite"]) == 1
+        assert f"{output}: not a file that this command wrote" in capsys.readouterr().err
+        assert (tmp_path / output).read_text() == "my thesis"

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.glue.tasks import TaskMeta
-from dataprep.glue_download.custom import label_name
+from dataprep.glue.tasks import RowError, TaskMeta
+from dataprep.glue_download.custom import label_name, raw_rows
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 
@@ -247,3 +247,11 @@ def test_the_profile_for_a_task_of_ones_own_runs_its_stages(tmp_path: Path, monk
     table = pa.ipc.open_file(tmp_path / "tokens/test.arrow").read_all()
     assert json.loads(table.schema.metadata[b"labels"]) == ["bad", "good"]
     assert table["label"].to_pylist() == [-1]
+
+
+def test_a_line_nested_too_deep_costs_only_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text("[" * 100_000 + '\n{"a": "b"}\n')
+    (_, deep), (_, row) = raw_rows(tmp_path / "train.jsonl", ["a"])
+    assert isinstance(deep, RowError)
+    assert deep.rule == "invalid_json"
+    assert row == {"a": "b"}

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dataprep.readers import parquet
 from dataprep.readers.parquet import read_parquet
 from dataprep.readers.records import Broken, Record, Text
 from pipelines.errors import UserError
@@ -129,3 +130,90 @@ def test_a_row_with_a_blank_text_is_empty_text(text: str, tmp_path: Path) -> Non
     assert isinstance(first, Broken)
     assert (first.url, first.rule) == ("a.parquet:1", "empty_text")
     assert isinstance(second, Text)
+
+
+def write_repeated(path: Path, text: str, rows: int) -> Path:
+    """A file of one text in many rows, which costs its length once."""
+    table = pa.table({"text": pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))})
+    pq.write_table(table, path, compression="zstd", store_schema=False)
+    return path
+
+
+def test_a_text_that_is_repeated_costs_little_memory_and_ends_only_a_file_that_grows_without_end(
+    tmp_path: Path,
+) -> None:
+    """2.5 kB on disk, 200 GB decoded."""
+    bomb = write_repeated(tmp_path / "a.parquet", "miller " * 30_000, 10**6)
+    assert bomb.stat().st_size < 4000
+    code = (
+        "import sys, pathlib, pyarrow as pa; from dataprep.readers import parquet\n"
+        "parquet._FREE_BYTES, rows = 1 << 26, 0\n"
+        "try:\n    for _ in parquet.read_parquet(pathlib.Path(sys.argv[1]), 'text', 'url'): rows += 1\n"
+        "except parquet.UserError as error: print(rows, pa.default_memory_pool().max_memory(), error)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code, str(bomb)], capture_output=True, check=True, text=True).stdout
+    rows, peak, error = printed.split(" ", 2)
+    assert 1 << 26 < int(rows) * 210_000 < 1 << 28
+    assert int(peak) < 200_000_000
+    assert "a.parquet: expands further than honest files do (after" in error
+
+
+def test_a_corpus_that_repeats_itself_is_read_whole(tmp_path: Path) -> None:
+    source = write_repeated(tmp_path / "a.parquet", "the same words again", 50_000)
+    assert sum(isinstance(record, Text) for record in read_parquet(source, "text", "url")) == 50_000
+
+
+def test_rows_without_text_count_for_the_time_that_they_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_FREE_BYTES", 1 << 20)
+    pq.write_table(pa.table({"text": pa.array([None] * 500_000, pa.string())}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="expands further than honest files do"):
+        list(read_parquet(tmp_path / "a.parquet", "text", "url"))
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_page_that_explodes_is_refused_before_it_is_decompressed(dictionary: bool, tmp_path: Path) -> None:
+    table = pa.table({"text": ["a" * 80_000_000]})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=dictionary, write_statistics=False)
+    with pytest.raises(UserError, match=r"a.parquet: expands .* .a page of \d+ bytes becomes 8\d+"):
+        list(read_parquet(tmp_path / "a.parquet", "text", "url"))
+
+
+def test_only_the_row_that_is_too_long_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "MAX_LINE_BYTES", 1000)
+    assert read(tmp_path / "a.parquet", {"text": ["short", "x" * 1001, "last"]}) == [
+        Text("", "short"),
+        Broken("a.parquet:2", "too_large", "longer than 1000 bytes"),
+        Text("", "last"),
+    ]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
+@pytest.mark.parametrize("column", ["text", "doc.text"])
+def test_the_longest_value_is_known_before_it_is_read(
+    version: Any, compression: str, column: str, tmp_path: Path
+) -> None:
+    """Files of any compression and page format are read a few rows at a time where a text of a dictionary is long."""
+    texts = ["x" * 100_000, *(f"{i}" for i in range(3000))] + ["x" * 100_000] * 3000
+    columns = {"text": texts} if column == "text" else {"doc": [{"n": 1, "text": text} for text in texts]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression=compression, data_page_version=version)
+    with pq.ParquetFile(tmp_path / "a.parquet") as opened:
+        batches = [batch.num_rows for batch in parquet.bounded_batches(tmp_path / "a.parquet", opened, [column])]
+    assert max(batches) == parquet._BATCH_BYTES // 100_000  # pyright: ignore[reportPrivateUsage]
+    assert sum(batches) == len(texts)
+
+
+def test_a_file_without_rows_and_row_groups_without_rows_are_read(tmp_path: Path) -> None:
+    schema = pa.schema([("text", pa.string())])
+    with pq.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
+        for rows in ([], ["one"], []):
+            writer.write_table(pa.table({"text": pa.array(rows, pa.string())}))
+    assert list(read_parquet(tmp_path / "a.parquet", "text", "url")) == [Text("", "one")]
+
+
+def test_a_footer_of_a_million_columns_is_one_clear_line(tmp_path: Path) -> None:
+    footer = b"\x15\x02\x19\xfc" + b"\xc0\x84\x3d" + b"\x48\x01a\x00" * 1_000_000
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(UserError, match=r"a\.parquet: not a readable Parquet file") as caught:
+        list(read_parquet(tmp_path / "a.parquet", "text", "url"))
+    assert "\n" not in str(caught.value)

@@ -1,7 +1,9 @@
 """GLUE rows: padded on the right, each once in an epoch."""
 
+import contextlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipelines.errors import UserError
@@ -48,8 +50,25 @@ def test_rows_that_a_model_cannot_learn_from_are_refused(tmp_path: Path, rows: G
     rows.labels = rows.labels - 1
     with pytest.raises(UserError, match="labels from -1 to 0, expected 0 to 1"):
         rows.check(32)
+    rows.labels = rows.labels + 1
+    rows.tokens[rows.offsets[7] + 1] = 301
+    with pytest.raises(UserError, match="row 7 has an id that is not from 0 to 300"):
+        rows.check(32)
     with pytest.raises(UserError, match="no such file"):
         GlueRows(tmp_path / "test.arrow")
     (tmp_path / "broken.arrow").write_bytes(b"ARROW1 but no more")
     with pytest.raises(UserError, match="not a readable Arrow file"):
         GlueRows(tmp_path / "broken.arrow")
+
+
+def test_no_flipped_byte_makes_anything_but_a_clear_error(rows: GlueRows) -> None:
+    data, rng, refused = rows.path.read_bytes(), np.random.default_rng(0), 0
+    for _ in range(200):
+        flipped = bytearray(data)
+        flipped[rng.integers(len(data))] ^= 1 << rng.integers(8)
+        rows.path.write_bytes(flipped)
+        with contextlib.suppress(UserError):
+            GlueRows(rows.path).check(32)
+            refused -= 1
+        refused += 1
+    assert refused

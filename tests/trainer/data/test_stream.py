@@ -10,7 +10,7 @@ import pytest
 from pipelines.errors import UserError
 from pipelines.tokens import TokenMeta, open_tokens, write_tokens
 from tests.trainer import small
-from trainer.data.stream import TokenStream, _problem, check_tokens
+from trainer.data.stream import TokenStream, _problem, check_tokens, check_tokens_of_anyone
 
 META = TokenMeta("0" * 64, 50, 49)
 
@@ -101,6 +101,51 @@ def test_damage_is_named_before_training(tmp_path: Path) -> None:
 
     refused("ids", [[1, 2, 49], [77, 49]], r"part-00000.arrow: id 77 near token 3, but the vocabulary has 50")
     refused("ends", [[1, 2, 49], [3, 4]], r"part-00000.arrow: a document does not end with end-of-text \(49\)")
+
+
+def without_digest(folder: Path) -> str:
+    """What a look at the shards alone finds, in one line that names the file."""
+    try:
+        return "; ".join(filter(None, map(_problem, open_tokens(folder))))
+    except UserError as error:
+        line = str(error)
+    assert line.startswith(str(folder)), "whatever Arrow makes of the damage"
+    assert "\n" not in line
+    return line
+
+
+def test_every_flipped_byte_is_found_before_training(tmp_path: Path) -> None:
+    """Arrow has no checksums: many a shard with a flipped byte opens, with other contents."""
+    folder, rng = small.write_stream(tmp_path / "tokens"), np.random.default_rng(0)
+    opened = 0
+    for number in range(200):
+        shard = folder / f"part-{number % 3:05d}.arrow"
+        data = shard.read_bytes()
+        flipped = bytearray(data)
+        flipped[rng.integers(len(data))] ^= 1 << rng.integers(8)
+        shard.write_bytes(flipped)
+        with pytest.raises(UserError, match=rf"^{shard}: changed: .*; make the folder again$"):
+            check_tokens(folder)
+        opened += not without_digest(folder)
+        shard.write_bytes(data)
+    assert opened > 50, "else the digest would not be needed"
+    check_tokens(folder)
+
+
+def test_without_a_manifest_every_token_and_boundary_is_looked_at(tmp_path: Path) -> None:
+    def refused(name: str, documents: list[list[int]], match: str) -> None:
+        with pytest.raises(UserError, match=f"part-00000.arrow: {match}"):
+            check_tokens_of_anyone(write(tmp_path / name, documents))
+
+    many = [[1, 2, 49]] * 100_000
+    assert len(check_tokens_of_anyone(write(tmp_path / "sound", many))) == 300_000
+    # Where the check of a published folder, which goes by samples, does not look.
+    refused("ids", [*many[:2001], [50, 49], *many[2001:]], "id 50 near token 4096, but the vocabulary has 50")
+    refused("ends", [*many[:2001], [1, 2], *many[2001:]], r"a document does not end with end-of-text \(49\)")
+    small.publish(tmp_path / "sound")
+    (tmp_path / "sound/part-00000.arrow").write_bytes(b"")
+    with pytest.raises(UserError, match="its manifest says"):
+        check_tokens_of_anyone(tmp_path / "sound")
 
 
 def test_missing_cut_and_foreign_shards_are_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -182,6 +183,31 @@ def clipped(limit: float, loss_scale: float = 1.0) -> tuple[float, list[list[flo
         weight.grad.fill_(2.0 * loss_scale)
     norm = clip(gradients, mesh, limit, loss_scale).item()
     return norm, [weight.grad.tolist() for weight in net.parameters()]
+
+
+def norms_of(pairs: list[tuple[float, float]]) -> list[float]:
+    """The norm of two gradients of one number each, for each pair."""
+    from trainer.parallel.mesh import Mesh
+    from trainer.parallel.zero import Gradients, Tied, global_norm
+
+    mesh = Mesh(PARALLEL, torch.device("cpu"))
+    net: Any = torch.nn.ParameterDict({"a": torch.zeros(1), "b": torch.zeros(1)})
+    gradients = Gradients([net], PARALLEL, mesh, Tied(mesh, 0, 0))
+    found: list[float] = []
+    for pair in pairs:
+        for weight, value in zip(net.parameters(), pair, strict=True):
+            weight.grad.fill_(value)
+        found.append(global_norm(gradients, mesh).item())
+    return found
+
+
+def test_the_norm_is_the_nearest_number_to_the_root(workers: Any) -> None:
+    """MKL's is not, for one sum in five, and which one it is depends on the processor."""
+    draw = np.random.default_rng(0)
+    pairs = draw.random((200, 2), np.float32)
+    expected = np.sqrt((pairs * pairs).sum(1, dtype=np.float32))
+    (found,) = workers.run(1, norms_of, pairs.tolist())
+    assert found == expected.tolist()
 
 
 @pytest.mark.parametrize("loss_scale", [1.0, 1024.0])

@@ -25,6 +25,7 @@ from tests.trainer.small import Road
 from tests.trainer.weights.test_checkpoint import flip, shorten
 from trainer.pretrain import PretrainJob
 from trainer.weights import checkpoint
+from trainer.weights.index import read_index
 from trainer.weights.records import checkpoints, newest_checkpoint, read_curve_rows
 
 ROOT = Path(__file__).parents[3]
@@ -116,9 +117,9 @@ def undisturbed(corpus: Road, tmp_path_factory: pytest.TempPathFactory) -> Calla
 def weights(output: Path) -> dict[str, torch.Tensor]:
     """Of the newest checkpoint."""
     folder = newest_checkpoint(output)
-    index = checkpoint.read_index(folder).state_dict_metadata
+    index = read_index(folder).state_dict_metadata
     tensors: Any = {name: torch.empty(entry.size) for name, entry in index.items() if name.startswith("model.")}
-    checkpoint.load(folder, tensors, alone=True)
+    checkpoint.load(folder, tensors)
     return tensors
 
 

@@ -1,5 +1,6 @@
 """Local processes: one result, one error line, none left behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -161,6 +162,59 @@ def test_a_second_signal_does_not_wait_for_a_long_step(tmp_path: Path) -> None:
     wait_until(lambda: not session(process.pid))
 
 
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_a_killed_server_is_one_line_or_costs_nothing(started: int, tmp_path: Path) -> None:
+    """The process that the others are forked from is killed before it has forked any, one or both of them."""
+    script = PARENT.replace("    launch(", "    try_to_launch(").replace("if __name__", TRY_TO_LAUNCH + "if __name__")
+    command = [sys.executable, "-c", script, str(tmp_path), "wait_for_stop"]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+
+    def is_time() -> bool:
+        found = server(process.pid)
+        return process.poll() is not None or (found is not None and len(children(found)) >= started)
+
+    wait_until(is_time)
+    if found := server(process.pid):
+        os.kill(found, signal.SIGKILL)
+    wait_until(lambda: process.poll() is not None or len(list(tmp_path.glob("ready-*"))) == 2)
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=120)
+    assert "Traceback" not in stderr, stderr
+    assert process.returncode in (1, 75), stderr
+    if process.returncode == 1:
+        assert stderr.startswith("error: a process that training needs to start was killed"), stderr
+        assert stderr.count("\n") == 1, stderr
+    wait_until(lambda: not session(process.pid))
+
+
+TRY_TO_LAUNCH = """
+def try_to_launch(*arguments):
+    from pipelines.errors import UserError
+    try:
+        launch(*arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+"""
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def server(parent: int) -> int | None:
+    """The process that training processes are forked from, if it runs."""
+    for pid in children(parent):
+        with contextlib.suppress(OSError):
+            if b"multiprocessing.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    return None
+
+
 def test_killing_the_parent_leaves_no_process_behind(tmp_path: Path) -> None:
     process = start_waiting(tmp_path)
     process.kill()
@@ -171,6 +225,21 @@ def test_killing_the_parent_leaves_no_process_behind(tmp_path: Path) -> None:
 def test_on_a_machine_without_gpus_all_that_is_left_is_one_process() -> None:
     assert count_processes(ParallelConfig(device="cpu")) == 1
     assert count_processes(ParallelConfig(device="cpu", dp_replicate=3)) == 3
+
+
+def test_too_little_address_space_is_known_before_torch_hangs_in_it() -> None:
+    script = """
+import resource
+from trainer.config import ParallelConfig
+from trainer.processes.launch import count_processes
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    count_processes(ParallelConfig(device="cpu"))
+except MemoryError:
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\n", done.stderr
 
 
 def test_asking_for_gpus_that_are_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,28 @@
 """A process: its rank under torchrun and Slurm, stopping on a signal, and the log that shows why it failed."""
 
+import json
 import os
+import pickle
 import re
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from pipelines.config import check, to_plain
 from pipelines.errors import ConfigError, UserError
+from tests.trainer import small
 from tests.trainer.processes.test_launch import ROOT, fail
 from tests.trainer.small import TWO
-from trainer.config import ParallelConfig
+from trainer.config import FinetuneConfig, ParallelConfig
+from trainer.finetune import FinetuneJob
+from trainer.pretrain import PretrainJob
 from trainer.processes.launch import launch
 from trainer.processes.process import (
     Process,
@@ -25,6 +33,7 @@ from trainer.processes.process import (
     rank_from_environment,
     rendezvous_environment,
 )
+from trainer.weights.base_model import BaseModel
 
 TORCHRUN = {
     "RANK": "5",
@@ -187,3 +196,71 @@ def test_a_process_of_torchrun_keeps_its_log_too(tmp_path: Path) -> None:
     text = (tmp_path / "rank-0.log").read_text()
     assert "ZeroDivisionError: that was not expected" in text
     assert "in break_down" in text
+
+
+SERVED = """
+from trainer.pretrain import PretrainJob
+from trainer.processes.launch import served
+served(lambda process, job: print("done", job.train), PretrainJob)
+"""
+
+
+class Exploit:
+    """Makes a folder wherever it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        ("pickle", "error: rank 1: rank 0 sent no job ("),
+        ("[]", "error: rank 1: rank 0 sent no job ("),
+        ('{"logs": null, "jobs": []}', "error: rank 1: rank 0 sent no job ("),
+        ('{"logs": null, "jobs": [{"plan": 3}]}', "error: rank 1: rank 0: job.plan: expected keys with values"),
+        ('{"logs": null, "jobs": [{"code": 3}]}', "error: rank 1: rank 0: job.code: unknown key"),
+    ],
+)
+def test_a_job_from_the_network_is_plain_and_checked(tmp_path: Path, message: str, answer: str) -> None:
+    """Whoever reaches the store, which asks for no password, can leave anything there."""
+    store = dist.TCPStore("localhost", 0, None, is_master=True, wait_for_workers=False)
+    store.set("millrace/job", pickle.dumps(Exploit(tmp_path / "made")) if message == "pickle" else message)
+    ranks = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "GLOO_SOCKET_IFNAME": "lo"}
+    run = subprocess.run(
+        [sys.executable, "-c", SERVED], cwd=ROOT, env={**os.environ, **ranks, **meeting}, capture_output=True, text=True
+    )
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].startswith(answer)
+    assert "Traceback" not in run.stderr
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_job_is_the_same_after_the_way_through_the_network() -> None:
+    pretrain = PretrainJob(
+        config=small.PRETRAIN,
+        model=small.MODEL,
+        parallel=TWO,
+        plan=small.PLAN,
+        train=Path("a b/é"),
+        val=Path("/val"),
+        data={"train": "0" * 64, "mixture": ["1" * 64]},
+        scratch=Path("scratch"),
+    )
+    finetune = FinetuneJob(
+        config=FinetuneConfig(lr=1 / 3),
+        parallel=TWO,
+        plan=small.PLAN,
+        task="mrpc",
+        base=BaseModel(folder=Path("model"), tokenizer=Path("tokenizer")),
+        glue=Path("glue"),
+        scratch=Path("scratch"),
+        splits=(Path("one"), Path("two")),
+        watch=Path("watch"),
+    )
+    for job in (pretrain, finetune):
+        assert check(type(job), json.loads(json.dumps(to_plain(job))), "job", "rank 0") == job

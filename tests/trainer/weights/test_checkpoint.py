@@ -20,7 +20,7 @@ from pipelines.errors import UserError
 from tests.trainer import small
 from trainer.loop.optimizer import AdamW, OptimizerConfig
 from trainer.model import Architecture, LanguageModel
-from trainer.weights import checkpoint, records
+from trainer.weights import checkpoint, index, records
 
 SHAPE = Architecture.of(small.MODEL, vocab_size=61)
 RECORD = {"model": SHAPE.record(), "tokenizer": {}, "step": 3, "position": 0, "tokens": 0, "optimizer_steps": 3}
@@ -67,12 +67,12 @@ def test_any_number_of_processes_loads_a_checkpoint_to_the_bit(workers: Any, sav
 def test_a_process_alone_loads_the_model_only(saved: Path) -> None:
     weights = dict(LanguageModel(SHAPE).named_parameters())
     tensors = checkpoint.model_tensors(weights, SHAPE.vocab_size)
-    checkpoint.load(saved, tensors, alone=True)
+    checkpoint.load(saved, tensors)
     assert all(torch.equal(tensor, state(3)[name]) for name, tensor in tensors.items())
 
 
 def test_names_are_canonical_and_the_vocabulary_has_its_true_size(saved: Path) -> None:
-    entries = checkpoint.read_index(saved).state_dict_metadata
+    entries = index.read_index(saved).state_dict_metadata
     assert entries["model.transformer.wte.weight"].size == torch.Size((61, 32))
     assert entries["optimizer.exp_avg.transformer.h.1.mlp.c_fc.weight"].size == torch.Size((128, 32))
     assert not [name for name in entries if "lm_head" in name]
@@ -110,7 +110,7 @@ class ByName(enum.Enum):
 
 def test_every_python_writes_members_of_enumerations_alike() -> None:
     file = io.BytesIO()
-    checkpoint._IndexPickler(file, protocol=4).dump(ByName.ONE)  # pyright: ignore[reportPrivateUsage]
+    index.Pickler(file, protocol=4).dump(ByName.ONE)
     assert b"getattr" not in file.getvalue()
     assert pickle.loads(file.getvalue()) is ByName.ONE
 
@@ -145,12 +145,18 @@ def copy(folder: Path, target: Path) -> Path:
     return target
 
 
+def rewrite(folder: Path, changed: Any) -> None:
+    """Write an index as this trainer does."""
+    with (folder / ".metadata").open("wb") as file:
+        index.write_index(changed, file)
+
+
 def test_a_malicious_index_does_not_execute(saved: Path, tmp_path: Path) -> None:
     folder = copy(saved, tmp_path / "step-00000003")
     victim = tmp_path / "executed"
     (folder / ".metadata").write_bytes(pickle.dumps(Exploit(victim)))
     with pytest.raises(UserError, match=r"it asks for posix.mkdir\); it was not executed"):
-        checkpoint.load(folder, state(0), alone=True)
+        checkpoint.load(folder, state(0))
     assert not victim.exists()
     pickle.loads((folder / ".metadata").read_bytes())
     assert victim.exists(), "the exploit itself must work, or this test shows nothing"
@@ -158,11 +164,11 @@ def test_a_malicious_index_does_not_execute(saved: Path, tmp_path: Path) -> None
 
 def test_a_malicious_index_inside_a_right_one_does_not_execute(saved: Path, tmp_path: Path) -> None:
     folder = copy(saved, tmp_path / "step-00000003")
-    index = checkpoint.read_index(folder)
-    index.planner_data = Exploit(tmp_path / "executed")
-    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    found = index.read_index(folder)
+    found.planner_data = Exploit(tmp_path / "executed")
+    rewrite(folder, found)
     with pytest.raises(UserError, match="it was not executed"):
-        checkpoint.load(folder, state(0), alone=True)
+        checkpoint.load(folder, state(0))
     assert not (tmp_path / "executed").exists()
 
 
@@ -171,19 +177,19 @@ def test_an_index_that_wants_unlimited_unpickling_or_other_files_is_refused(save
     from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
     folder = copy(saved, tmp_path / "step-00000003")
-    index = checkpoint.read_index(folder)
-    name = next(iter(index.state_dict_metadata))
-    index.state_dict_metadata[name] = BytesStorageMetadata()
-    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    found = index.read_index(folder)
+    name = next(iter(found.state_dict_metadata))
+    found.state_dict_metadata[name] = BytesStorageMetadata()
+    rewrite(folder, found)
     with pytest.raises(UserError, match="BytesStorageMetadata"):
-        checkpoint.load(folder, state(0), alone=True)
+        checkpoint.load(folder, state(0))
 
-    index = checkpoint.read_index(saved)
-    assert index.storage_data
-    next(iter(index.storage_data.values())).relative_path = "../../secret"
-    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    found = index.read_index(saved)
+    assert found.storage_data
+    next(iter(found.storage_data.values())).relative_path = "../../secret"
+    rewrite(folder, found)
     with pytest.raises(UserError, match=r"its index names the file '../../secret'"):
-        checkpoint.load(folder, state(0), alone=True)
+        checkpoint.load(folder, state(0))
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"\x80\x04N."])
@@ -191,14 +197,14 @@ def test_a_damaged_index_is_one_clear_line(saved: Path, tmp_path: Path, data: by
     folder = copy(saved, tmp_path / "step-00000003")
     (folder / ".metadata").write_bytes(data)
     with pytest.raises(UserError, match="not an index of this trainer"):
-        checkpoint.load(folder, state(0), alone=True)
+        checkpoint.load(folder, state(0))
 
 
 def test_a_missing_tensor_and_another_shape_are_refused(saved: Path) -> None:
     with pytest.raises(UserError, match=r"has no tensor model\.more"):
-        checkpoint.load(saved, {"model.more": torch.zeros(1)}, alone=True)
+        checkpoint.load(saved, {"model.more": torch.zeros(1)})
     with pytest.raises(UserError, match=r"model.transformer.wpe.weight is \(32, 32\) .* expected \(8, 32\)"):
-        checkpoint.load(saved, {"model.transformer.wpe.weight": torch.zeros(8, 32)}, alone=True)
+        checkpoint.load(saved, {"model.transformer.wpe.weight": torch.zeros(8, 32)})
 
 
 def save_while_training(root: Path) -> list[bool]:

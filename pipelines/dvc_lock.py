@@ -1,0 +1,53 @@
+"""What a stage knows of DVC, which runs it: its entry in dvc.lock.
+
+DVC deletes the outputs of a stage before it runs it, also the stats, which git tracks (`persist: true` would keep them,
+but such a stage is never restored from DVC's cache). A stage that refuses its parameters or fails would leave them
+deleted, so each stage first puts them back as dvc.lock knows them.
+"""
+
+import contextlib
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines import store
+from pipelines.config import read_yaml
+from pipelines.errors import UserError
+from pipelines.outputs import provenance_path
+
+DVC_LOCK = Path("dvc.lock")
+
+
+def lock_entry() -> dict[str, Any]:
+    """Return what dvc.lock says of the stage that DVC runs now; nothing outside of DVC, or if it never ran."""
+    name = os.environ.get("DVC_STAGE")
+    if not name or not DVC_LOCK.exists():
+        return {}
+    return read_yaml(DVC_LOCK).get("stages", {}).get(name, {})
+
+
+def put_back_stats() -> None:
+    """Write the stats that DVC has deleted as they were, from the stage's provenance or else as git has them."""
+    for out in lock_entry().get("outs", []):
+        path = Path(out["path"])
+        if path.suffix != ".json" or path.exists():
+            continue
+        for content in _copies(path):
+            if hashlib.md5(content, usedforsecurity=False).hexdigest() == out.get("md5"):
+                with store.create(path, durable=False) as file:
+                    file.write(content)
+                break
+
+
+def _copies(stats: Path) -> Iterator[bytes]:
+    """Yield the contents that a stats file may have had."""
+    provenance = provenance_path(stats)
+    with contextlib.suppress(UserError, KeyError, TypeError):  # it is not there, or of an earlier version
+        yield store.json_bytes(store.read_json(provenance)["stats"])
+    git = ["git", "show", f":./{stats.as_posix()}"]
+    done = subprocess.run(git, capture_output=True, check=False)
+    if not done.returncode:
+        yield done.stdout

@@ -1,0 +1,150 @@
+"""How a command ends before its work is done: on a signal, or without memory, with one line and an exit status.
+
+A package calls `guard` when it is imported for `python -m`, so this holds from the first import on; only the standard
+library is imported here. While modules are imported, a signal ends the command at once; later it unwinds the work.
+"""
+
+import os
+import resource
+import signal
+import sys
+import types
+from collections.abc import Callable
+from typing import NoReturn
+
+PREEMPTED = 75
+"""Exit status after SIGTERM (EX_TEMPFAIL): the same command resumes the work."""
+INTERRUPTED = 130
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Signals that end a command; blocked while it starts itself again."""
+_NO_MEMORY = (
+    "failed to map segment",
+    "annot allocate memory",
+    "can't allocate memory",
+    "can't start new thread",
+    "Failed to launch worker thread",
+    "bad_alloc",
+)
+"""What libraries say instead of raising MemoryError."""
+
+
+def is_command(package: str) -> bool:
+    """Return whether Python is importing `package` to run one of its modules: `python -m dataprep.clean`."""
+    # Until the module is found, `python -m` keeps its own name here.
+    return sys.argv[:1] == ["-m"] and any(word.partition(".")[0] == package for word in sys.orig_argv[1:])
+
+
+def is_server() -> bool:
+    """Return whether this process is the one that workers are forked from, or one of them."""
+    return any("multiprocessing.forkserver" in word for word in sys.orig_argv)
+
+
+def guard(package: str, *like_sigterm: signal.Signals) -> None:
+    """If `package` is imported for a command or its workers, end on signals and without memory as a command should."""
+    if is_command(package):
+        _handle(_end_at_once)
+        for number in like_sigterm:
+            signal.signal(number, _end_at_once)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        sys.excepthook = _report
+    elif is_server():
+        sys.excepthook = _stay_silent
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Run a whole command and exit with the status that `main` returns."""
+    try:
+        status = main()
+        ignore_signals()  # the work is done
+    except KeyboardInterrupt as stopped:
+        status = interrupted(stopped)
+    except SystemExit:
+        ignore_signals()
+        raise
+    import logging  # not above: the sooner signals are handled, the better
+
+    logging.disable()  # a library whose import was interrupted may have a last word
+    sys.exit(status)
+
+
+def unwind_on_signals() -> None:
+    """From now on, raise KeyboardInterrupt on SIGTERM and Ctrl-C, so that the work ends in order.
+
+    A second signal cuts short the orderly end that a stage may make, as training does.
+    """
+    _handle(_unwind)
+
+
+def ignore_signals() -> None:
+    """Ignore further signals during the short shutdown."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def interrupted(stopped: KeyboardInterrupt) -> int:
+    """Say on one line which signal ended the work; return the exit status."""
+    ignore_signals()
+    status, line = _ending(stopped.args[0] if stopped.args else signal.SIGINT)
+    print(line, file=sys.stderr)
+    return status
+
+
+def is_lack_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or what it followed from, is that there was no more memory, address space or thread."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return True
+        if any(words in str(error) for words in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def out_of_memory() -> int:
+    """Say on one line that memory was short; return the exit status."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limited = "" if limit == resource.RLIM_INFINITY else f" (ulimit -v allows {limit / 1e6:,.0f} MB of address space)"
+    print(
+        f"error: out of memory{limited}; finished shards are kept and no output is half written: allow more, or use "
+        "fewer --workers or a smaller --memory-budget, and run the same command again",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _handle(handler: Callable[[int, types.FrameType | None], None]) -> None:
+    signal.signal(signal.SIGTERM, handler)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as for a command in the background of a script
+        signal.signal(signal.SIGINT, handler)
+
+
+def _end_at_once(number: int, _frame: types.FrameType | None) -> None:
+    """End without unwinding: nothing is begun yet, and libraries hide errors that are raised during their import."""
+    status, line = _ending(number)
+    os.write(2, f"{line}\n".encode())
+    os._exit(status)
+
+
+def _ending(number: int) -> tuple[int, str]:
+    """Return the exit status and the line of a command that a signal ended."""
+    if number == signal.SIGINT:
+        return INTERRUPTED, "interrupted: finished shards are kept; run the same command again to go on"
+    return PREEMPTED, f"stopped by {signal.Signals(number).name}: run the same command again to go on"
+
+
+def _unwind(number: int, _frame: types.FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    """Print an error that nothing caught: lack of memory as one line, a bug with its traceback."""
+    if is_lack_of_memory(error):
+        out_of_memory()
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def _stay_silent(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    """Print nothing of lack of memory, nor that the command has gone: it says itself that a worker has died."""
+    if not isinstance(error, EOFError | OSError) and not is_lack_of_memory(error):
+        sys.__excepthook__(kind, error, trace)

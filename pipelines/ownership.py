@@ -1,0 +1,149 @@
+"""What a run may replace: nothing without `--overwrite`, and with it only what a stage made.
+
+A stage made a folder if its manifest names every file in it, and a JSONL file if the manifest beside it names it; files
+beside it that a run would write are checked in the same way. While a run publishes, a JSONL file lacks its manifest for
+a moment: `staged.json` in scratch then says that it is ours.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pipelines import store
+from pipelines.command import Invocation
+from pipelines.documents import is_jsonl
+from pipelines.errors import UserError
+from pipelines.manifest import MANIFEST, WORK, Manifest, manifest_path
+from pipelines.outputs import provenance_path, rejected_path
+
+STAGED = "staged.json"
+"""In scratch once every output is complete: an output that exists from then on belongs to this run."""
+
+
+def scratch_folders(output: Path) -> list[Path]:
+    """Return all scratch folders of an output, whatever their fingerprints."""
+    work = output.parent / WORK
+    pattern = re.compile(re.escape(output.name) + "-[0-9a-f]{16}")
+    return sorted(path for path in work.iterdir() if pattern.fullmatch(path.name)) if work.is_dir() else []
+
+
+def is_half_published(output: Path) -> bool:
+    """Return whether a run was stopped while it published this output."""
+    return any((scratch / STAGED).exists() for scratch in scratch_folders(output))
+
+
+def written_paths(output: Path) -> list[Path]:
+    """Return the paths that publishing an output writes: a folder, or a JSONL file and its companions."""
+    return [output, rejected_path(output), manifest_path(output)] if is_jsonl(output) else [output]
+
+
+def check_outputs(call: Invocation, *, resuming: bool) -> None:
+    """Raise UserError for an output or stats file that this run may not write.
+
+    `resuming`: this same run crashed while publishing, so that what exists may be its own.
+    """
+    outputs = [(path, store.real_path(path)) for path in call.outputs.values()]
+    _check_apart(call, outputs)
+    for path, output in outputs:
+        if is_jsonl(path) != is_jsonl(output) or (is_jsonl(path) and path.suffix != output.suffix):
+            raise UserError(f"{path}: a link to {output}, whose name ends otherwise; name that path itself")
+        if call.options.overwrite or resuming:
+            _check_is_ours(path, output, [store.real_path(file) for file in _stats_files(call)])
+            continue
+        # A stopped run may have left companions; they are replaced together with the output.
+        paths = [output] if is_half_published(output) else written_paths(output)
+        for existing in (written for written in paths if os.path.lexists(written)):
+            named = path if existing == output else existing
+            raise UserError(f"{named}: exists already; choose another output, or replace it with --overwrite")
+    _check_stats(call)
+
+
+def _check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None:
+    """Raise UserError if an output would replace an input, or another output."""
+    inputs = [path for paths in call.inputs.values() for path in paths]
+    owners: dict[Path, Path] = {}
+    for path, output in outputs:
+        for target in (written.resolve() for written in written_paths(output)):
+            for source in inputs:
+                if target == source.resolve() or target in source.resolve().parents:
+                    raise UserError(f"{path}: the output would replace the input {source}; choose another output")
+            if target in owners:
+                raise UserError(f"{path}: two outputs have the same path; choose two different ones")
+            owners[target] = path
+    for target, path in owners.items():
+        for other in (owners[parent] for parent in target.parents if parent in owners):
+            raise UserError(f"{path}: inside the output {other}, which is replaced as a whole; choose another path")
+
+
+def _check_is_ours(path: Path, output: Path, mine: Iterable[Path]) -> None:
+    """Raise UserError if something in the place of an output was not made by a stage, other than the files `mine`."""
+    if os.path.ismount(output):
+        raise UserError(f"{path}: a mount point, which cannot be replaced as a whole; name a folder in it")
+    if is_jsonl(output):
+        if is_half_published(output):
+            return
+        manifest = _manifest(manifest_path(output))
+        ours = {*manifest.files, manifest_path(output).name} if manifest and output.name in manifest.files else set()
+        for existing in (written for written in written_paths(output) if os.path.lexists(written)):
+            if existing.name not in ours or existing.is_dir():
+                raise _not_ours(path if existing == output else existing, manifest_path(output).name)
+    elif output.is_dir():
+        files = list(_everything_in(output))
+        manifest = _manifest(output / MANIFEST)
+        if manifest is None and files:
+            raise _not_ours(path, MANIFEST)
+        named = {*manifest.files, MANIFEST} if manifest else set[str]()
+        for file in files:
+            if file.relative_to(output).as_posix() not in named and file not in mine:
+                raise UserError(
+                    f"{path / file.relative_to(output)}: no stage made it (the folder's {MANIFEST} does not name it), "
+                    "so --overwrite does not replace the folder; move it away, or choose another output"
+                )
+    elif os.path.lexists(output):
+        raise _not_ours(path, MANIFEST)
+
+
+def _not_ours(path: Path, manifest: str) -> UserError:
+    return UserError(
+        f"{path}: no stage made it (no {manifest} of ours names it), so --overwrite does not replace it; choose "
+        "another output, or remove it yourself"
+    )
+
+
+def _manifest(path: Path) -> Manifest | None:
+    """Return the manifest of a stage at `path`; None if there is none that can be read."""
+    try:
+        return Manifest.load(path) if path.is_file() else None
+    except UserError:
+        return None
+
+
+def _everything_in(folder: Path) -> Iterator[Path]:
+    """Yield everything below a folder but folders, in order; a link to a folder is not followed."""
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and not child.is_symlink():
+            yield from _everything_in(child)
+        else:
+            yield child
+
+
+def _stats_files(call: Invocation) -> list[Path]:
+    """Return the files of stats and provenance that a call writes."""
+    return [call.options.stats, provenance_path(call.options.stats)] if call.options.stats else []
+
+
+def _check_stats(call: Invocation) -> None:
+    """Raise UserError if the path of stats or provenance has something that no stage wrote."""
+    for path, key in zip(_stats_files(call), ("outputs", "fingerprint"), strict=False):
+        file = store.real_path(path)
+        if not os.path.lexists(file):
+            continue
+        try:
+            value = json.loads(file.read_bytes())
+        except (OSError, ValueError):
+            value = None
+        if not isinstance(value, dict) or key not in cast(dict[str, Any], value):
+            raise UserError(f"{path}: no stage wrote it, so --stats does not replace it; choose another file")

@@ -1,0 +1,30 @@
+"""Texts from outside (file names, servers, documents) on a terminal: on one line, and with nothing that controls it."""
+
+import re
+import sys
+
+MANY = 4
+_UNPRINTABLE_RUN = re.compile(r"(.)\1*", re.DOTALL)
+
+
+def visible(text: str) -> str:
+    """Return `text` on one line that cannot control a terminal: unprintable runs as an escape with their length."""
+    return text if text.isprintable() else _UNPRINTABLE_RUN.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(run: str) -> str:
+    """Return a run of one character, escaped if it is unprintable."""
+    if run[0].isprintable():
+        return run
+    escape = ascii(run[0])[1:-1]
+    return escape * len(run) if len(run) < MANY else f"{escape}×{len(run)} "
+
+
+def print_error(error: object) -> None:
+    """Print what a command ends with as one line on standard error."""
+    print(f"error: {visible(str(error))}", file=sys.stderr)
+
+
+def print_line(line: str) -> None:
+    """Print one line on standard output."""
+    print(visible(line))

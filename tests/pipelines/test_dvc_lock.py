@@ -1,0 +1,59 @@
+"""Stats that DVC deletes before it runs a stage stay as they were when the stage fails, through real DVC."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.dvc_project import DvcProject
+
+STATS = "stats/sample/urls.json"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> DvcProject:
+    """A project that has made its URL list."""
+    made = DvcProject(tmp_path / "project", "urls")
+    made.copy("dataprep/sample/site/urls.txt")
+    done = made.repro()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return made
+
+
+def refused(project: DvcProject) -> None:
+    project.set({"urls": {"date_from": "yesterday"}})
+    done = project.repro()
+    assert done.returncode != 0
+    assert "yesterday" in done.stderr
+
+
+def test_a_stage_that_refuses_its_parameters_leaves_its_stats_as_they_were(project: DvcProject) -> None:
+    before = (project.folder / STATS).read_bytes()
+    refused(project)
+    assert (project.folder / STATS).read_bytes() == before
+
+
+def test_in_a_clone_they_come_back_from_git(project: DvcProject) -> None:
+    before = (project.folder / STATS).read_bytes()
+    project.command("git", "add", "-f", STATS)
+    project.command("rm", "-r", "provenance")
+    refused(project)
+    assert (project.folder / STATS).read_bytes() == before
+
+
+def test_no_other_contents_come_back(project: DvcProject) -> None:
+    """What neither place has as dvc.lock names it is not made up."""
+    (project.folder / STATS).write_text("{}\n")
+    project.command("git", "add", "-f", STATS)
+    project.command("rm", "-r", "provenance")
+    refused(project)
+    assert not (project.folder / STATS).exists()
+
+
+def test_an_output_that_was_lost_comes_back_from_the_cache_without_a_run(project: DvcProject) -> None:
+    """It would not if the stats were kept by `persist: true`."""
+    before = (project.folder / STATS).read_bytes()
+    project.command("rm", "-r", "data", "stats")
+    done = project.repro()
+    assert "cached - skipping run" in done.stdout
+    assert (project.folder / STATS).read_bytes() == before
+    assert (project.folder / "data/sample/urls/manifest.json").exists()

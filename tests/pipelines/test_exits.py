@@ -1,0 +1,159 @@
+"""A command ends on signals and without memory as it should, from its first import on: one line, no traceback."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines import exits
+from tests.trainer import small
+
+ROOT = Path(__file__).parents[2]
+SENTENCE = "The miller opens the gate at dawn and the water begins to turn the heavy wheel again, day {}. "
+COMMANDS = {
+    "clean": ("in", "out", "--workers", "2"),
+    "tokenizer": ("in", "out", "--vocab-size", "300"),
+    "find_duplicates": ("in", "out", "--workers", "2"),
+    "group_duplicates": ("--help",),
+    "urls": ("urls.txt", "out"),
+}
+"""Rooms and single files; a file imports its libraries before it can call anything."""
+DELAYS = (0.0, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        rows = ({"text": "".join(SENTENCE.format(day + row) for day in range(10))} for row in range(50))
+        (tmp_path / "in" / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "urls.txt").write_text("http://mill.test/\n")
+    return tmp_path
+
+
+def start(module: str, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """Start a command, and wait until it handles signals: Python itself leaves SIGTERM to the kernel."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not handles(process.pid, signal.SIGTERM) and process.poll() is None:
+        time.sleep(0.001)
+    return process
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
+def check_a_signal(module: str, folder: Path, arguments: tuple[str, ...], sent: signal.Signals, delay: float) -> int:
+    """Send a signal after a while; return the exit status, which must be the signal's or that of a finished run."""
+    process = start(module, folder, *arguments)
+    time.sleep(delay)
+    if process.poll() is None:
+        os.killpg(process.pid, sent)  # as a terminal or a batch system does
+    _, stderr = process.communicate(timeout=120)
+    expected = 130 if sent == signal.SIGINT else exits.PREEMPTED
+    assert process.returncode in (0, expected), (delay, stderr)
+    assert "Traceback" not in stderr, (delay, stderr)
+    if process.returncode:
+        assert stderr.count("run the same command again") == 1, (delay, stderr)
+    return process.returncode
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("name", ["clean", "tokenizer"])
+def test_a_signal_during_the_imports_is_one_line(name: str, sent: signal.Signals, status: int, folder: Path) -> None:
+    """The libraries of a stage take far longer to import than the first of these delays."""
+    statuses = [check_a_signal(f"dataprep.{name}", folder, COMMANDS[name], sent, delay) for delay in (0.0, 0.1)]
+    assert statuses[0] == status
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_signal_at_any_moment_of_the_first_two_seconds_is_one_line(
+    name: str, sent: signal.Signals, folder: Path
+) -> None:
+    for number, delay in enumerate(DELAYS):
+        arguments = tuple(f"out{number}" if word == "out" else word for word in COMMANDS[name])
+        check_a_signal(f"dataprep.{name}", folder, arguments, sent, delay)
+
+
+def test_slurms_warning_during_the_imports_of_a_training_is_handled_like_sigterm(tmp_path: Path) -> None:
+    process = start("trainer.pretrain", tmp_path, "--help")
+    process.send_signal(signal.SIGUSR1)
+    _, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stderr) == (75, "stopped by SIGUSR1: run the same command again to go on\n")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_any_moment_of_a_trainings_start_is_one_line(sent: signal.Signals, tmp_path: Path) -> None:
+    tokenizer = small.write_tokenizer(tmp_path / "tokenizer")
+    train = small.write_corpus(tmp_path / "train", tokenizer, 60, seed=1)
+    val = small.write_corpus(tmp_path / "val", tokenizer, 8, seed=2)
+    for number, delay in enumerate((*DELAYS, 3.0, 4.0, 6.0)):
+        output = tmp_path / f"out{number}"
+        arguments = small.pretrain_arguments(train, val, output, "--parallel.dp-replicate", "2", "--steps", "400")
+        check_a_signal("trainer.pretrain", tmp_path, tuple(arguments), sent, delay)
+
+
+def test_a_program_that_imports_a_package_keeps_its_handlers() -> None:
+    script = "import signal, dataprep, trainer, sys; print(signal.getsignal(signal.SIGTERM), sys.excepthook.__module__)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "0 sys\n"
+
+
+@pytest.mark.parametrize("megabytes", [150, 300])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_too_little_address_space_is_one_line(folder: Path, megabytes: int, workers: str) -> None:
+    done = limited(megabytes, "dataprep.clean", folder, "in", "out", "--workers", workers)
+    check_out_of_memory(done)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("megabytes", [100, 200, 250, 350, 400, 450, 500, 550, 600, 700])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_any_amount_of_address_space_is_enough_or_one_line(folder: Path, megabytes: int, workers: str) -> None:
+    done = limited(megabytes, "dataprep.clean", folder, "in", "out", "--workers", workers)
+    if done.returncode:
+        check_out_of_memory(done)
+
+
+def limited(megabytes: int, module: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+    command = [sys.executable, "-m", module, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, preexec_fn=limit
+    )
+
+
+def check_out_of_memory(done: "subprocess.CompletedProcess[str]") -> None:
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert done.returncode == 1, done.stderr
+    assert len(errors) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "out of memory" in errors[0]

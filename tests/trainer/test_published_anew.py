@@ -1,0 +1,195 @@
+"""A finished run that is to keep other checkpoints is published anew, not trained again: alone and through real DVC."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipelines.command import StageSpec
+from pipelines.config import to_plain
+from pipelines.manifest import load_checked
+from pipelines.stage import run_command
+from tests.dvc_project import DvcProject
+from tests.trainer import small
+from tests.trainer.small import Road, pretrain_arguments
+
+ANEW = "trained already, published anew"
+
+
+class Pretraining:
+    """Runs of a stage on one output, and what they said."""
+
+    def __init__(self, road: Road, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.output, self.stats = folder / "runs/a/pretrain", folder / "stats/a/pretrain.json"
+        self._road, self._capsys = road, capsys
+
+    def __call__(self, *extra: str) -> tuple[int, str]:
+        options = ("--parallel.dp-replicate", "1", "--stats", str(self.stats), "--overwrite", "--steps", "20", *extra)
+        arguments = pretrain_arguments(self._road.train, self._road.val, self.output, *options)
+        status = run_command(StageSpec.load("trainer.pretrain"), arguments)
+        return status, self._capsys.readouterr().err
+
+    def kept(self) -> list[str]:
+        load_checked(self.output)
+        return sorted(path.name for path in self.output.glob("step-*"))
+
+
+@pytest.fixture
+def pretraining(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Pretraining:
+    return Pretraining(road, tmp_path, capsys)
+
+
+def steps(*numbers: int) -> list[str]:
+    return [f"step-{number:08d}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("--keep", "1"),
+        ("--keep", "2", "--checkpoint-every", "8", "--validate-every", "8"),
+        ("--keep", "1", "--keep-every", "8"),
+        ("--keep", "1", "--keep-best"),
+    ],
+    ids=" ".join,
+)
+def test_it_equals_a_fresh_run_with_these_parameters(
+    pretraining: Pretraining, road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: tuple[str, ...]
+) -> None:
+    every = ("--validate-every", "8")
+    assert pretraining(*every, "--keep", "5")[0] == 0
+    status, said = pretraining(*every, *changes)
+    assert (status, ANEW in said) == (0, True)
+    fresh = Pretraining(road, tmp_path / "fresh", capsys)
+    assert ANEW not in fresh(*every, *changes)[1]
+    assert small.contents(pretraining.output) == small.contents(fresh.output)
+    assert json.loads(pretraining.stats.read_text()) == json.loads(fresh.stats.read_text())
+
+
+def test_the_provenance_keeps_the_segments_and_has_what_is_published(pretraining: Pretraining) -> None:
+    pretraining()
+    provenance = pretraining.stats.parents[2] / "provenance/a/pretrain.json"
+    first = json.loads(provenance.read_text())
+    assert ANEW in pretraining("--keep", "1")[1]
+    second = json.loads(provenance.read_text())
+    assert second["segments"] == first["segments"]
+    assert (first["identity"]["published"]["config"]["keep"], second["identity"]["published"]["config"]["keep"]) == (
+        2,
+        1,
+    )
+    assert first["fingerprint"] == second["fingerprint"]
+
+
+def test_a_checkpoint_that_is_no_longer_there_is_named_and_nothing_changes(pretraining: Pretraining) -> None:
+    pretraining()
+    status, said = pretraining("--keep", "4")
+    (line,) = [line for line in said.splitlines() if line.startswith("error:")]
+    assert status == 2
+    assert "of steps 8, 12, which are no longer there (the run has 16, 20)" in line
+    assert pretraining.kept() == steps(16, 20)
+
+
+def test_on_request_it_is_trained_anew(pretraining: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretraining()
+    monkeypatch.setenv("MILLRACE_RETRAIN", "1")
+    status, said = pretraining("--keep", "4")
+    assert (status, ANEW in said) == (0, False)
+    assert pretraining.kept() == steps(8, 12, 16, 20)
+
+
+@pytest.mark.parametrize("changes", [("--lr", "1e-3"), ("--model.dropout", "0.1"), ("--steps", "24")], ids=" ".join)
+def test_another_training_is_trained(pretraining: Pretraining, changes: tuple[str, ...]) -> None:
+    pretraining()
+    status, said = pretraining("--keep", "1", *changes)
+    assert (status, ANEW in said) == (0, False)
+
+
+def test_a_damaged_output_is_trained_again(pretraining: Pretraining) -> None:
+    pretraining()
+    next(pretraining.output.glob("step-*20/*.distcp")).write_bytes(b"cut")
+    status, said = pretraining("--keep", "1")
+    assert (status, ANEW in said, "it is trained again" in said) == (0, False, True)
+
+
+def test_links_into_a_cache_are_never_written_through(pretraining: Pretraining, tmp_path: Path) -> None:
+    """As after `dvc checkout` with links: every file of the output is a read-only file elsewhere."""
+    pretraining("--keep-best")
+    cache = tmp_path / "cache"
+    shutil.copytree(pretraining.output, cache)
+    for file in (path for path in cache.rglob("*") if path.is_file()):
+        file.chmod(0o444)
+        link = pretraining.output / file.relative_to(cache)
+        link.unlink()
+        link.symlink_to(file)
+    before = small.contents(cache)
+    assert ANEW in pretraining("--keep", "1")[1]
+    assert small.contents(cache) == before
+    assert pretraining.kept() == steps(20)
+    assert not [path for path in pretraining.output.rglob("*") if path.is_symlink()]
+
+
+def graph(road: Road, folder: Path) -> DvcProject:
+    """A project whose graph is the stage alone, on the small tokens."""
+    project = DvcProject(folder, "pretrain")
+    source = project.params["pretrain"]["init_path"]  # an empty file: none
+    project.set(
+        {
+            "pretrain": {**to_plain(small.PRETRAIN), "keep": 3, "steps": 12, "init_path": source},
+            "model": to_plain(small.MODEL),
+            "parallel": {"pp": 1, "dp_replicate": 1},
+        }
+    )
+    for name in ("train", "val"):
+        shutil.copytree(getattr(road, name), folder / project.params["data"] / "tokenize" / name)
+    return project
+
+
+def said(project: DvcProject, *arguments: str, **variables: str) -> str:
+    done = project.repro(*arguments, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.nightly
+def test_through_dvc_nothing_is_ever_trained_again(road: Road, tmp_path: Path) -> None:
+    project = graph(road, tmp_path / "project")
+    run = project.params["run"]
+    output, stats = project.folder / "runs" / run / "pretrain", project.folder / "stats" / run / "pretrain.json"
+
+    def kept() -> list[str]:
+        return sorted(path.name for path in output.glob("step-*"))
+
+    assert ANEW not in said(project)
+    assert kept() == steps(4, 8, 12)
+    whole, first = small.contents(output), stats.read_bytes()
+
+    project.set({"pretrain": {"log_every": 3, "async_save": False}})
+    assert "up to date" in said(project), "what changes nothing is no dependency"
+
+    project.set({"pretrain": {"keep": 1}})
+    assert ANEW in said(project)
+    assert kept() == steps(12)
+    assert "up to date" in said(project)
+
+    project.set({"pretrain": {"keep": 3}})
+    assert "cached - skipping run" in said(project)
+    assert (small.contents(output), stats.read_bytes()) == (whole, first)
+
+    project.set({"pretrain": {"keep": 2}})
+    project.command("rm", "-r", "runs", "provenance", "stats")
+    assert ANEW in said(project), "as in a clone, which has only what dvc.lock and the cache have"
+    assert kept() == steps(8, 12)
+
+    before = stats.read_bytes()
+    project.set({"pretrain": {"checkpoint_every": 2}})
+    refused = project.repro()
+    assert refused.returncode != 0
+    assert "ask for the checkpoints of steps 10, which are no longer there (the run has 8, 12)" in refused.stderr
+    assert stats.read_bytes() == before
+    project.set({"pretrain": {"checkpoint_every": 4}})
+    assert "cached - skipping run" in said(project)
+    assert kept() == steps(8, 12)
+
+    project.set({"pretrain": {"lr": 1e-3}})
+    assert ANEW not in said(project), "another training"
