@@ -24,6 +24,7 @@ _NO_MEMORY = (
     "can't start new thread",
     "Failed to launch worker thread",
     "bad_alloc",
+    "returned NULL without setting an exception",
 )
 """What libraries say instead of raising MemoryError."""
 
