@@ -14,6 +14,7 @@ Run: python -m dataprep.urls LISTS OUTPUT
      python -m dataprep.urls RS_2017-01.zst OUTPUT --date-to 2017-01-15 --blacklist ut1/ --memory-budget 2GB
 """
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("tldextract", "pyarrow")
 
 SMALLEST, LARGEST_RUN, LARGEST_RANGE = 4 << 20, 64 << 20, 256 << 20
@@ -130,12 +131,17 @@ def judge_chunk(
 
 
 def add_rejected(judged: Output, output: Output) -> None:
-    """Add the counts of the judged lines, and the files of the rejected ones, to the output."""
+    """Add the counts of the judged lines, and the files of the rejected ones, to the output.
+
+    In scratch, files have a faster digest and may not be on disk yet.
+    """
     output.counts.add(judged.counts)
     for name, entry in judged.files.items():
         if name.startswith(f"{REJECTED}/"):
-            store.link_or_copy(judged.folder / name, output.folder / name)
-            output.files[name] = entry
+            file = output.folder / name
+            store.link_or_copy(judged.folder / name, file)
+            store.sync_file(file)
+            output.files[name] = dataclasses.replace(entry, sha256=store.sha256(file))
 
 
 def plan_ranges(run: StageRun, judged: Output, names: Sequence[str], rows_bytes: int) -> list[Part]:

@@ -20,6 +20,7 @@ from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.documents import read_rows
 from pipelines.manifest import MANIFEST, Manifest
+from pipelines.project.status import find_damage
 from pipelines.stage import run_command
 from tests.dataprep.corpora import digests
 from tests.samples import Data
@@ -95,6 +96,9 @@ def test_a_folder_of_lists_gives_one_sorted_list_in_fixed_parts(tmp_path: Path) 
     assert manifest.counts.rejected == {"duplicate": 40, "domain_blacklist": 1, "no_url": 2, "invalid_json": 1}
     # the first list in order of name keeps the URL
     assert rejected(tmp_path / "out")["http://imgur.com/x"][0] == "domain_blacklist"
+    # rejected lines come from scratch, whose digests are of another kind
+    assert any(name.startswith("rejected/lines-") for name in manifest.files)
+    assert list(find_damage([tmp_path / "out"])) == []
 
 
 def test_workers_hash_seed_and_memory_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
