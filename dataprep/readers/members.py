@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
-from pipelines.compression import CUT_OFF, GZIP, ZSTD, Inflater, ZstdInflater, gzip_inflater
+from pipelines.compression import CUT_OFF, GZIP, ZSTD, Inflater, ZstdInflater, gzip_inflater, is_bomb
 
 # The dictionary of a .warc.zst (IIPC, "WARC Zstandard", section 3) and other skippable frames (RFC 8878, 3.1.2).
 _ZSTD_DICTIONARY = b"\x5d\x2a\x4d\x18"
@@ -114,6 +114,7 @@ def _copy(inflater: Any) -> Inflater:
 
 def _member(source: _Source, codec: Codec) -> Iterator[Chunk]:
     start, opens, inflater = source.offset, True, codec.new()
+    plain = 0
     while not inflater.eof:
         if not (data := inflater.unconsumed_tail or source.read()):
             yield Chunk(b"", start, damage=CUT_OFF)
@@ -127,6 +128,11 @@ def _member(source: _Source, codec: Codec) -> Iterator[Chunk]:
         if out:
             yield Chunk(out, start, opens)
             opens = False
+        plain += len(out)
+        if is_bomb(plain, packed := source.offset - start - len(inflater.unconsumed_tail)):
+            damage = f"expands further than honest text does: {packed} bytes became {plain} and more"
+            yield Chunk(b"", start, damage=damage)
+            return
     source.give_back(inflater.unused_data)
 
 

@@ -2,7 +2,7 @@
 
 import gzip
 import io
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -74,6 +74,18 @@ def test_a_bomb_comes_in_pieces(tmp_path: Path) -> None:
         assert sum(len(chunk.data) for chunk in found) == 30_000_000
     (tmp_path / "z").write_bytes(gzip.compress(b"\0" * 30_000_000))
     assert max(len(chunk.data) for chunk in chunks(tmp_path, (tmp_path / "z").read_bytes())) <= 1 << 16
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, ZSTD_PACK], ids=["gzip", "zstd"])
+def test_a_member_that_grows_beyond_measure_is_given_up(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(pack(bytes(200_000_000)) + pack(TEXTS[1]))
+    size, damage, last = 0, list[str](), b""
+    with (tmp_path / "a").open("rb") as file:
+        for chunk in read_chunks(file, codec_of(file, starts), 0, starts):
+            size, damage, last = size + len(chunk.data), damage + [chunk.damage] * bool(chunk.damage), chunk.data
+    assert size < 110_000_000
+    assert ["expands further than honest text does" in each for each in damage] == [True]
+    assert last == TEXTS[1], "the next member"
 
 
 def test_skippable_frames_are_skipped(tmp_path: Path) -> None:
