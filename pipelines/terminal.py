@@ -4,12 +4,19 @@ import re
 import sys
 
 MANY = 4
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters but tab and line feed, other line breaks, and what turns the direction of a text."""
 _UNPRINTABLE_RUN = re.compile(r"(.)\1*", re.DOTALL)
 
 
 def visible(text: str) -> str:
     """Return `text` on one line that cannot control a terminal: unprintable runs as an escape with their length."""
     return text if text.isprintable() else _UNPRINTABLE_RUN.sub(lambda match: _escaped(match[0]), text)
+
+
+def without_controls(text: str) -> str:
+    """Return a text of several lines with its control characters escaped, so that no terminal or page obeys them."""
+    return _CONTROLS.sub(lambda control: ascii(control[0])[1:-1], text)
 
 
 def _escaped(run: str) -> str:

@@ -20,7 +20,7 @@ from pipelines import exits
 from pipelines.config import check
 from pipelines.errors import UserError
 from pipelines.manifest import content_hash
-from pipelines.terminal import print_error
+from pipelines.terminal import print_error, print_line
 from trainer.config import PretrainConfig
 from trainer.data.batches import PretrainBatches
 from trainer.data.lineage import documents_of
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
             for line in name_step(call.run, call.train, call.step, Path(folder), call.documents):
-                print(line)
+                print_line(line)
     except UserError as error:
         print_error(error)
         return 1

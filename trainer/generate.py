@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelines.errors import ConfigError, UserError
-from pipelines.terminal import print_error
+from pipelines.terminal import print_error, without_controls
 from trainer.config import SamplingConfig
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def main() -> int:
         sampling: OmitArgPrefixes[SamplingConfig] = SamplingConfig(),  # noqa: B008 (frozen)
     ) -> None:
         checked = configs.check(SamplingConfig, sampling, "generate", "command line")
-        print(write_text(export, prompt, checked))
+        print(without_controls(write_text(export, prompt, checked)))
 
     try:
         tyro.cli(generate, prog="python -m trainer.generate", description=__doc__)

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
-from pipelines.terminal import print_error
+from pipelines.terminal import print_error, print_line
 from trainer.glue.submission import FILES, HEADER, SUBMISSION, TestFile
 
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -100,7 +100,7 @@ def main() -> int:
         if output.exists() and not is_submission(output):
             raise UserError(f"{output}: not a submission to GLUE; choose another name, or remove it yourself")
         missing = write_zip(output, collect(folders), fill_missing=fill_missing)
-        print(f"{output}: {len(FILES) if fill_missing else len(FILES) - len(missing)} of {len(FILES)} files")
+        print_line(f"{output}: {len(FILES) if fill_missing else len(FILES) - len(missing)} of {len(FILES)} files")
         if missing:
             what = (
                 "placeholders"

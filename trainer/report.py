@@ -23,6 +23,7 @@ from pipelines.config import View
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.terminal import without_controls
 from trainer.reporting.page import page_values
 from trainer.reporting.results import Results, Tasks, read_results
 from trainer.reporting.task_results import TaskResults, read_tasks
@@ -112,7 +113,7 @@ def render_html(page: dict[str, Any], pictures: dict[str, str]) -> str:
 
     # matplotlib has escaped every text in its pictures.
     drawn = {name: Markup(svg) for name, svg in pictures.items()}  # noqa: S704
-    return _template("report.html.j2", without_controls).render(page, pictures=drawn)
+    return _template("report.html.j2", _without_controls).render(page, pictures=drawn)
 
 
 def render_markdown(page: dict[str, Any], pictures: dict[str, str]) -> str:
@@ -136,18 +137,13 @@ def _template(name: str, finalize: Callable[[object], object]) -> Any:
     return environment.get_template(name)
 
 
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Control characters but tab and line feed, other line breaks, and what turns the direction of a text."""
-
-
-def without_controls(value: object) -> object:
-    """Return a text with its control characters escaped, so that no reader of the page obeys them."""
-    return _CONTROLS.sub(lambda control: ascii(control[0])[1:-1], value) if type(value) is str else value
+def _without_controls(value: object) -> object:
+    return without_controls(value) if type(value) is str else value
 
 
 def escape_markdown(value: object) -> str:
     """Return `value` on one line, escaped so that Markdown shows it unchanged."""
-    text = " ".join(str(without_controls(value)).split("\n"))
+    text = " ".join(without_controls(str(value)).split("\n"))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", text)
 

@@ -27,7 +27,7 @@ from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import WORK
 from pipelines.outputs import rejected_name
 from pipelines.stage import run_command
-from pipelines.terminal import print_error
+from pipelines.terminal import print_error, visible
 
 DEFAULT_SEEDS = 100
 """The default of Megatron's `--num-seeds`."""
@@ -247,4 +247,4 @@ def _run_stage(stage: str, options: argparse.Namespace, *arguments: Any) -> int:
 
 
 def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+    print(f"note: {visible(text)}", file=sys.stderr)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dataprep.sample.texts import HELD_OUT_FOR_DEV, HELD_OUT_FOR_TEST, SAMPLE, Article, read_articles
+from pipelines.terminal import print_error
 
 SEED = 20260101
 PAIRS = {"train": 2600, "dev": 300, "test": 200}
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0]) if arguments else SAMPLE / "glue" / "MRPC"
     there = [folder / f"{split}.tsv" for split in PAIRS if arguments and (folder / f"{split}.tsv").exists()]
     if there:
-        print(f"error: {there[0]}: exists already; name another folder", file=sys.stderr)
+        print_error(f"{there[0]}: exists already; name another folder")
         return 1
     write_splits(folder)
     return 0

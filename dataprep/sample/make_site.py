@@ -19,6 +19,7 @@ from dataprep.sample.pages import SEED, add_article_pages
 from dataprep.sample.site_folder import SiteFolder
 from dataprep.sample.texts import SAMPLE
 from pipelines.errors import UserError
+from pipelines.terminal import print_error
 
 
 def make_site() -> SiteFolder:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         make_site().write(Path(arguments[0]) if arguments else SAMPLE / "site")
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

@@ -8,8 +8,8 @@ from pipelines import log
 from pipelines.__main__ import main
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
-from pipelines.terminal import print_error, print_line, visible
-from trainer.report import escape_markdown, without_controls
+from pipelines.terminal import print_error, print_line, visible, without_controls
+from trainer.report import escape_markdown
 
 HOSTILE = "a\x1b[2J\x07\nerror: forged\r\x9b31m\u202egnp.exe\udce9"
 SAFE = r"a\x1b[2J\x07\nerror: forged\r\x9b31m\u202egnp.exe\udce9"
