@@ -127,8 +127,8 @@ def check_parity(work: Path, gpus: int) -> dict[str, Any]:
     segments = len(killed["segments"])
     outcome = f"{segments} segments, {'the same bytes' if same else 'other bytes'}"
     row(f"kill -9 at step 20 on {gpus} GPU(s), then the same command", outcome, same and segments == 2)
-    if gpus == 4:
-        check_hybrids(work, train, val, one)
+    if gpus in LAYOUTS:
+        check_layouts(work, train, val, one, gpus)
     half = pretrain(train, val, work / "bf16", *SMALL, "--parallel.dp-replicate", gpus, "--precision", "bf16")
     gap = abs(half["losses"][-1] - one["losses"][-1])
     row(
@@ -141,15 +141,22 @@ def check_parity(work: Path, gpus: int) -> dict[str, Any]:
     return one
 
 
-HYBRIDS = {
-    "pipeline 2 x tensor 2": ["--parallel.pp", 2, "--parallel.tp", 2],
-    "pipeline 2 x ZeRO 3": ["--parallel.pp", 2, "--parallel.zero", 3, "--parallel.dp-shard", 2],
+LAYOUTS = {
+    2: {
+        "ZeRO 2": ["--parallel.zero", 2, "--parallel.dp-shard", 2],
+        "pipeline 2": ["--parallel.pp", 2],
+    },
+    4: {
+        "pipeline 2 x tensor 2": ["--parallel.pp", 2, "--parallel.tp", 2],
+        "pipeline 2 x ZeRO 3": ["--parallel.pp", 2, "--parallel.zero", 3, "--parallel.dp-shard", 2],
+    },
 }
+"""Two layouts for a number of GPUs."""
 
 
-def check_hybrids(work: Path, train: Path, val: Path, one: dict[str, Any]) -> None:
-    """Layouts of four GPUs: killed, they end with the same bytes; with another layout, with the same losses."""
-    for (name, layout), (next_name, other) in itertools.permutations(HYBRIDS.items()):
+def check_layouts(work: Path, train: Path, val: Path, one: dict[str, Any], gpus: int) -> None:
+    """Killed, a layout ends with the same bytes; when it goes on with another layout, with the same losses."""
+    for (name, layout), (next_name, other) in itertools.permutations(LAYOUTS[gpus].items()):
         folder, flags = work / name.replace(" ", "-"), [*SMALL, *EXACT]
         whole = pretrain(train, val, folder / "whole", *flags, *layout)
         row_of_difference(f"loss, 1 GPU against {name}, fp32", one, whole)

@@ -6,11 +6,13 @@ import importlib
 import logging
 import os
 import signal
+import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from datetime import timedelta
+from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
@@ -83,9 +85,11 @@ class WorkerPool:
             connection.send((function, arguments, f"{self._folder.name}/store-{self._calls}"))
         answers: list[Any] = [None] * size
         deadline = time.monotonic() + timeout
-        while None in answers and time.monotonic() < deadline:
+        while None in answers and (left := deadline - time.monotonic()) > 0:
+            silent = [connection for answer, (_, connection) in zip(answers, group, strict=True) if answer is None]
+            ready = wait(silent, min(left, 0.5))
             for rank, (process, connection) in enumerate(group):
-                if answers[rank] is None and connection.poll(0.002):
+                if answers[rank] is None and connection in ready:
                     with contextlib.suppress(EOFError):
                         answers[rank] = connection.recv()
                 failed = not process.is_alive() or (answers[rank] is not None and not answers[rank][0])
@@ -135,6 +139,7 @@ def _work(parents_end: Any, connection: Any, rank: int, size: int) -> None:
 
     from trainer.weights.index import restrict_torch
 
+    stay_on_one_core()
     gc.freeze()  # what came with the fork is no garbage of a call's
     torch.set_num_threads(1)
     restrict_torch()
@@ -149,6 +154,18 @@ def _work(parents_end: Any, connection: Any, rank: int, size: int) -> None:
         except BaseException:  # noqa: BLE001 (the test gets it)
             answer = (False, traceback.format_exc())
         connection.send(answer)
+
+
+def stay_on_one_core() -> None:
+    """Where tests run side by side, keep the workers of each on a core of their own.
+
+    They mostly wait for each other: to wake a process on another core takes ten times as long as on the same one,
+    and those of two tests on all cores take each other's turn.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if worker.isdecimal() and sys.platform == "linux":
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker) % len(cores)]})
 
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, size: int, store: str) -> Any:

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainer.attention import attend
 from trainer.config import ModelConfig
 from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
 from trainer.loss import class_loss, linear_cross_entropy
@@ -136,8 +137,7 @@ class Attention(nn.Module):
         qkv_BTH3K = self.qkv(x_BTD).unflatten(-1, (-1, 3, self.head_width))
         q_BHTK, k_BHTK, v_BHTK = (part_BTHK.transpose(1, 2) for part_BTHK in qkv_BTH3K.unbind(3))
         if keys_BT is None or self.dropout == 0:
-            causal = mask_B1TT is None
-            y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT, is_causal=causal)
+            y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT)
         else:
             y_BHTK = self._with_dropout(q_BHTK, k_BHTK, keys_BT, mask_B1TT) @ v_BHTK
         return self.c_proj(y_BHTK.transpose(1, 2).flatten(2))

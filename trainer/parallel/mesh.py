@@ -40,6 +40,9 @@ class Mesh:
         degrees = (parallel.pp, replicas(parallel, dist.get_world_size()), parallel.dp_shard, parallel.tp)
         self.device = device
         self.box: DeviceMesh = init_device_mesh(device.type, degrees, mesh_dim_names=AXES)
+        self._groups: dict[str, Any] = {axis: self.box.get_group(axis) for axis in AXES}
+        """Looked up once: torch makes a mesh of its own for each look at an axis."""
+        self._sizes = dict(zip(AXES, degrees, strict=True))
         self.rank = dist.get_rank()
         self.pp, self.dp_replicate, self.dp_shard, self.tp = degrees
         self.pp_rank, replicate, shard, self.tp_rank = self.box.get_coordinate() or (0, 0, 0, 0)
@@ -60,11 +63,12 @@ class Mesh:
     def close(self) -> None:
         """Destroy the groups of this mesh once all processes have called this; the default group stays."""
         self.barrier()  # a process may still be sending data that another one has not read
-        for group in (*map(self.box.get_group, AXES), *self._pairs.values()):
+        for group in (*self._groups.values(), *self._pairs.values()):
             # An axis that spans all processes uses the default group, which is not the mesh's.
             if group is not None and group != dist.group.WORLD:
                 dist.destroy_process_group(group)
         self._pairs.clear()
+        self._groups.clear()
         forget(self.box)
 
     def pair_along_pp(self, first: int, last: int) -> Any:
@@ -89,8 +93,8 @@ class Mesh:
     def sum_over(self, values: Tensor, *axes: str) -> Tensor:
         """Sum over the processes along these axes, in place and always in the same order."""
         for axis in axes:
-            if self.box[axis].size() > 1:
-                dist.all_reduce(values, group=self.box.get_group(axis))
+            if self._sizes[axis] > 1:
+                dist.all_reduce(values, group=self._groups[axis])
         return values
 
     def sum_over_data(self, values: Tensor) -> Tensor:
@@ -103,27 +107,27 @@ class Mesh:
 
     def largest_over_tp(self, values: Tensor) -> Tensor:
         """Take the maximum over the processes that share each layer's matrices, in place."""
-        dist.all_reduce(values, dist.ReduceOp.MAX, group=self.box.get_group("tp"))
+        dist.all_reduce(values, dist.ReduceOp.MAX, group=self._groups["tp"])
         return values
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         """Gather the tp processes' shards along `dim`: the whole tensor in each."""
         shards = x.new_empty(self.tp * len(x), *x.shape[1:])
-        _all_gather(shards, x.contiguous(), group=self.box.get_group("tp"))
+        _all_gather(shards, x.contiguous(), group=self._groups["tp"])
         return torch.cat(shards.chunk(self.tp), dim)
 
     def all_to_all(self, x: Tensor, source: int, target: int) -> Tensor:
         """Exchange the tp processes' shards along `source` for shards along `target`."""
         outgoing = torch.cat(x.chunk(self.tp, target))
         incoming = torch.empty_like(outgoing)
-        dist.all_to_all_single(incoming, outgoing, group=self.box.get_group("tp"))
+        dist.all_to_all_single(incoming, outgoing, group=self._groups["tp"])
         return torch.cat(incoming.chunk(self.tp), source)
 
     def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
         """Sum the tp processes' terms; each gets its shard of the sum along `dim`."""
         terms = torch.cat(x.chunk(self.tp, dim))
         shard = terms.new_empty(len(terms) // self.tp, *terms.shape[1:])
-        _reduce_scatter(shard, terms, group=self.box.get_group("tp"))
+        _reduce_scatter(shard, terms, group=self._groups["tp"])
         return shard
 
     def gather(self, value: Any) -> list[Any]:

@@ -118,6 +118,8 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
     """Choose the device of this process, and set its arithmetic."""
     import torch
 
+    from trainer import attention
+
     on_gpu = parallel.device != "cpu" and torch.cuda.is_available()
     if parallel.device == "cuda" and not on_gpu:
         raise ConfigError(
@@ -130,6 +132,7 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
     device = torch.device("cuda", number) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
+    attention.choose_kernels(exact=exact, device=device)
     set_arithmetic(exact=exact, threads=1 if exact else max(1, default_workers() // rank.local_size))
     return Process(rank, device, exact, flag)
 
