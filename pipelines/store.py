@@ -202,7 +202,7 @@ def read_json(path: Path) -> Any:
     """Parse a JSON file that a stage wrote, or should have; raise UserError if it is missing, too large or not JSON."""
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_JSON + 1)
+            data = file.read(min(os.fstat(file.fileno()).st_size, MOST_JSON) + 1)  # read() reserves all it is asked for
         if len(data) > MOST_JSON:
             raise UserError(f"{path}: more than {MOST_JSON:,} bytes of JSON; not a file of ours")
         return json.loads(data)

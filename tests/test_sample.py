@@ -114,6 +114,7 @@ def test_the_report_is_one_self_contained_page(sample: Path) -> None:
         assert stage in page
 
 
+@pytest.mark.nightly
 def test_fine_tuning_a_model_of_real_text_equals_a_plain_transformers_loop(
     workers: Any, sample: Path, tmp_path: Path
 ) -> None:

@@ -18,10 +18,10 @@ mixes_kernels = False
 """Whether `attend` may take kernels of both libraries: set for each process by `choose_kernels`."""
 
 
-def choose_kernels(*, exact: bool, device: torch.device) -> None:
+def choose_kernels(*, exact: bool, gpu: torch.device | None) -> None:
     """Decide for this process; both libraries must have the kernels, and cuDNN be what torch would take by itself."""
     global mixes_kernels  # noqa: PLW0603 - one choice per process, like torch's own
-    hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    hopper = gpu is not None and torch.cuda.get_device_capability(gpu) >= (9, 0)
     mixes_kernels = exact and hopper and torch.backends.cudnn.is_available()
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.command import StageSpec
-from pipelines.stage import INTERRUPTED, PREEMPTED, run_command
+from pipelines.exits import INTERRUPTED, PREEMPTED
+from pipelines.stage import run_command
 
 ROOT = Path(__file__).parents[2]
 OURS = re.compile(r'File "[^"]*/(?:pipelines|dataprep|trainer)/')

@@ -146,7 +146,7 @@ SPLIT_FLAGS = ["--val-share", "0.5", "--seed", "3"]
         ("overwrite", "dataprep.clean", "out", CLEAN_FLAGS),
         ("overwrite", "dataprep.clean", "out.jsonl", CLEAN_FLAGS),
         pytest.param("fresh", "dataprep.split", "train,val", SPLIT_FLAGS, marks=pytest.mark.nightly),
-        ("overwrite", "dataprep.split", "train,val", SPLIT_FLAGS),
+        pytest.param("overwrite", "dataprep.split", "train,val", SPLIT_FLAGS, marks=pytest.mark.nightly),
     ],
     ids=["folder", "folder over another", "jsonl over another", "two outputs", "two outputs over others"],
 )

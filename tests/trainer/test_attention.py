@@ -113,8 +113,9 @@ def test_elsewhere_torch_decides(change: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_only_exact_training_on_a_gpu_mixes(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for device, capability, mixes in (("cuda", (9, 0), exact), ("cuda", (8, 0), False), ("cpu", (9, 0), False)):
+    gpu = torch.device("cuda", 0)
+    for device, capability, mixes in ((gpu, (9, 0), exact), (gpu, (8, 0), False), (None, (9, 0), False)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
-        attention.choose_kernels(exact=exact, device=torch.device(device))
+        attention.choose_kernels(exact=exact, gpu=device)
         assert attention.mixes_kernels is mixes

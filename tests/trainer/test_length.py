@@ -93,12 +93,13 @@ def test_two_lengths_are_refused_when_parameters_are_composed(monkeypatch: pytes
     from pipelines.errors import ConfigError
 
     monkeypatch.chdir(ROOT)
-    with pytest.raises(ConfigError, match=r"pretrain.steps 200 and pretrain.epochs 2: each says how long the run is"):
+    with pytest.raises(ConfigError, match=r"pretrain.steps 100 and pretrain.epochs 2: each says how long the run is"):
         compose("sample", ["pretrain.epochs=2.0"])
     composed = compose("sample", ["pretrain.epochs=2.0", "pretrain.steps=0"])
     assert (composed["pretrain"]["epochs"], composed["pretrain"]["steps"]) == (2.0, 0)
 
 
+@pytest.mark.nightly
 def test_a_fine_tuning_in_steps_is_that_in_epochs(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     glue = small.write_glue(tmp_path / "glue", road.tokenizer, {"train": 50, "validation": 9})
     lengths = {

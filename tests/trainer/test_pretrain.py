@@ -97,6 +97,7 @@ def test_a_run_killed_with_9_goes_on_to_the_same_bytes(road: Road, undisturbed: 
     assert small.contents(output) == small.contents(undisturbed)
 
 
+@pytest.mark.nightly
 def test_a_run_stopped_by_sigterm_saves_ends_with_75_and_goes_on_to_the_same_bytes(
     road: Road, undisturbed: Path, tmp_path: Path
 ) -> None:

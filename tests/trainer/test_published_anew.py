@@ -11,6 +11,7 @@ from pipelines.config import to_plain
 from pipelines.manifest import load_checked
 from pipelines.stage import run_command
 from tests.dvc_project import DvcProject
+from tests.nightly import nightly_but
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
 
@@ -46,16 +47,19 @@ def steps(*numbers: int) -> list[str]:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        ("--keep", "1"),
-        ("--keep", "2", "--checkpoint-every", "8", "--validate-every", "8"),
-        ("--keep", "1", "--keep-every", "8"),
-        ("--keep", "1", "--keep-best"),
-    ],
+    nightly_but(
+        [
+            ["--keep", "1"],
+            ["--keep", "2", "--checkpoint-every", "8", "--validate-every", "8"],
+            ["--keep", "1", "--keep-every", "8"],
+            ["--keep", "1", "--keep-best"],
+        ],
+        1,
+    ),
     ids=" ".join,
 )
 def test_it_equals_a_fresh_run_with_these_parameters(
-    pretraining: Pretraining, road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: tuple[str, ...]
+    pretraining: Pretraining, road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[str]
 ) -> None:
     every = ("--validate-every", "8")
     assert pretraining(*every, "--keep", "5")[0] == 0

@@ -118,8 +118,6 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
     """Choose the device of this process, and set its arithmetic."""
     import torch
 
-    from trainer import attention
-
     on_gpu = parallel.device != "cpu" and torch.cuda.is_available()
     if parallel.device == "cuda" and not on_gpu:
         raise ConfigError(
@@ -132,15 +130,18 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
     device = torch.device("cuda", number) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    attention.choose_kernels(exact=exact, device=device)
-    set_arithmetic(exact=exact, threads=1 if exact else max(1, default_workers() // rank.local_size))
+    threads = 1 if exact else max(1, default_workers() // rank.local_size)
+    set_arithmetic(exact=exact, threads=threads, gpu=device if on_gpu else None)
     return Process(rank, device, exact, flag)
 
 
-def set_arithmetic(*, exact: bool, threads: int) -> None:
+def set_arithmetic(*, exact: bool, threads: int, gpu: "torch.device | None" = None) -> None:
     """Choose deterministic kernels or the fastest ones, and the number of CPU threads of this process."""
     import torch
 
+    from trainer import attention
+
+    attention.choose_kernels(exact=exact, gpu=gpu)
     if exact:
         # cuBLAS reads this when it starts (NVIDIA's cuBLAS documentation, "Results Reproducibility").
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,6 +1,8 @@
 """Checkpoints pass between layouts: weights and both moments to the bit, and training goes on as if nothing was."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.nightly import nightly, nightly_but
 from tests.trainer import small
 from tests.trainer.parallel.cases import STEPS, Case, References, merged, prepare, whole
 from trainer.pretrain import PretrainJob
@@ -94,45 +97,58 @@ def padding_rows(training: Any) -> float:
     return largest
 
 
-Saved = list[tuple[Path, dict[str, str], dict[str, Any]]]
+Saved = Callable[[int], tuple[Path, dict[str, str], dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def saved(workers: Any, references: References, tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """A checkpoint of each layout, what was in its memory, and the state of its loss scale."""
-    made: Saved = []
-    for case in LAYOUTS:
-        root = tmp_path_factory.mktemp("saved")
+    """The checkpoint of a layout by number, what was in its memory, and the state of its loss scale."""
+
+    @functools.cache
+    def save_once(number: int) -> tuple[Path, dict[str, str], dict[str, Any]]:
+        case, root = LAYOUTS[number], tmp_path_factory.mktemp("saved")
         ranks = workers.run(case.processes, save, references.job(case, n_layer=4), root)
-        made.append((root / f"step-{SAVED_AT:08d}", merged(rank["tensors"] for rank in ranks), ranks[0]["scale"]))
-    return made
+        return root / f"step-{SAVED_AT:08d}", merged(rank["tensors"] for rank in ranks), ranks[0]["scale"]
+
+    return save_once
 
 
-def test_each_layout_saves_all_tensors_and_bits_of_its_own(saved: Saved) -> None:
+EVERY = tuple(range(len(LAYOUTS)))
+SOME = (7, 9, 13)
+"""Sharded and offloaded; two pipelines, one of them with tensor parallelism and a loss scale."""
+
+
+@pytest.mark.parametrize("numbers", [SOME, nightly((EVERY,))], ids=["some", "every"])
+def test_each_layout_saves_all_tensors_and_bits_of_its_own(saved: Saved, numbers: tuple[int, ...]) -> None:
     """Else loading the wrong checkpoint, or none, would not be seen."""
-    for _, tensors, _ in saved:
+    everything = [saved(number)[1] for number in numbers]
+    for tensors in everything:
         weights = {name for name in tensors if name.startswith("model.")}
         assert len(weights) == 4 + 12 * 4
         assert len(tensors) == 3 * len(weights)
     name = "optimizer.exp_avg.transformer.h.1.mlp.c_fc.weight"
-    assert len({tensors[name] for _, tensors, _ in saved}) > len(LAYOUTS) / 2
+    assert len({tensors[name] for tensors in everything}) > len(numbers) / 2
 
 
-@pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=[str(case) for case in LAYOUTS])
+@pytest.mark.parametrize(
+    ("number", "every"),
+    [*((number, SOME) for number in SOME), *(nightly((number, EVERY)) for number in EVERY)],
+    ids=[*(f"{LAYOUTS[number]}-some" for number in SOME), *(f"{LAYOUTS[number]}-every" for number in EVERY)],
+)
 def test_a_layout_loads_the_checkpoints_of_all_layouts_to_the_bit(
-    workers: Any, references: References, saved: Saved, number: int
+    workers: Any, references: References, saved: Saved, number: int, every: tuple[int, ...]
 ) -> None:
     """Weights, both moments, and with fp16 the loss scale.
 
     Every ordered pair of layouts where no number of processes divides the vocabulary. With padding, which is never in a
     checkpoint, one process loads each, and each layout that of one process and of the layout before it.
     """
-    case, every = LAYOUTS[number], range(len(LAYOUTS))
+    case = LAYOUTS[number]
     sources = every if references.pad_vocab_to == 1 or not number else sorted({0, number - 1, number})
-    folders = [saved[source][0] for source in sources]
+    folders = [saved(source)[0] for source in sources]
     ranks = workers.run(case.processes, load_each, references.job(case, n_layer=4), folders)
     for place, source in enumerate(sources):
-        _, tensors, scale = saved[source]
+        _, tensors, scale = saved(source)
         states = [rank[place] for rank in ranks]
         assert merged(state["tensors"] for state in states) == tensors, f"{LAYOUTS[source]} -> {case}"
         assert {(state["padding"], state["step"]) for state in states} == {(0.0, SAVED_AT)}
@@ -143,13 +159,17 @@ def test_a_layout_loads_the_checkpoints_of_all_layouts_to_the_bit(
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        (Case(dp_replicate=2), Case(pp=2, schedule="zbv", tp=2)),
-        (Case(pp=2, schedule="1f1b", zero=2), Case(tp=4)),
-        (Case(zero=3, tp=2), Case(pp=4, schedule="1f1b", micro_batch_size=2)),
-        (Case(tp=2, offload="optimizer"), Case(zero=3, dp_replicate=2, activation_checkpointing="full")),
-        (Case(pp=2, schedule="dualpipev"), Case()),
-    ],
+    nightly_but(
+        [
+            (Case(dp_replicate=2), Case(pp=2, schedule="zbv", tp=2)),
+            (Case(pp=2, schedule="1f1b", zero=2), Case(tp=4)),
+            (Case(zero=3, tp=2), Case(pp=4, schedule="1f1b", micro_batch_size=2)),
+            (Case(tp=2, offload="optimizer"), Case(zero=3, dp_replicate=2, activation_checkpointing="full")),
+            (Case(pp=2, schedule="dualpipev"), Case()),
+        ],
+        0,
+        3,
+    ),
     ids=str,
 )
 def test_training_goes_on_in_another_layout(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.nightly import nightly_but
 from tests.trainer import small
 from tests.trainer.loop.test_loop import planned, process
 from tests.trainer.parallel.cases import Case, merged, whole_weights
@@ -76,24 +77,30 @@ def one_process(workers: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("rows", "case"),
-    [
-        # 23 rows in batches of 16 leave 7, which two data-parallel processes share as 3 and 4.
-        (23, Case(dp_replicate=2, tp=2, pp=2, schedule="1f1b", micro_batch_size=2)),
-        (23, Case(tp=4, micro_batch_size=2)),
-        (23, Case(tp=2, sequence_parallel=False, dp_replicate=2, micro_batch_size=2)),
-        (23, Case(zero=1, pp=2, schedule="zbv", micro_batch_size=2)),
-        (23, Case(zero=3, tp=2, activation_checkpointing="selective", micro_batch_size=2)),
-        (23, Case(zero=1, offload="optimizer", micro_batch_size=2)),
-        (23, Case(zero=2, offload="all", micro_batch_size=2)),
-        # 21 leave 5, which they share as 2 and 3: one micro batch and two.
-        (21, Case(zero=2, pp=2, schedule="interleaved_1f1b", micro_batch_size=2)),
-        (21, Case(zero=3, pp=2, schedule="gpipe", micro_batch_size=2)),
-        # 17 leave 1, so that one of two has none, and no pipeline can be filled.
-        (17, Case(zero=3, micro_batch_size=2)),
-        (17, Case(zero=3, pp=2, schedule="1f1b", micro_batch_size=2)),
-        (17, Case(dp_replicate=2, pp=2, schedule="interleaved_zero_bubble", micro_batch_size=2)),
-        (17, Case(pp=2, schedule="dualpipev", tp=2, micro_batch_size=2)),
-    ],
+    nightly_but(
+        [
+            # 23 rows in batches of 16 leave 7, which two data-parallel processes share as 3 and 4.
+            (23, Case(dp_replicate=2, tp=2, pp=2, schedule="1f1b", micro_batch_size=2)),
+            (23, Case(tp=4, micro_batch_size=2)),
+            (23, Case(tp=2, sequence_parallel=False, dp_replicate=2, micro_batch_size=2)),
+            (23, Case(zero=1, pp=2, schedule="zbv", micro_batch_size=2)),
+            (23, Case(zero=3, tp=2, activation_checkpointing="selective", micro_batch_size=2)),
+            (23, Case(zero=1, offload="optimizer", micro_batch_size=2)),
+            (23, Case(zero=2, offload="all", micro_batch_size=2)),
+            # 21 leave 5, which they share as 2 and 3: one micro batch and two.
+            (21, Case(zero=2, pp=2, schedule="interleaved_1f1b", micro_batch_size=2)),
+            (21, Case(zero=3, pp=2, schedule="gpipe", micro_batch_size=2)),
+            # 17 leave 1, so that one of two has none, and no pipeline can be filled.
+            (17, Case(zero=3, micro_batch_size=2)),
+            (17, Case(zero=3, pp=2, schedule="1f1b", micro_batch_size=2)),
+            (17, Case(dp_replicate=2, pp=2, schedule="interleaved_zero_bubble", micro_batch_size=2)),
+            (17, Case(pp=2, schedule="dualpipev", tp=2, micro_batch_size=2)),
+        ],
+        2,
+        7,
+        9,
+        11,
+    ),
     ids=str,
 )
 @pytest.mark.parametrize("num_labels", [3])
@@ -121,7 +128,9 @@ def test_uneven_batches_train_the_classifier_of_one_process(
         np.testing.assert_allclose(weights[name], weight, atol=1e-5, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("case", [Case(tp=4), Case(pp=2, schedule="zbv", tp=2, micro_batch_size=4)], ids=str)
+@pytest.mark.parametrize(
+    "case", nightly_but([Case(tp=4), Case(pp=2, schedule="zbv", tp=2, micro_batch_size=4)], 1), ids=str
+)
 def test_a_regression_is_trained_alike(
     workers: Any, tokenizer: Path, exported: Path, tmp_path: Path, one_process: Any, case: Case
 ) -> None:

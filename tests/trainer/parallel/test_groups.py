@@ -79,6 +79,7 @@ def test_pretraining_leaves_no_group_behind(workers: Any, tmp_path: Path, parall
         assert_no_growth(found)
 
 
+@pytest.mark.nightly
 def test_fine_tuning_leaves_no_group_behind_and_its_seeds_make_none(workers: Any, road: Road, tmp_path: Path) -> None:
     glue = small.write_glue(tmp_path / "toy", road.tokenizer, {"train": 32, "validation": 9})
     job = finetune.FinetuneJob(

@@ -1,7 +1,7 @@
 """Every layout trains the model that one process trains.
 
-`make test` runs the cases in fp32, with and without dropout, where a wrong layout cannot hide. Those in bf16 and fp16
-are marked `nightly`, for `.ci/run` and `make matrix`.
+`make test` runs a few cases that have every value of every setting between them, in fp32, where a wrong layout cannot
+hide. Those that have every pair of values, and bf16 and fp16, are marked `nightly`, for `.ci/run` and `make matrix`.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.nightly import nightly, nightly_but
 from tests.trainer.parallel.cases import SCHEDULES, STEPS, Case, References, covering, distance, feasible, trained
 from tests.trainer.parallel.parity_page import BARS, FIGURES, PRECISIONS, keeps
 
@@ -19,7 +20,20 @@ LARGE = [
     Case(zero=1, pp=4, schedule="zbv", micro_batch_size=1, activation_checkpointing="full", dropout=True),
 ]
 CASES = [*covering(SMALL), *LARGE]
-MARKED = [case if case.precision == "fp32" else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
+
+
+def with_every_value(cases: list[Case]) -> list[Case]:
+    """Few of these cases that have between them each value that any of them has, those of few exchanges first."""
+    having = {case: {*dataclasses.asdict(case).items()} for case in cases}
+    left, chosen = set[Any]().union(*having.values()), list[Case]()
+    while left:
+        chosen.append(max(cases, key=lambda case: (len(left & having[case]), -case.exchanges)))
+        left -= having[chosen[-1]]
+    return chosen
+
+
+BY_DAY = with_every_value([case for case in CASES if case.precision == "fp32" and case not in LARGE])
+MARKED = [case if case in BY_DAY else nightly(case) for case in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +49,12 @@ def test_the_cases_have_every_pair_of_values_that_is_possible() -> None:
     assert not {pair for case in SMALL if case.precision == "fp32" for pair in case.pairs()} - exact
     assert {case.schedule for case in CASES if case.pp > 1} == set(SCHEDULES)
     assert {case.zero for case in CASES if case.pp > 1} == {0, 1, 2, 3}
+
+
+def test_a_few_cases_have_every_value() -> None:
+    assert len(BY_DAY) <= 12
+    for name in ("zero", "tp", "pp", "schedule", "offload", "activation_checkpointing", "micro_batch_size", "dropout"):
+        assert {getattr(case, name) for case in BY_DAY} == {getattr(case, name) for case in SMALL}, name
 
 
 @pytest.mark.parametrize("case", MARKED, ids=str)
@@ -90,13 +110,17 @@ def test_bars_are_a_few_times_what_rounding_does_to_one_process(references: Refe
 
 @pytest.mark.parametrize(
     "case",
-    [
-        Case(tp=4, micro_batch_size=2),
-        Case(tp=2, sequence_parallel=False, dp_replicate=2),
-        Case(pp=2, schedule="zbv", tp=2, micro_batch_size=2),
-        Case(pp=4, schedule="gpipe", micro_batch_size=1),
-        Case(zero=3, dp_replicate=2, activation_checkpointing="full"),
-    ],
+    nightly_but(
+        [
+            Case(tp=4, micro_batch_size=2),
+            Case(tp=2, sequence_parallel=False, dp_replicate=2),
+            Case(pp=2, schedule="zbv", tp=2, micro_batch_size=2),
+            Case(pp=4, schedule="gpipe", micro_batch_size=1),
+            Case(zero=3, dp_replicate=2, activation_checkpointing="full"),
+        ],
+        1,
+        4,
+    ),
     ids=str,
 )
 def test_a_value_is_dropped_in_every_layout_or_in_none(references: References, case: Case) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.nightly import nightly_but
 from tests.trainer.parallel.cases import SCHEDULES, Case, References, prepare
 from trainer.config import ParallelConfig
 from trainer.model import Architecture
@@ -99,22 +100,24 @@ def validated(job: PretrainJob) -> list[float]:
     return [*found, train_step(training).loss]
 
 
+VALIDATED = [
+    Case(pp=2, schedule="1f1b"),
+    Case(pp=2, schedule="interleaved_1f1b", micro_batch_size=1),
+    Case(pp=2, schedule="zbv", tp=2),
+    Case(pp=2, schedule="dualpipev", dp_replicate=2, micro_batch_size=1),
+    Case(pp=4, schedule="gpipe", micro_batch_size=2),
+    Case(pp=2, schedule="1f1b", zero=3, micro_batch_size=2),
+    Case(zero=3, micro_batch_size=2),
+    Case(zero=1, tp=2, micro_batch_size=2),
+    Case(tp=4, micro_batch_size=2),
+]
+
+
 @pytest.mark.parametrize(
-    "case",
-    [
-        Case(pp=2, schedule="1f1b"),
-        Case(pp=2, schedule="interleaved_1f1b", micro_batch_size=1),
-        Case(pp=2, schedule="zbv", tp=2),
-        Case(pp=2, schedule="dualpipev", dp_replicate=2, micro_batch_size=1),
-        Case(pp=4, schedule="gpipe", micro_batch_size=2),
-        Case(pp=2, schedule="1f1b", zero=3, micro_batch_size=2),
-        Case(zero=3, micro_batch_size=2),
-        Case(zero=1, tp=2, micro_batch_size=2),
-        Case(tp=4, micro_batch_size=2),
-    ],
+    ("samples", "document_mask", "case"),
+    nightly_but([(*samples, case) for samples in ((0, False), (5, True)) for case in VALIDATED], 2, 5, 13, 16),
     ids=str,
 )
-@pytest.mark.parametrize(("samples", "document_mask"), [(0, False), (5, True)])
 def test_validation_in_a_layout_is_that_of_one_process(
     workers: Any, references: References, case: Case, samples: int, document_mask: bool
 ) -> None:

@@ -13,6 +13,7 @@ from pipelines.command import StageSpec
 from pipelines.config import check, read_yaml
 from pipelines.errors import ConfigError
 from pipelines.stage import run_command
+from tests.nightly import nightly_but
 from tests.trainer import small
 from tests.trainer.parallel.cases import STEPS, Case, References, merged, prepare, trained, whole
 from tests.trainer.parallel.test_checkpoints import SAVED_AT, load, load_each, save
@@ -128,7 +129,7 @@ def test_half_precision_rounds_no_more_than_elsewhere(workers: Any, references: 
         np.testing.assert_allclose(rank["norms"], one["norms"], rtol=2e-2, atol=0)
 
 
-@pytest.mark.parametrize("case", [Case(tp=4), Case(tp=4, sequence_parallel=False)], ids=str)
+@pytest.mark.parametrize("case", nightly_but([Case(tp=4), Case(tp=4, sequence_parallel=False)], 0), ids=str)
 @pytest.mark.parametrize("name", ["colotensor", "map4"])
 def test_documents_of_samples_that_do_not_divide_keep_their_positions(
     workers: Any, references: References, case: Case, name: str
@@ -217,7 +218,7 @@ def compiled(job: PretrainJob) -> dict[str, Any]:
     return {"losses": losses, "graphs": len(graphs), "exchanges": exchanges}
 
 
-@pytest.mark.parametrize("name", ["", "colotensor", "map3"])
+@pytest.mark.parametrize("name", nightly_but(["", "colotensor", "map3"], 1))
 def test_compiled_blocks_train_the_same_and_their_graphs_end_at_the_exchanges(
     workers: Any, references: References, name: str
 ) -> None:
@@ -306,7 +307,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(LAYOUTS)))
+@pytest.mark.parametrize("number", nightly_but(range(len(LAYOUTS)), 2, 6))
 def test_a_checkpoint_passes_between_maps_to_the_bit_and_training_goes_on(
     workers: Any, references: References, tmp_path: Path, number: int
 ) -> None:

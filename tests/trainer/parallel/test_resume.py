@@ -19,6 +19,7 @@ from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from pipelines.tokens import write_tokens
+from tests.nightly import nightly
 from tests.trainer import small
 from tests.trainer.parallel.cases import Case, References, prepare
 from tests.trainer.small import Road
@@ -126,7 +127,7 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ("pp2", "zero3-offload") else pytest.param(name, marks=pytest.mark.nightly)
+        name if name == "zero3-offload" else pytest.param(name, marks=pytest.mark.nightly)
         for name in LAYOUTS
         if name != "tp2"
     ],
@@ -148,13 +149,7 @@ def test_a_run_killed_at_a_random_step_ends_in_the_same_bytes(
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        ("zero3-offload", "tp2"),
-        *(
-            pytest.param(*pair, marks=pytest.mark.nightly)
-            for pair in (("dp2", "pp2"), ("pp2", "zero2"), ("tp2", "dp2"))
-        ),
-    ],
+    [nightly(pair) for pair in (("zero3-offload", "tp2"), ("dp2", "pp2"), ("pp2", "zero2"), ("tp2", "dp2"))],
 )
 def test_a_killed_run_goes_on_in_another_layout_with_the_same_curve(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, before: str, after: str
@@ -223,7 +218,8 @@ def test_sigusr1_before_training_starts_ends_with_75(corpus: Road, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("receiver", ["torchrun", pytest.param("process", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("receiver", ["torchrun", "process"])
 def test_under_torchrun_sigusr1_saves_and_the_run_goes_on(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, receiver: str
 ) -> None:

@@ -1,11 +1,13 @@
 """Tensor parallelism: what of each matrix a process has, and lengths and vocabularies that do not divide."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.nightly import nightly_but
 from tests.trainer.parallel.cases import Case, References, prepare, trained
 from trainer.config import ParallelConfig
 from trainer.pretrain import PretrainJob
@@ -49,19 +51,19 @@ def test_each_process_has_its_part_of_every_matrix(workers: Any, references: Ref
         assert rank["transformer.wpe.weight"] == (32, 32)
 
 
+PADDED = [
+    Case(tp=4, dropout=True),
+    Case(tp=4, sequence_parallel=False),
+    Case(tp=2, zero=3),
+    Case(tp=2, zero=1, micro_batch_size=2),
+    Case(tp=2, pp=2, schedule="zbv"),
+    Case(zero=3, dp_replicate=2),
+]
+
+
 @pytest.mark.parametrize(
-    "case",
-    [
-        Case(tp=4, dropout=True),
-        Case(tp=4, sequence_parallel=False),
-        Case(tp=2, zero=3),
-        Case(tp=2, zero=1, micro_batch_size=2),
-        Case(tp=2, pp=2, schedule="zbv"),
-        Case(zero=3, dp_replicate=2),
-    ],
-    ids=str,
+    ("case", "length"), nightly_but([*itertools.product(PADDED, (32, 30, 7))], 1, 6, 11, 13), ids=str
 )
-@pytest.mark.parametrize("length", [32, 30, 7])
 def test_vocabulary_and_length_need_not_divide(workers: Any, references: References, case: Case, length: int) -> None:
     """Also where a sample is as long as the model has positions, and padding goes beyond."""
     job = references.job(case, n_layer=4)

@@ -1,11 +1,13 @@
 """ZeRO: what each process holds, and that embedding and head stay one on two stages."""
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.nightly import nightly_but
 from tests.trainer.parallel.cases import Case, References, distance, prepare, whole
 from tests.trainer.parallel.parity_page import keeps
 from trainer.pretrain import PretrainJob
@@ -212,17 +214,17 @@ def sums_over_replicas(job: PretrainJob) -> tuple[int, int, int, int]:
     return len(sums), sum(sums), held, len(scattered)
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
+PIPELINES: list[dict[str, Any]] = [
+    {},
+    {"pp": 2, "schedule": "gpipe"},
+    {"pp": 2, "schedule": "1f1b"},
+    {"pp": 2, "schedule": "interleaved_1f1b"},
+    {"pp": 2, "schedule": "looped_bfs"},
+]
+
+
 @pytest.mark.parametrize(
-    "layout",
-    [
-        {},
-        {"pp": 2, "schedule": "gpipe"},
-        {"pp": 2, "schedule": "1f1b"},
-        {"pp": 2, "schedule": "interleaved_1f1b"},
-        {"pp": 2, "schedule": "looped_bfs"},
-    ],
-    ids=str,
+    ("layout", "zero"), nightly_but([*itertools.product(PIPELINES, (1, 2, 3))], 0, 2, 4, 8, 9, 13), ids=str
 )
 def test_replicas_add_up_their_parts_of_the_gradients_once_per_step(
     workers: Any, references: References, zero: int, layout: dict[str, Any]

@@ -192,8 +192,8 @@ def write_record(folder: Path, changes: Any) -> None:
 @pytest.mark.parametrize("name", ["n_layer", "n_positions", "vocab_size", "num_labels", "n_embd"])
 def test_a_record_of_a_huge_model_builds_none(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     write_record(folder, {f"model.{name}": 10**9})
-    monkeypatch.setattr("trainer.weights.huggingface.require_whole", lambda *_, **__: None)
-    monkeypatch.setattr("trainer.weights.huggingface.Architecture", lambda **_: pytest.fail("a model is built"))
+    monkeypatch.setattr("trainer.weights.conversion.require_whole", lambda *_, **__: None)
+    monkeypatch.setattr("trainer.weights.conversion.Architecture", lambda **_: pytest.fail("a model is built"))
     line = refusal(read_checkpoint, folder, read_record(folder))
     assert f"its record says {name} 1000000000, its tensors " in line
 
