@@ -106,6 +106,8 @@ class Forked:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(said, 1)
                 os.dup2(said, 2)
+                # pytest has put others in their place
+                sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False) for fd in (1, 2))  # noqa: SIM115
                 os.environ.update(environment(**changes))
                 main: Any = sys.modules["__main__"]
                 main.__spec__ = main.__file__ = None  # as `pipelines.stage.stage_main` does it
