@@ -14,6 +14,7 @@ import lzma
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -202,7 +203,10 @@ def read_json(path: Path) -> Any:
     """Parse a JSON file that a stage wrote, or should have; raise UserError if it is missing, too large or not JSON."""
     try:
         with path.open("rb") as file:
-            data = file.read(min(os.fstat(file.fileno()).st_size, MOST_JSON) + 1)  # read() reserves all it is asked for
+            # read() reserves what it is asked for; only a regular file knows its size.
+            status = os.fstat(file.fileno())
+            size = status.st_size if stat.S_ISREG(status.st_mode) else MOST_JSON
+            data = file.read(min(size, MOST_JSON) + 1)
         if len(data) > MOST_JSON:
             raise UserError(f"{path}: more than {MOST_JSON:,} bytes of JSON; not a file of ours")
         return json.loads(data)

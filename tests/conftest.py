@@ -38,6 +38,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the sample: it takes minutes, and whoever needs it later would wait for it."""
+    items.sort(key=lambda item: item.path.name != "test_sample.py")
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name bytes after their parameter: gzip's hold the time, and workers that collect other names refuse to run."""
     return argname if isinstance(val, bytes) else None

@@ -18,6 +18,7 @@ from tests.dataprep import archives
 from tests.trainer import small
 
 Command = Callable[[Path, Path], list[str]]
+CLEAN = ("--languages", "--min-tokens", "10")
 TEXT = "The miller opens the gate at dawn and the water begins to turn the heavy wheel once again. "
 
 
@@ -56,7 +57,7 @@ def _documents(root: Path) -> list[tuple[str, Path, str, Command]]:
     found: list[tuple[str, Path, str, Command]] = []
     for name, data in packed.items():
         folder = _put(root / name, name, data)
-        found.append((f"clean {name}", folder, name, stage("dataprep.clean", f"IN/{name}", "OUT", "--languages")))
+        found.append((f"clean {name}", folder, name, stage("dataprep.clean", f"IN/{name}", "OUT", *CLEAN)))
         found.append((f"extract {name}", folder, name, stage("dataprep.extract", f"IN/{name}", "OUT")))
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows), sink)
@@ -75,7 +76,7 @@ def _documents(root: Path) -> list[tuple[str, Path, str, Command]]:
         folder = _put(root / name, name, data)
         found.append((f"extract {name}", folder, name, stage("dataprep.extract", f"IN/{name}", "OUT")))
     shards = root / "shards"
-    _make(["-m", "dataprep.clean", str(root / "documents.jsonl/documents.jsonl"), str(shards), "--languages"], root)
+    _make(["-m", "dataprep.clean", str(root / "documents.jsonl/documents.jsonl"), str(shards), *CLEAN], root)
     shutil.rmtree(root / ".work", ignore_errors=True)
     command = stage("dataprep.find_duplicates", "IN", "OUT")
     files = ("part-00000.parquet", "manifest.json")

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.faults import errors, hostile, kills, places
 from benchmarks.faults.campaign import Campaign
-from benchmarks.faults.hostile_files import stage
+from benchmarks.faults.hostile_files import CLEAN, stage
 from benchmarks.faults.mutations import mutated
 from benchmarks.faults.project import STARTS, Job
 from benchmarks.faults.running import End, Running
@@ -51,13 +51,16 @@ def test_sixty_hostile_files_end_with_one_line_or_a_whole_output(campaign: Campa
     row = Row("files")
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists/urls.txt").write_text("".join(f"http://host{i}.example.com/{i}\n" for i in range(40)))
-    documents = "".join(f'{{"url": "http://a.test/{i}", "text": "The wheel turns {i}."}}\n' for i in range(20))
+    documents = "".join(
+        f'{{"url": "http://a.test/{i}", "text": "The wheel turns {i} times before the miller opens at dawn."}}\n'
+        for i in range(20)
+    )
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents/all.jsonl").write_text(documents)
     subjects = [
         hostile.Subject("urls", tmp_path / "lists", "urls.txt", stage("dataprep.urls", "IN/urls.txt", "OUT")),
         hostile.Subject(
-            "clean", tmp_path / "documents", "all.jsonl", stage("dataprep.clean", "IN/all.jsonl", "OUT", "--languages")
+            "clean", tmp_path / "documents", "all.jsonl", stage("dataprep.clean", "IN/all.jsonl", "OUT", *CLEAN)
         ),
     ]
     hostile.prepare(campaign, subjects, row)

@@ -142,7 +142,7 @@ SPLIT_FLAGS = ["--val-share", "0.5", "--seed", "3"]
 @pytest.mark.parametrize(
     ("mode", "module", "outputs", "flags"),
     [
-        ("fresh", "dataprep.clean", "out", CLEAN_FLAGS),
+        pytest.param("fresh", "dataprep.clean", "out", CLEAN_FLAGS, marks=pytest.mark.nightly),
         ("overwrite", "dataprep.clean", "out", CLEAN_FLAGS),
         ("overwrite", "dataprep.clean", "out.jsonl", CLEAN_FLAGS),
         pytest.param("fresh", "dataprep.split", "train,val", SPLIT_FLAGS, marks=pytest.mark.nightly),

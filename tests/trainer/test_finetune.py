@@ -14,6 +14,7 @@ import torch
 
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
+from tests.nightly import nightly_but
 from tests.trainer import small
 from tests.trainer.loop.test_loop import planned, process
 from tests.trainer.small import Road
@@ -351,11 +352,14 @@ def test_equal_runs_publish_equal_bytes(road: Road, glue: Path, tuned: Path, tmp
 
 @pytest.mark.parametrize(
     "layout",
-    [
-        ("--parallel.pp", "2", "--parallel.dp-replicate", "1", "--micro-batch-size", "8"),
-        ("--parallel.tp", "2", "--parallel.dp-replicate", "1"),
-        ("--parallel.zero", "3", "--parallel.dp-shard", "2", "--parallel.dp-replicate", "1"),
-    ],
+    nightly_but(
+        [
+            ["--parallel.pp", "2", "--parallel.dp-replicate", "1", "--micro-batch-size", "8"],
+            ["--parallel.tp", "2", "--parallel.dp-replicate", "1"],
+            ["--parallel.zero", "3", "--parallel.dp-shard", "2", "--parallel.dp-replicate", "1"],
+        ],
+        0,
+    ),
     ids=["pipeline", "tensor", "zero"],
 )
 def test_a_model_that_no_process_holds_is_published_whole(

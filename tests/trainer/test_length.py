@@ -27,6 +27,7 @@ def pretrain(road: Road, output: Path, *extra: str) -> int:
     return run_command(StageSpec.load("trainer.pretrain"), arguments)
 
 
+@pytest.mark.nightly
 def test_steps_tokens_and_epochs_of_one_length_publish_the_same_bytes(road: Road, tmp_path: Path) -> None:
     """12 steps of 8 samples of 16 tokens, 3 of them warm-up, also where the last step is not asked for as a whole."""
     samples = TokenStream(road.train).samples(16)

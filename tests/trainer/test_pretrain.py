@@ -112,6 +112,7 @@ def test_a_run_stopped_by_sigterm_saves_ends_with_75_and_goes_on_to_the_same_byt
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_it_runs_under_torchrun_as_one_stage(road: Road, tmp_path: Path) -> None:
     """Rank 0 is the stage, the other takes the work from it; the result is that of two local processes."""
     arguments = pretrain_arguments(road.train, road.val, tmp_path / "pretrain", "--steps", "60")

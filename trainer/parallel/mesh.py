@@ -42,7 +42,7 @@ class Mesh:
         self.box: DeviceMesh = init_device_mesh(device.type, degrees, mesh_dim_names=AXES)
         self._groups: dict[str, Any] = {axis: self.box.get_group(axis) for axis in AXES}
         """Looked up once: torch makes a mesh of its own for each look at an axis."""
-        self._sizes = dict(zip(AXES, degrees, strict=True))
+        self._sizes: dict[str, int] = dict(zip(AXES, degrees, strict=True))
         self.rank = dist.get_rank()
         self.pp, self.dp_replicate, self.dp_shard, self.tp = degrees
         self.pp_rank, replicate, shard, self.tp_rank = self.box.get_coordinate() or (0, 0, 0, 0)

@@ -203,7 +203,7 @@ def take_in(job: PretrainJob, source: Path, root: Path) -> None:
     checkpoint.save(root, 0, training.tensors(), training.record())
 
 
-@pytest.mark.parametrize("case", IMPORTING, ids=str)
+@pytest.mark.parametrize("case", nightly_but(IMPORTING, 1, 4, 6), ids=str)
 def test_a_hugging_face_folder_goes_into_a_layout_and_comes_out_to_the_bit(
     workers: Any, references: References, tmp_path: Path, case: Case
 ) -> None:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from pipelines.config import check, to_plain
 from pipelines.errors import ConfigError, UserError
+from tests.nightly import nightly_but
 from tests.trainer import small
 from tests.trainer.processes.test_launch import ROOT, fail
 from tests.trainer.small import TWO
@@ -133,7 +134,13 @@ def speak_and_fail(process: Process, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [("bug", "^training process 1 failed: ZeroDivisionError"), ("kill", "^training process 1 was killed by SIGKILL")],
+    nightly_but(
+        [
+            ("bug", "^training process 1 failed: ZeroDivisionError"),
+            ("kill", "^training process 1 was killed by SIGKILL"),
+        ],
+        1,
+    ),
 )
 def test_a_failure_names_the_folder_of_all_logs(tmp_path: Path, kind: str, message: str) -> None:
     with pytest.raises(UserError, match=rf"{message}.*; each process's log: {re.escape(str(tmp_path / 'logs'))}$"):
@@ -217,13 +224,17 @@ class Exploit:
 
 @pytest.mark.parametrize(
     ("message", "answer"),
-    [
-        ("pickle", "error: rank 1: rank 0 sent no job ("),
-        ("[]", "error: rank 1: rank 0 sent no job ("),
-        ('{"logs": null, "jobs": []}', "error: rank 1: rank 0 sent no job ("),
-        ('{"logs": null, "jobs": [{"plan": 3}]}', "error: rank 1: rank 0: job.plan: expected keys with values"),
-        ('{"logs": null, "jobs": [{"code": 3}]}', "error: rank 1: rank 0: job.code: unknown key"),
-    ],
+    nightly_but(
+        [
+            ("pickle", "error: rank 1: rank 0 sent no job ("),
+            ("[]", "error: rank 1: rank 0 sent no job ("),
+            ('{"logs": null, "jobs": []}', "error: rank 1: rank 0 sent no job ("),
+            ('{"logs": null, "jobs": [{"plan": 3}]}', "error: rank 1: rank 0: job.plan: expected keys with values"),
+            ('{"logs": null, "jobs": [{"code": 3}]}', "error: rank 1: rank 0: job.code: unknown key"),
+        ],
+        0,
+        4,
+    ),
 )
 def test_a_job_from_the_network_is_plain_and_checked(tmp_path: Path, message: str, answer: str) -> None:
     """Whoever reaches the store, which asks for no password, can leave anything there."""
