@@ -118,7 +118,7 @@ def untrained(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("start", ["pretrained", "random"])
+@pytest.mark.parametrize("start", nightly_but(["pretrained", "random"], 0))
 def test_the_first_100_steps_and_the_final_scores_equal_a_plain_transformers_loop(
     workers: Any, road: Road, glue: Path, untrained: Path, tmp_path: Path, start: str
 ) -> None:

@@ -224,6 +224,7 @@ def test_more_processes_than_samples_are_refused(road: Road, tmp_path: Path, cap
     assert f"{train}: 1 sample(s) for 2 data-parallel processes" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_packed_run_goes_on_from_its_checkpoint_on_another_number_of_processes(road: Road, tmp_path: Path) -> None:
     """Extended in one go or by another layout: the same samples, the same curve."""
     pack = ("--packing", "bestfit", "--schedule", "constant")

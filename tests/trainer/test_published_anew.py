@@ -94,6 +94,7 @@ def test_a_checkpoint_that_is_no_longer_there_is_named_and_nothing_changes(pretr
     assert pretraining.kept() == steps(16, 20)
 
 
+@pytest.mark.nightly
 def test_on_request_it_is_trained_anew(pretraining: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
     pretraining()
     monkeypatch.setenv("MILLRACE_RETRAIN", "1")
@@ -111,6 +112,7 @@ def test_another_training_is_trained(pretraining: Pretraining, changes: list[str
     assert (status, ANEW in said) == (0, False)
 
 
+@pytest.mark.nightly
 def test_a_damaged_output_is_trained_again(pretraining: Pretraining) -> None:
     pretraining()
     next(pretraining.output.glob("step-*20/*.distcp")).write_bytes(b"cut")

@@ -13,7 +13,7 @@ from pipelines.command import StageSpec
 from pipelines.config import check, read_yaml
 from pipelines.errors import ConfigError
 from pipelines.stage import run_command
-from tests.nightly import nightly_but
+from tests.nightly import nightly, nightly_but
 from tests.trainer import small
 from tests.trainer.parallel.cases import STEPS, Case, References, merged, prepare, trained, whole
 from tests.trainer.parallel.test_checkpoints import SAVED_AT, load, load_each, save
@@ -79,28 +79,24 @@ def assert_same(rank: dict[str, Any], one: dict[str, Any], name: str) -> None:
     [
         *((Case(tp=2, dropout=True), name) for name in MAPS),
         (Case(tp=2, sequence_parallel=False), "map0"),
-        (Case(tp=2, zero=1, micro_batch_size=2), "map2"),
-        (Case(tp=2, zero=2, dropout=True), "map5"),
         (Case(tp=2, zero=3, micro_batch_size=2), "map3"),
-        (Case(tp=2, zero=2, sequence_parallel=False, offload="all"), "map4"),
-        (Case(tp=2, dp_replicate=2), "map4"),
-        (Case(tp=2, pp=2, schedule="1f1b"), "colotensor"),
         (Case(tp=2, pp=2, schedule="zbv", micro_batch_size=2), "map2"),
-        (Case(tp=2, pp=2, schedule="interleaved_1f1b", sequence_parallel=False), "map3"),
-        (Case(tp=2, activation_checkpointing="full", dropout=True), "map1"),
-        (Case(tp=2, activation_checkpointing="selective", micro_batch_size=2), "replicated"),
         (Case(tp=4, dropout=True), "map2"),
-        (Case(tp=4, sequence_parallel=False), "map3"),
         *(
-            pytest.param(case, name, marks=pytest.mark.nightly)
+            nightly((case, name))
             for case, names in {
+                Case(tp=2, zero=1, micro_batch_size=2): ["map2"],
+                Case(tp=2, zero=2, sequence_parallel=False, offload="all"): ["map4"],
+                Case(tp=2, dp_replicate=2): ["map4"],
+                Case(tp=2, pp=2, schedule="interleaved_1f1b", sequence_parallel=False): ["map3"],
+                Case(tp=4, sequence_parallel=False): ["map3"],
                 Case(tp=2, sequence_parallel=False): [name for name in MAPS if name != "map0"],
-                Case(tp=2, zero=2, dropout=True): ["colotensor"],
+                Case(tp=2, zero=2, dropout=True): ["map5", "colotensor"],
                 Case(tp=2, zero=3, micro_batch_size=2): ["colotensor", "replicated"],
-                Case(tp=2, pp=2, schedule="1f1b"): ["map4"],
+                Case(tp=2, pp=2, schedule="1f1b"): ["colotensor", "map4"],
                 Case(tp=2, pp=2, schedule="zbv", micro_batch_size=2): ["map5"],
-                Case(tp=2, activation_checkpointing="full", dropout=True): ["colotensor"],
-                Case(tp=2, activation_checkpointing="selective", micro_batch_size=2): ["map3"],
+                Case(tp=2, activation_checkpointing="full", dropout=True): ["map1", "colotensor"],
+                Case(tp=2, activation_checkpointing="selective", micro_batch_size=2): ["replicated", "map3"],
                 Case(tp=4, dropout=True): ["colotensor"],
             }.items()
             for name in names
@@ -109,7 +105,7 @@ def assert_same(rank: dict[str, Any], one: dict[str, Any], name: str) -> None:
     ids=str,
 )
 def test_a_map_trains_the_model_of_one_process(workers: Any, references: References, case: Case, name: str) -> None:
-    """Every map once with tp 2, every other layout with one map; the other combinations are marked `nightly`."""
+    """Every map once with tp 2, other kinds of layouts with one map; more layouts and maps are marked `nightly`."""
     one = references.of(case)
     ranks = workers.run(case.processes, trained, job_of(references, case, MAPS[name]))
     initial = merged(rank["initial"] for rank in ranks)

@@ -169,6 +169,7 @@ def test_a_killed_run_goes_on_in_another_layout_with_the_same_curve(
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) <= 1e-5
 
 
+@pytest.mark.nightly
 def test_saving_in_the_background_publishes_the_same_bytes(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path
 ) -> None:
