@@ -65,6 +65,9 @@ def run(main: Callable[[], int]) -> NoReturn:
     import logging  # not above: the sooner signals are handled, the better
 
     logging.disable()  # a library whose import was interrupted may have a last word
+    # Python remembers a KeyboardInterrupt in code that was given as text (a namedtuple's, say), and would end with
+    # SIGINT in place of the status although it was handled; the next such code makes it forget.
+    exec("")  # noqa: S102
     sys.exit(status)
 
 

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ class Forked:
             try:
                 os.setsid()
                 os.chdir(folder)
+                for helper in (forkserver._forkserver, resource_tracker._resource_tracker):  # pyright: ignore
+                    helper.__init__()  # those of this process, if it has any, are no children of the fork
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(said, 1)
                 os.dup2(said, 2)

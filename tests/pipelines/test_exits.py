@@ -118,6 +118,18 @@ def test_a_signal_at_any_moment_of_a_trainings_start_is_one_line(sent: signal.Si
         check_a_signal("trainer.pretrain", tmp_path, tuple(arguments), sent, delay)
 
 
+def test_a_signal_in_code_given_as_text_ends_with_its_own_status(tmp_path: Path) -> None:
+    """As in the middle of an import that makes a namedtuple; Python would end itself with SIGINT."""
+    script = tmp_path / "command.py"
+    script.write_text(
+        "import logging\nfrom pipelines import exits\nexits.run(lambda: exec('raise KeyboardInterrupt(15)'))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", script.stem]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (75, "stopped by SIGTERM: run the same command again to go on\n")
+
+
 def test_a_program_that_imports_a_package_keeps_its_handlers() -> None:
     script = "import signal, dataprep, trainer, sys; print(signal.getsignal(signal.SIGTERM), sys.excepthook.__module__)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
