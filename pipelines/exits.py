@@ -17,6 +17,9 @@ PREEMPTED = 75
 INTERRUPTED = 130
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a command; blocked while it starts itself again."""
+LEAST_ADDRESS_SPACE = 700 << 20
+"""Of a command in bytes (ulimit -v). With less, numpy, OpenBLAS or the tokenizers end the process in ways of their own
+while they are imported; no stage works in less."""
 _NO_MEMORY = (
     "failed to map segment",
     "annot allocate memory",
@@ -40,14 +43,20 @@ def is_server() -> bool:
     return any("multiprocessing.forkserver" in word for word in sys.orig_argv)
 
 
-def guard(package: str, *like_sigterm: signal.Signals) -> None:
-    """If `package` is imported for a command or its workers, end on signals and without memory as a command should."""
+def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int = LEAST_ADDRESS_SPACE) -> None:
+    """If `package` is imported for a command or its workers, end on signals and without memory as a command should.
+
+    A command that may use less than `least_address_space` bytes of addresses ends at once.
+    """
     if is_command(package):
         _handle(_end_at_once)
         for number in like_sigterm:
             signal.signal(number, _end_at_once)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         sys.excepthook = _report
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY and limit < least_address_space:
+            sys.exit(out_of_memory(least_address_space))
     elif is_server():
         sys.excepthook = _stay_silent
 
@@ -77,6 +86,7 @@ def unwind_on_signals() -> None:
     A second signal cuts short the orderly end that a stage may make, as training does.
     """
     _handle(_unwind)
+    sys.unraisablehook = _send_again
 
 
 def ignore_signals() -> None:
@@ -104,10 +114,12 @@ def is_lack_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def out_of_memory() -> int:
-    """Say on one line that memory was short; return the exit status."""
+def out_of_memory(needed: int = 0) -> int:
+    """Say on one line that memory was short, and how many bytes of addresses are needed; return the exit status."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limited = "" if limit == resource.RLIM_INFINITY else f" (ulimit -v allows {limit / 1e6:,.0f} MB of address space)"
+    least = f", this command needs {needed / 1e6:,.0f} MB" if needed else ""
+    allowed = f" (ulimit -v allows {limit / 1e6:,.0f} MB of address space{least})"
+    limited = "" if limit == resource.RLIM_INFINITY else allowed
     print(
         f"error: out of memory{limited}; finished shards are kept and no output is half written: allow more, or use "
         "fewer --workers or a smaller --memory-budget, and run the same command again",
@@ -138,6 +150,20 @@ def _ending(number: int) -> tuple[int, str]:
 
 def _unwind(number: int, _frame: types.FrameType | None) -> None:
     raise KeyboardInterrupt(number)
+
+
+def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
+    """Send a signal again that arrived in a finalizer or a callback, whose exceptions Python only prints."""
+    if not isinstance(ignored.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(ignored)
+        return
+    import threading  # not above: the sooner signals are handled, the better
+
+    number = ignored.exc_value.args[0] if ignored.exc_value.args else signal.SIGINT
+    # From a thread and a little later, when the callback is over.
+    again = threading.Timer(0.01, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:

@@ -15,7 +15,6 @@ import functools
 import logging
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import sys
@@ -66,12 +65,14 @@ GRACE_SECONDS = 1.0
 STACK_SECONDS = 0.2
 """How long processes that wait for a failed one have to log their stacks."""
 
+EXIT_UNKNOWN = 255
+"""What multiprocessing takes for the exit status once the server is gone that would tell it: the process may still run,
+and torch may hold it without the GIL for minutes, so that it does not see its parent end."""
+
 SERVER_KILLED = (
     "a process that training needs to start was killed (out of memory?): run the same command again to go on from the "
     "last checkpoint"
 )
-LEAST_ADDRESS_SPACE = 2 << 30
-"""Of a process (ulimit -v): with less, gloo fails to start some of its threads, and then waits for them without end."""
 OUT_OF_MEMORY = (
     "out of memory: run the same command again to go on from the last checkpoint, with a smaller micro batch or a "
     "higher limit (ulimit -v)"
@@ -82,13 +83,7 @@ Call = tuple[Path | None, Function, ParallelConfig, tuple[Any, ...]]
 
 
 def count_processes(parallel: ParallelConfig) -> int:
-    """Return the number of processes of the layout. Raises ConfigError if this machine has fewer GPUs.
-
-    Raises MemoryError if a process would have too little address space for torch.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
-        raise MemoryError
+    """Return the number of processes of the layout. Raises ConfigError if this machine has fewer GPUs."""
     if rank := rank_from_environment(os.environ):
         return rank.size
     gpus = 0 if parallel.device == "cpu" else _count_gpus()
@@ -184,6 +179,9 @@ class _LocalProcess:
         if self.child.is_alive():
             self.child.kill()
             self.child.join()
+        elif self.outcome is None and self.child.exitcode == EXIT_UNKNOWN and self.child.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.child.pid, signal.SIGKILL)
         self.connection.close()
 
 

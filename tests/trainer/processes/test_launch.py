@@ -14,6 +14,7 @@ import pytest
 from pipelines.errors import ConfigError, UserError
 from tests.trainer.small import TWO
 from trainer.config import ParallelConfig
+from trainer.processes import launch as launching
 from trainer.processes.launch import count_processes, launch
 from trainer.processes.process import Process, Rank, Stopped
 
@@ -188,6 +189,34 @@ def test_a_killed_server_is_one_line_or_costs_nothing(started: int, tmp_path: Pa
     wait_until(lambda: not session(process.pid))
 
 
+def test_a_process_whose_server_was_killed_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is killed while it starts the second process; nothing tells the parent that the first still runs."""
+    started: list[Any] = []
+    start = launching._LocalProcess.__init__
+
+    def start_one(self: Any, *arguments: Any) -> None:
+        if started:
+            found = server(os.getpid())
+            assert found
+            os.kill(found, signal.SIGKILL)
+            wait_until(lambda: not started[0].is_alive())
+            raise UserError("the server was killed")
+        start(self, *arguments)
+        started.append(self.child)
+
+    monkeypatch.setattr(launching._LocalProcess, "__init__", start_one)
+    with pytest.raises(UserError, match="the server was killed"):
+        launch(wait_for_stop, TWO, tmp_path)
+    wait_until(lambda: not runs(started[0].pid), seconds=10)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 TRY_TO_LAUNCH = """
 def try_to_launch(*arguments):
     from pipelines.errors import UserError
@@ -225,21 +254,6 @@ def test_killing_the_parent_leaves_no_process_behind(tmp_path: Path) -> None:
 def test_on_a_machine_without_gpus_all_that_is_left_is_one_process() -> None:
     assert count_processes(ParallelConfig(device="cpu")) == 1
     assert count_processes(ParallelConfig(device="cpu", dp_replicate=3)) == 3
-
-
-def test_too_little_address_space_is_known_before_torch_hangs_in_it() -> None:
-    script = """
-import resource
-from trainer.config import ParallelConfig
-from trainer.processes.launch import count_processes
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-try:
-    count_processes(ParallelConfig(device="cpu"))
-except MemoryError:
-    print("refused")
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == "refused\n", done.stderr
 
 
 def test_asking_for_gpus_that_are_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
