@@ -1,11 +1,17 @@
 """A finished run that is to keep other checkpoints is published anew, not trained again: alone and through real DVC."""
 
+import itertools
 import json
+import os
 import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.config import to_plain
 from pipelines.manifest import load_checked
@@ -16,6 +22,8 @@ from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
 
 ANEW = "trained already, published anew"
+EVENTS_BEFORE_PUBLISHING = 60
+"""Links, renames and fsyncs with which the output is prepared in scratch; there a kill has little to break."""
 
 
 class Pretraining:
@@ -135,6 +143,52 @@ def test_links_into_a_cache_are_never_written_through(pretraining: Pretraining, 
     assert small.contents(cache) == before
     assert pretraining.kept() == steps(20)
     assert not [path for path in pretraining.output.rglob("*") if path.is_symlink()]
+
+
+def killed_at(event: int, pretraining: Pretraining, *changes: str) -> bool:
+    """Publish anew in a fork that is killed at its n-th event: before or after a link, a rename or an fsync.
+
+    Return whether there were so many events.
+    """
+    pid = os.fork()
+    if not pid:
+        events = itertools.count(1)
+
+        def killing(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **options: Any) -> Any:
+                if next(events) == event:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                result = real(*arguments, **options)
+                if next(events) == event:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return result
+
+            return call
+
+        for name in ("fsync", "replace", "link"):
+            setattr(os, name, killing(getattr(os, name)))
+        pretraining(*changes)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_kill_while_it_is_published_anew_never_trains_again(pretraining: Pretraining, tmp_path: Path) -> None:
+    pretraining()
+    shutil.copytree(tmp_path, trained := tmp_path.with_name("trained"))
+    changes = ("--keep", "1", "--keep-best")
+    pretraining(*changes)
+    expected = small.contents(pretraining.output)
+    problems: list[str] = []
+    for event in itertools.count(EVENTS_BEFORE_PUBLISHING):
+        store.remove(tmp_path)
+        shutil.copytree(trained, tmp_path)
+        if not killed_at(event, pretraining, *changes):
+            break
+        status, said = pretraining(*changes)
+        if status or ANEW not in said or small.contents(pretraining.output) != expected:
+            problems.append(f"event {event}: exit {status}: {said[-300:]}")
+    assert problems == []
+    assert event > EVENTS_BEFORE_PUBLISHING + 20
 
 
 def graph(road: Road, folder: Path) -> DvcProject:

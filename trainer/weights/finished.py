@@ -21,6 +21,7 @@ from pipelines.dvc_lock import lock_entry
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import MANIFEST, load_checked
 from pipelines.outputs import provenance_path
+from pipelines.ownership import STAGED
 from pipelines.run import StageRun
 from trainer.config import PretrainConfig
 from trainer.weights.records import (
@@ -89,7 +90,9 @@ def find_published(
     except UserError as error:
         logger.warning("%s; it is trained again", error)
         return None
-    of_provenance = known and provenance["manifests"] == {"output": store.sha256(folder / MANIFEST)}
+    # A run that was killed after it had published anew, and before it wrote so, has left its mark in scratch.
+    named = provenance.get("manifests") == {"output": store.sha256(folder / MANIFEST)}
+    of_provenance = known and (named or (run.scratch / STAGED).exists())
     if not (of_provenance or same_in_lock) or any(record.get(key) != value for key, value in expected.items()):
         return None
     return found

@@ -22,6 +22,22 @@ ARTICLE = HTML.format(TEXT).encode()
 OPEN_AND_CLOSED = b"<html><body>" + b"<x>" * 60_000 + b"</y>" * 60_000
 
 
+ENTITIES = b"".join(b'<!ENTITY l%d "%s">' % (level, b"&l%d;" % (level - 1) * 10) for level in range(1, 12))
+BOMBS = {
+    "nested": (b"<html><body>" + b"<div>" * 500_000 + b"gate", "too_many_elements"),
+    "attributes": (b"<html><body><p " + b"".join(b"a%d=1 " % n for n in range(200_000)) + b">", "too_many_attributes"),
+    "attribute": (b'<html><body><p title="' + b"x" * 10_000_000 + b'">gate</p>', "gate"),
+    "entities": (b"<!DOCTYPE html [<!ENTITY l0 'ha'>" + ENTITIES + b"]><html><body><p>&l11;</p>", "&l11;"),
+    "comments": (b"<html><body>" + b"<!--" * 1_000_000, "empty_text"),
+    "scripts": (b"<html><head><script>" + b"<!--<script>" * 200_000, "too_many_elements"),
+    "options": (b"<html><body><select>" + b"<option>" * 200_000, "too_many_elements"),
+    "formatting": (b"<html><body>" + b"<b><i><p>" * 30_000, "too_many_elements"),
+    "spaces": (b"<html><body><p>gate" + b" " * 10_000_000 + b"dawn", "gate dawn"),
+    "json": (b'<html><head><script type="application/ld+json">' + b"[" * 500_000 + b"</script><p>gate", "gate"),
+}
+"""Small causes of great work: page and its rule, or its text."""
+
+
 @pytest.fixture(scope="module")
 def child() -> PageChild:
     return PageChild(OPTIONS)
@@ -47,6 +63,16 @@ def test_the_order_of_pages_makes_no_difference(child: PageChild) -> None:
     backwards = [PageChild(OPTIONS).extract(page, None) for page in pages[:3][::-1]][::-1]
     assert [child.extract(page, None) for page in reversed(pages)] == forwards[::-1]
     assert backwards == forwards[:3]
+
+
+def test_bombs_cost_little_and_never_their_child(child: PageChild) -> None:
+    assert child.extract(ARTICLE, None).text
+    first = child._process
+    found = {name: child.extract(page, None) for name, (page, _) in BOMBS.items()}
+    assert {name: page.rule or page.text for name, page in found.items()} == {
+        name: end for name, (_, end) in BOMBS.items()
+    }
+    assert child._process is first
 
 
 def test_a_page_that_takes_too_long_is_ended_even_inside_c(monkeypatch: pytest.MonkeyPatch) -> None:
