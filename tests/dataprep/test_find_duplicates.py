@@ -350,6 +350,7 @@ def test_shards_of_row_groups_that_ended_early_have_the_same_pairs_and_fingerpri
     assert len(read_pairs(find(new, tmp_path / "joint", *loaded))) == len(expected)
 
 
+@pytest.mark.nightly
 def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bands = ("--bands", 5, "--rows", 4)
     expected = digests(find(shards, tmp_path / "expected", *bands))

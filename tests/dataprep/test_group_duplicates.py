@@ -290,6 +290,7 @@ def test_more_pairs_than_the_memory_budget_is_for_are_a_warning_with_the_estimat
         assert capsys.readouterr().err.count("which is above the memory budget") == warned
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="the peak memory of a process is read from Linux's /proc"
 )

@@ -411,7 +411,7 @@ def test_a_layout_that_the_exported_model_does_not_allow_is_refused_before_any_p
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("num_labels", [1, 3])
+@pytest.mark.parametrize("num_labels", nightly_but([1, 3], 0))
 def test_regressions_and_several_validation_splits_are_scored(road: Road, tmp_path: Path, num_labels: int) -> None:
     sizes = {"train": 40, "validation_matched": 20, "validation_mismatched": 12}
     task = small.write_glue(tmp_path / "glue", road.tokenizer, sizes, num_labels)

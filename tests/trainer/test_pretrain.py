@@ -85,6 +85,7 @@ def saved(output: Path) -> list[int]:
     return [step for folder in (output.parent / ".work").glob("*/checkpoints") for step in checkpoints(folder)]
 
 
+@pytest.mark.nightly
 def test_a_run_killed_with_9_goes_on_to_the_same_bytes(road: Road, undisturbed: Path, tmp_path: Path) -> None:
     """All its processes at once; `test_launch.py` kills the parent alone."""
     output = tmp_path / "pretrain"

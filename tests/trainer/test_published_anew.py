@@ -29,7 +29,7 @@ EVENTS_BEFORE_PUBLISHING = 60
 class Pretraining:
     """Runs of a stage on one output, and what they said."""
 
-    def __init__(self, road: Road, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, road: Road, folder: Path, capsys: pytest.CaptureFixture[str] | None = None) -> None:
         self.output, self.stats = folder / "runs/a/pretrain", folder / "stats/a/pretrain.json"
         self._road, self._capsys = road, capsys
 
@@ -37,7 +37,7 @@ class Pretraining:
         options = ("--parallel.dp-replicate", "1", "--stats", str(self.stats), "--overwrite", "--steps", "20", *extra)
         arguments = pretrain_arguments(self._road.train, self._road.val, self.output, *options)
         status = run_command(StageSpec.load("trainer.pretrain"), arguments)
-        return status, self._capsys.readouterr().err
+        return status, self._capsys.readouterr().err if self._capsys else ""
 
     def kept(self) -> list[str]:
         load_checked(self.output)
@@ -47,6 +47,21 @@ class Pretraining:
 @pytest.fixture
 def pretraining(road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Pretraining:
     return Pretraining(road, tmp_path, capsys)
+
+
+@pytest.fixture(scope="module")
+def finished(road: Road, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has finished."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert Pretraining(road, folder)()[0] == 0
+    return folder
+
+
+@pytest.fixture
+def trained(pretraining: Pretraining, finished: Path, tmp_path: Path) -> Pretraining:
+    """A copy of it."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return pretraining
 
 
 def steps(*numbers: int) -> list[str]:
@@ -79,11 +94,10 @@ def test_it_equals_a_fresh_run_with_these_parameters(
     assert json.loads(pretraining.stats.read_text()) == json.loads(fresh.stats.read_text())
 
 
-def test_the_provenance_keeps_the_segments_and_has_what_is_published(pretraining: Pretraining) -> None:
-    pretraining()
-    provenance = pretraining.stats.parents[2] / "provenance/a/pretrain.json"
+def test_the_provenance_keeps_the_segments_and_has_what_is_published(trained: Pretraining) -> None:
+    provenance = trained.stats.parents[2] / "provenance/a/pretrain.json"
     first = json.loads(provenance.read_text())
-    assert ANEW in pretraining("--keep", "1")[1]
+    assert ANEW in trained("--keep", "1")[1]
     second = json.loads(provenance.read_text())
     assert second["segments"] == first["segments"]
     assert (first["identity"]["published"]["config"]["keep"], second["identity"]["published"]["config"]["keep"]) == (
@@ -93,38 +107,34 @@ def test_the_provenance_keeps_the_segments_and_has_what_is_published(pretraining
     assert first["fingerprint"] == second["fingerprint"]
 
 
-def test_a_checkpoint_that_is_no_longer_there_is_named_and_nothing_changes(pretraining: Pretraining) -> None:
-    pretraining()
-    status, said = pretraining("--keep", "4")
+def test_a_checkpoint_that_is_no_longer_there_is_named_and_nothing_changes(trained: Pretraining) -> None:
+    status, said = trained("--keep", "4")
     (line,) = [line for line in said.splitlines() if line.startswith("error:")]
     assert status == 2
     assert "of steps 8, 12, which are no longer there (the run has 16, 20)" in line
-    assert pretraining.kept() == steps(16, 20)
+    assert trained.kept() == steps(16, 20)
 
 
 @pytest.mark.nightly
-def test_on_request_it_is_trained_anew(pretraining: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretraining()
+def test_on_request_it_is_trained_anew(trained: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_RETRAIN", "1")
-    status, said = pretraining("--keep", "4")
+    status, said = trained("--keep", "4")
     assert (status, ANEW in said) == (0, False)
-    assert pretraining.kept() == steps(8, 12, 16, 20)
+    assert trained.kept() == steps(8, 12, 16, 20)
 
 
 @pytest.mark.parametrize(
     "changes", nightly_but([["--lr", "1e-3"], ["--model.dropout", "0.1"], ["--steps", "24"]], 2), ids=" ".join
 )
-def test_another_training_is_trained(pretraining: Pretraining, changes: list[str]) -> None:
-    pretraining()
-    status, said = pretraining("--keep", "1", *changes)
+def test_another_training_is_trained(trained: Pretraining, changes: list[str]) -> None:
+    status, said = trained("--keep", "1", *changes)
     assert (status, ANEW in said) == (0, False)
 
 
 @pytest.mark.nightly
-def test_a_damaged_output_is_trained_again(pretraining: Pretraining) -> None:
-    pretraining()
-    next(pretraining.output.glob("step-*20/*.distcp")).write_bytes(b"cut")
-    status, said = pretraining("--keep", "1")
+def test_a_damaged_output_is_trained_again(trained: Pretraining) -> None:
+    next(trained.output.glob("step-*20/*.distcp")).write_bytes(b"cut")
+    status, said = trained("--keep", "1")
     assert (status, ANEW in said, "it is trained again" in said) == (0, False, True)
 
 
@@ -172,20 +182,21 @@ def killed_at(event: int, pretraining: Pretraining, *changes: str) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
-def test_a_kill_while_it_is_published_anew_never_trains_again(pretraining: Pretraining, tmp_path: Path) -> None:
-    pretraining()
-    shutil.copytree(tmp_path, trained := tmp_path.with_name("trained"))
+@pytest.mark.nightly
+def test_a_kill_while_it_is_published_anew_never_trains_again(
+    trained: Pretraining, finished: Path, tmp_path: Path
+) -> None:
     changes = ("--keep", "1", "--keep-best")
-    pretraining(*changes)
-    expected = small.contents(pretraining.output)
+    trained(*changes)
+    expected = small.contents(trained.output)
     problems: list[str] = []
     for event in itertools.count(EVENTS_BEFORE_PUBLISHING):
         store.remove(tmp_path)
-        shutil.copytree(trained, tmp_path)
-        if not killed_at(event, pretraining, *changes):
+        shutil.copytree(finished, tmp_path)
+        if not killed_at(event, trained, *changes):
             break
-        status, said = pretraining(*changes)
-        if status or ANEW not in said or small.contents(pretraining.output) != expected:
+        status, said = trained(*changes)
+        if status or ANEW not in said or small.contents(trained.output) != expected:
             problems.append(f"event {event}: exit {status}: {said[-300:]}")
     assert problems == []
     assert event > EVENTS_BEFORE_PUBLISHING + 20

@@ -62,10 +62,11 @@ def around_fine_tuning(job: finetune.FinetuneJob) -> tuple[list[Held], list[Held
     return after, before[-job.config.seeds :]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "parallel",
     [
-        pytest.param(EVERY_AXIS, marks=pytest.mark.nightly),
+        EVERY_AXIS,
         ParallelConfig(pp=4, schedule="interleaved_1f1b", chunks=2, dp_shard=2, zero=2, device="cpu"),
     ],
     ids=["tp-pp-dp", "pp-zero"],

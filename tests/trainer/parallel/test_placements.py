@@ -126,7 +126,7 @@ def test_half_precision_rounds_no_more_than_elsewhere(workers: Any, references: 
 
 
 @pytest.mark.parametrize("case", nightly_but([Case(tp=4), Case(tp=4, sequence_parallel=False)], 0), ids=str)
-@pytest.mark.parametrize("name", ["colotensor", "map4"])
+@pytest.mark.parametrize("name", nightly_but(["colotensor", "map4"], 0))
 def test_documents_of_samples_that_do_not_divide_keep_their_positions(
     workers: Any, references: References, case: Case, name: str
 ) -> None:

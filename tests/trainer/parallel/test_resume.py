@@ -186,9 +186,8 @@ def ranks(pid: int) -> list[int]:
     return sorted(rank for child in children(pid) for rank in children(child)) or sorted(children(pid))
 
 
-@pytest.mark.parametrize(
-    "receiver", ["all", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("parent", "child"))]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("receiver", ["all", "parent", "child"])
 def test_sigusr1_saves_ends_with_75_and_the_run_goes_on_to_the_same_bytes(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, receiver: str
 ) -> None:
