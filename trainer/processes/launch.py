@@ -304,6 +304,10 @@ def _local_main(
         import torch.distributed as dist
 
         process = prepare(rank, parallel, flag)
+        if not Path(store).parent.exists():
+            # The command has ended, and the server that would have told it of this process was killed. torch would wait
+            # for the folder for minutes, with the GIL held, so that nothing here could see the parent's end.
+            os._exit(1)
         join(process, dist.FileStore(store, rank.size))  # pyright: ignore[reportPrivateImportUsage]
         value = function(process, *arguments)
         report.value = value if rank.number == 0 else None

@@ -210,6 +210,21 @@ def test_a_process_whose_server_was_killed_is_ended(tmp_path: Path, monkeypatch:
     wait_until(lambda: not runs(started[0].pid), seconds=10)
 
 
+def test_a_process_that_its_command_never_knew_ends_although_the_folder_is_gone(tmp_path: Path) -> None:
+    """The server is killed when it has started the second process, and before it says so; the command ends."""
+    context = launching._forkserver()
+    connection, child_end = context.Pipe(duplex=False)
+    rank = Rank(0, 2, local_number=0, local_size=2)
+    arguments = (child_end, 30, rank, str(tmp_path / "gone/store"), None, add_ranks, TWO, (10,))
+    process = context.Process(target=launching._local_main, args=arguments)
+    process.start()
+    process.join(60)
+    ended = process.exitcode
+    process.kill()
+    connection.close()
+    assert ended == 1
+
+
 def runs(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
