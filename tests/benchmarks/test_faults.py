@@ -46,7 +46,7 @@ def test_two_runs_at_once_and_failing_calls_lose_nothing(campaign: Campaign) -> 
     assert row.outcomes == {"exit 1": 1, "exit 0": 1}
 
 
-def test_sixty_hostile_files_end_with_one_line_or_a_whole_output(campaign: Campaign, tmp_path: Path) -> None:
+def test_thirty_hostile_files_end_with_one_line_or_a_whole_output(campaign: Campaign, tmp_path: Path) -> None:
     """Of the kinds that need no training; the longer campaign has all."""
     row = Row("files")
     (tmp_path / "lists").mkdir()
@@ -64,10 +64,10 @@ def test_sixty_hostile_files_end_with_one_line_or_a_whole_output(campaign: Campa
         ),
     ]
     hostile.prepare(campaign, subjects, row)
-    for number in range(60):
+    for number in range(30):
         hostile.try_one(campaign, subjects[number % 2], number, row)
     assert problems([row]) == []
-    assert sum(row.outcomes.values()) == 60
+    assert sum(row.outcomes.values()) == 30
 
 
 def test_damage_follows_from_the_seed_alone() -> None:

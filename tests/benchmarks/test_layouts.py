@@ -11,6 +11,7 @@ import torch
 from benchmarks import layouts
 from benchmarks.gpu import shards
 from pipelines.errors import UserError
+from tests.nightly import nightly_but
 from trainer.checks import check_pretrain
 from trainer.config import ParallelConfig
 from trainer.processes import launch
@@ -136,7 +137,7 @@ def degrees(keys: dict[str, Any]) -> list[int]:
     return [keys.get(name, 1) for name in ("pp", "tp", "dp_shard", "dp_replicate")]
 
 
-@pytest.mark.parametrize("parallel", [{}, {"dp_replicate": 2}])
+@pytest.mark.parametrize("parallel", nightly_but([{}, {"dp_replicate": 2}], 0))
 def test_exact_runs_of_one_layout_end_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, parallel: dict[str, Any]
 ) -> None:

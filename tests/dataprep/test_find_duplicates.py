@@ -30,6 +30,7 @@ from pipelines.manifest import Counts
 from pipelines.stage import run_command
 from tests.dataprep.corpora import digests
 from tests.dataprep.kernels import KERNELS, using
+from tests.nightly import nightly_but
 from tests.samples import Data
 
 ROOT = Path(__file__).parents[2]
@@ -443,12 +444,15 @@ run_command(StageSpec.load("dataprep.find_duplicates"), arguments)
 
 @pytest.mark.parametrize(
     ("step", "before", "with_old"),
-    [
-        ("find_bucket_pairs", 7, False),
-        ("find_bucket_pairs", 13, True),
-        ("find_copies", 2, True),
-        ("write_sets", 1, True),
-    ],
+    nightly_but(
+        [
+            ("find_bucket_pairs", 7, False),
+            ("find_bucket_pairs", 13, True),
+            ("find_copies", 2, True),
+            ("write_sets", 1, True),
+        ],
+        1,
+    ),
 )
 def test_a_search_killed_at_a_slice_goes_on_after_the_last_whole_one_to_the_same_bytes(
     shards: Path,

@@ -143,7 +143,7 @@ SPLIT_FLAGS = ["--val-share", "0.5", "--seed", "3"]
     ("mode", "module", "outputs", "flags"),
     [
         pytest.param("fresh", "dataprep.clean", "out", CLEAN_FLAGS, marks=pytest.mark.nightly),
-        ("overwrite", "dataprep.clean", "out", CLEAN_FLAGS),
+        pytest.param("overwrite", "dataprep.clean", "out", CLEAN_FLAGS, marks=pytest.mark.nightly),
         ("overwrite", "dataprep.clean", "out.jsonl", CLEAN_FLAGS),
         pytest.param("fresh", "dataprep.split", "train,val", SPLIT_FLAGS, marks=pytest.mark.nightly),
         pytest.param("overwrite", "dataprep.split", "train,val", SPLIT_FLAGS, marks=pytest.mark.nightly),

@@ -350,6 +350,7 @@ def test_equal_runs_publish_equal_bytes(road: Road, glue: Path, tuned: Path, tmp
         assert again[name] == before[name], name
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "layout",
     nightly_but(

@@ -123,6 +123,7 @@ def test_on_request_it_is_trained_anew(trained: Pretraining, monkeypatch: pytest
     assert trained.kept() == steps(8, 12, 16, 20)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "changes", nightly_but([["--lr", "1e-3"], ["--model.dropout", "0.1"], ["--steps", "24"]], 2), ids=" ".join
 )

@@ -67,6 +67,7 @@ def test_mean_and_spread_are_those_of_the_runs(tuned: Path) -> None:
     assert scores_of(tuned / f"seed-{best}")["accuracy"] == max(values)
 
 
+@pytest.mark.nightly
 def test_the_model_is_that_of_the_best_seed(road: Road, task: Path, tuned: Path, tmp_path: Path) -> None:
     best = str(json.loads((tuned.parent / "stats.json").read_text())["best_seed"])
     assert finetune(road, task, tmp_path / "alone", "--seed", best, "--epochs", "2") == 0

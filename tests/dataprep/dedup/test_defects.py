@@ -29,6 +29,7 @@ from tests.dataprep.dedup.chain import (
     urls,
     write_texts,
 )
+from tests.nightly import nightly_but
 
 ROOT = Path(__file__).parents[3]
 STATUS = Path("/proc/self/status")
@@ -58,7 +59,9 @@ def test_15_the_last_shingle_counts_and_a_text_of_one_shingle_has_it(tmp_path: P
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="the peak memory of a process is read from Linux's /proc")
-@pytest.mark.parametrize(("few", "many", "words", "least_mib"), [(150, 1_500, 9_000, 88), (2_000, 12_000, 12, 70)])
+@pytest.mark.parametrize(
+    ("few", "many", "words", "least_mib"), nightly_but([(150, 1_500, 9_000, 88), (2_000, 12_000, 12, 70)], 1)
+)
 def test_16_memory_holds_no_texts_and_no_bins_and_the_work_is_cut_finer_than_into_bands(
     tmp_path: Path, few: int, many: int, words: int, least_mib: int
 ) -> None:

@@ -21,6 +21,7 @@ GOOD: dict[str, Any] = {
     [
         ({}, None),
         ({"is_self": True, "over_18": True, "score": 0}, ("self_post", "is_self")),
+        ({"url": "/r/gardens/comments/1/spring/", "score": 0}, ("self_post", "relative URL")),
         ({"over_18": True, "score": 0}, ("over_18", "over_18")),
         ({"score": 2, "created_utc": 0}, ("low_karma", "score 2")),
         ({"score": -5}, ("low_karma", "score -5")),

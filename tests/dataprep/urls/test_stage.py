@@ -73,6 +73,58 @@ def test_each_line_is_kept_or_rejected_with_its_reason(tmp_path: Path) -> None:
     assert manifest.rows == 2
 
 
+def test_ampersands_of_pages_are_read_as_what_they_mean(tmp_path: Path) -> None:
+    """Lists that were taken from pages have HTML's spelling, which names other parameters to a server."""
+    lines = [
+        "http://garden.test/a?x=1&amp;y=2",
+        "http://garden.test/a?x=1&y=2",
+        "http://garden.test/b?q=1&amp;amp;utm_source=mail",
+        '{"url": "http://garden.test/c?x=1&amp;y=&lt;2&gt;"}',
+        "http://garden.test/d?amp;x=1",
+    ]
+    (tmp_path / "list.txt").write_text("".join(f"{line}\n" for line in lines))
+    run(tmp_path / "list.txt", tmp_path / "out")
+    assert kept(tmp_path / "out") == [
+        ("http://garden.test/a?x=1&y=2", lines[0]),
+        ("http://garden.test/b?q=1", lines[2]),
+        ("http://garden.test/c?x=1&y=%3C2%3E", "http://garden.test/c?x=1&amp;y=&lt;2&gt;"),
+        ("http://garden.test/d?amp;x=1", "http://garden.test/d?amp;x=1"),
+    ]
+    assert rejected(tmp_path / "out") == {lines[1]: ("duplicate", f"of {lines[0]}")}
+    run(tmp_path / "list.txt", tmp_path / "megatron", "--compat", "megatron")
+    assert ("http://garden.test/a?x=1&amp;y=2",) * 2 in kept(tmp_path / "megatron"), "as that program did"
+
+
+def test_records_of_others_are_read_by_their_keys(tmp_path: Path) -> None:
+    folder = tmp_path / "lists"
+    folder.mkdir()
+    rows = [
+        {"u": "http://garden.test/a", "r": "gardens", "k": 3},
+        {"u": "http://garden.test/b", "r": "gardens", "k": 2},
+        {"u": "http://garden.test/c", "r": "gardens"},
+        {"url": "http://garden.test/d", "k": 9},
+    ]
+    packed = gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode(), mtime=0)
+    (folder / "reddit.urk.json-00.gz").write_bytes(packed)
+    keys = ("--url-key", "u", "--karma-key", "k")
+    run(folder, tmp_path / "out", *keys)
+    assert kept(tmp_path / "out") == [("http://garden.test/a", "http://garden.test/a")]
+    assert rejected(tmp_path / "out") == {
+        "http://garden.test/b": ("low_karma", "k 2"),
+        "http://garden.test/c": ("invalid_submission", "k None"),
+        json.dumps(rows[3]): ("no_url", "line 4: has no text under the key 'u'"),
+    }
+    run(folder, tmp_path / "any", *keys[:2])
+    assert len(kept(tmp_path / "any")) == 3
+
+
+def test_a_key_that_no_record_has_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "list.jsonl").write_text('{"u": "http://garden.test/a"}\n')
+    assert run_command(SPEC, [str(tmp_path / "list.jsonl"), str(tmp_path / "out")]) == 1
+    assert "line 1: has no text under the key 'url'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def write_lists(folder: Path) -> Path:
     """Three lists in three compressions, in random order, with repeats across files."""
     folder.mkdir()

@@ -69,6 +69,7 @@ def test_a_meter_counts_from_where_it_was_set_to_zero(monkeypatch: pytest.Monkey
     assert (meter.read().tokens_per_second) == 100
 
 
+@pytest.mark.nightly
 def test_the_peak_of_a_process_on_a_cpu_is_all_its_memory() -> None:
     before = metrics.peak_memory(CPU)["resident_gb"]
     more = bytearray(b"x") * int(1e9 * before + 3e8)

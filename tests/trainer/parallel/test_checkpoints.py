@@ -118,7 +118,8 @@ SOME = (7, 9, 13)
 """Sharded and offloaded; two pipelines, one of them with tensor parallelism and a loss scale."""
 
 
-@pytest.mark.parametrize("numbers", [SOME, nightly((EVERY,))], ids=["some", "every"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("numbers", [SOME, EVERY], ids=["some", "every"])
 def test_each_layout_saves_all_tensors_and_bits_of_its_own(saved: Saved, numbers: tuple[int, ...]) -> None:
     """Else loading the wrong checkpoint, or none, would not be seen."""
     everything = [saved(number)[1] for number in numbers]

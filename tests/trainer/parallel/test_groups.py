@@ -135,6 +135,7 @@ def test_a_mesh_leaves_its_groups_to_the_end_of_the_process_after_an_error(worke
     assert workers.run(8, kept_after_an_error) == [True] * 8
 
 
+@pytest.mark.nightly
 def test_a_worker_that_waits_holds_nothing_of_the_cases_before(workers: Any, tmp_path: Path) -> None:
     """Layouts that no other case has, each with groups that the case does not end itself."""
     references = References(workers, tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import ConfigError, UserError
+from tests.nightly import nightly_but
 from tests.trainer.small import TWO
 from trainer.config import ParallelConfig
 from trainer.processes import launch as launching
@@ -143,7 +144,7 @@ def session(leader: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", nightly_but([signal.SIGTERM, signal.SIGINT], 0))
 def test_a_signal_to_the_parent_lets_the_processes_stop_in_order(tmp_path: Path, number: signal.Signals) -> None:
     process = start_waiting(tmp_path)
     process.send_signal(number)
@@ -163,7 +164,7 @@ def test_a_second_signal_does_not_wait_for_a_long_step(tmp_path: Path) -> None:
     wait_until(lambda: not session(process.pid))
 
 
-@pytest.mark.parametrize("started", [0, 1, 2])
+@pytest.mark.parametrize("started", nightly_but([0, 1, 2], 2))
 def test_a_killed_server_is_one_line_or_costs_nothing(started: int, tmp_path: Path) -> None:
     """The process that the others are forked from is killed before it has forked any, one or both of them."""
     script = PARENT.replace("    launch(", "    try_to_launch(").replace("if __name__", TRY_TO_LAUNCH + "if __name__")

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.trainer.processes.test_launch import PARENT, ROOT, session, wait_until
 from trainer.processes.temporary import PREFIX, remove_leftovers
 
@@ -65,6 +67,7 @@ def start_training(root: Path, folder: Path, function: str) -> "subprocess.Popen
     return process
 
 
+@pytest.mark.nightly
 def test_a_training_killed_with_9_leaves_one_folder_and_the_next_training_none(tmp_path: Path) -> None:
     """The file through which its processes met, and the socket of the server that they were forked from."""
     root = Path(tempfile.mkdtemp(prefix="millrace-tests-"))  # the name of a socket has to be short

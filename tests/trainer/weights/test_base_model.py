@@ -93,6 +93,7 @@ def test_a_model_of_another_number_of_tokens_is_refused(road: Road, tmp_path: Pa
         open_base_model(tmp_path / "5000", road.tokenizer, meta, Path("rows"), tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("named", nightly_but([False, True], 1))
 def test_a_fine_tuned_model_is_a_base_model_for_another_task(road: Road, tmp_path: Path, *, named: bool) -> None:
     """As MNLI's is for RTE: its tokenizer has a padding token more."""
