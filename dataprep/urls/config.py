@@ -23,8 +23,13 @@ class UrlsConfig:
     kind: Kind = "auto"
     """How to read JSON records. lists: only their `url` counts; submissions: as Reddit's; auto: decided by their
     keys."""
+    url_key: str = "url"
+    """Key of the URL in JSON records."""
+    karma_key: str = ""
+    """Key of the score in JSON records that are not Reddit's, to which `min_karma` then applies; empty if they have
+    none."""
     min_karma: int = 3
-    """Submissions only: lowest score (upvotes minus downvotes)."""
+    """Lowest score (upvotes minus downvotes) of submissions, and of records with `karma_key`."""
     date_from: str = ""
     """Submissions only: first day, such as 2005-06-23, in UTC; empty for no limit."""
     date_to: str = ""

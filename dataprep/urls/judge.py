@@ -96,16 +96,17 @@ def open_rules(tables: Sequence[Path], compat: Compat, longest_short: int) -> "L
 def _open_rules(tables: tuple[Path, ...], _times: tuple[int, ...], compat: Compat, longest_short: int) -> "LineRules":
     lists = open_blacklists(tables)
     if compat == "megatron":
-        return LineRules(_no_fast_path, MegatronJudge(lists, longest_short), str, _unsplit)
+        return LineRules(_no_fast_path, MegatronJudge(lists, longest_short), str, str, _unsplit)
     judge = Judge(lists, longest_short)
-    return LineRules(FastPath(judge), judge, canonical_url, split_urls)
+    return LineRules(FastPath(judge), judge, unescaped, canonical_url, split_urls)
 
 
 class LineRules(NamedTuple):
-    """The rules for lines: for whole columns, and one by one; the canonical form, and its split into key and scheme."""
+    """The rules for lines: for whole columns and one by one; what a spelling means, and its canonical form, split."""
 
     fast_path: Callable[[pa.Array], FastVerdicts]
     judge: Callable[[str], Verdict]
+    meant: Callable[[str], str]
     canonical: Callable[[str], str | None]
     split: Callable[[pa.Array], tuple[pa.Array, pa.Array]]
 
@@ -120,9 +121,12 @@ class ChunkJudge:
         submissions: SubmissionRules,
         runs: RunWriter,
         rejected: RejectedLines,
+        url_key: str,
     ) -> None:
         self._chunk = chunk
+        self._url_key = url_key
         self._judge = rules.judge
+        self._meant = rules.meant
         self._canonical = rules.canonical
         self._split = rules.split
         self._submissions = submissions
@@ -144,7 +148,7 @@ class ChunkJudge:
         if self._chunk.first_line == 1 and counts.rows_in and unreadable == counts.rows_in:
             raise UserError(
                 f"{self._chunk.file}: none of its {unreadable} lines holds a URL; {self._first_problem}; give URLs as "
-                "lines of text, or JSON lines with a key 'url'"
+                f"lines of text, or JSON lines with a key {self._url_key!r} (--url-key names another)"
             )
         return counts
 
@@ -213,13 +217,14 @@ class ChunkJudge:
     def _read_text(self, text: str, number: int) -> tuple[str, str] | None:
         """Do what `_read` does, for a URL or a JSON record; return None for a submission that breaks a rule."""
         if not self._in_json and not text.startswith("{"):
-            return text, text
+            return self._meant(text), text
         record = read_record(text)
-        original = record_url(record)
-        if not self._submissions.applies(record):
-            return original, original
-        url = unescaped(original)
-        if broken := self._submissions.broken(record):
+        original = record_url(record, self._url_key)
+        if self._submissions.applies(record):
+            url, broken = unescaped(original), self._submissions.broken(record)
+        else:
+            url, broken = self._meant(original), self._submissions.too_little(record)
+        if broken:
             rule, value = broken
             self._rejected.add(number, original, rule, value, self._canonical(url))
             return None

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 Kind = Literal["auto", "lists", "submissions"]
 _KEYS = {"url", "subreddit", "created_utc", "score"}
+_AMPERSANDS = re.compile("&(?:amp;)+")
 _BEYOND = 1e18
 """Larger than any real score or time. NaN fails the comparison with it too."""
 
@@ -30,6 +31,8 @@ class SubmissionRules:
     """Seconds since 1970, UTC; earlier submissions are out of range."""
     stop: float
     """Seconds since 1970, UTC; submissions from then on are out of range."""
+    karma_key: str = ""
+    """Key of the score in the JSON records of others; empty if they have none."""
 
     def applies(self, record: Mapping[str, Any]) -> bool:
         """Return whether a JSON record is judged as a submission."""
@@ -42,6 +45,8 @@ class SubmissionRules:
             return "invalid_submission", f"score {record.get('score')!r}, created_utc {record.get('created_utc')!r}"
         if record.get("is_self"):
             return "self_post", "is_self"
+        if str(record.get("url")).startswith("/"):
+            return "self_post", "relative URL"
         if record.get("over_18"):
             return "over_18", "over_18"
         if score < self.min_karma:
@@ -50,14 +55,23 @@ class SubmissionRules:
             return "out_of_range", _day(created)
         return None
 
+    def too_little(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the rule that a record with `karma_key` breaks, and the value seen; None if it breaks none."""
+        if not self.karma_key:
+            return None
+        score = _number(record.get(self.karma_key))
+        if score is None:
+            return "invalid_submission", f"{self.karma_key} {record.get(self.karma_key)!r}"
+        return ("low_karma", f"{self.karma_key} {score:g}") if score < self.min_karma else None
 
-def submission_rules(kind: Kind, min_karma: int, date_from: str, date_to: str) -> SubmissionRules:
+
+def submission_rules(kind: Kind, min_karma: int, date_from: str, date_to: str, karma_key: str = "") -> SubmissionRules:
     """Return the rules for a range of dates such as 2017-01-31, both days included; raises DateError."""
     start = day_start(date_from, "date_from") if date_from else float("-inf")
     stop = day_start(date_to, "date_to") + 86_400 if date_to else float("inf")
     if start >= stop:
         raise DateError(f"date_from {date_from} is later than date_to {date_to}")
-    return SubmissionRules(kind, min_karma, start, stop)
+    return SubmissionRules(kind, min_karma, start, stop, karma_key)
 
 
 def day_start(text: str, name: str) -> float:
@@ -70,8 +84,13 @@ def day_start(text: str, name: str) -> float:
 
 
 def unescaped(url: str) -> str:
-    """Undo Reddit's escaping of `&`, `<` and `>` in JSON texts; it escapes nothing else (see its `raw_json`)."""
-    return url.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    """Undo HTML's escaping of `&`, however often, and of `<` and `>`; Reddit escapes nothing else (see its `raw_json`).
+
+    Lists that were taken from pages have it too; no page needs a parameter whose name begins with `amp;`.
+    """
+    if "&" not in url:
+        return url
+    return _AMPERSANDS.sub("&", url.replace("&lt;", "<").replace("&gt;", ">"))
 
 
 def _number(value: Any) -> float | None:

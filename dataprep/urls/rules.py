@@ -46,6 +46,7 @@ _CANONICAL = (
     rf"(?:\?(?P<query>[/?.{_CHARACTERS}]+))?\z"
 )
 _DROPPED = rf"(?:^|&)(?:(?:{TRACKING_NAMES})(?:[=&]|\z)|&|\z)"
+_ESCAPED = "&(?:amp|lt|gt);"
 # What `path_extension` returns, in the spelling of the path.
 _EXTENSION = r"/[^/;]+(?P<extension>\.[^./;]*)(?:;[^/]*)?\z"
 Rows = np.ndarray[Any, np.dtype[np.bool_]]
@@ -187,7 +188,9 @@ class FastPath:
         long = call_function("utf8_length", [lines]).to_numpy() > self._judge.longest_short
         drops = call_function("match_substring_regex", [query], MatchSubstringOptions(_DROPPED, ignore_case=True))
         has_query = call_function("not_equal", [query, pa.scalar("", query.type)])
-        known = long & _true(host.is_valid()) & ~_true(call_function("and", [has_query, drops]))
+        escaped = call_function("match_substring_regex", [query], MatchSubstringOptions(_ESCAPED))
+        dropped_or_escaped = call_function("and", [has_query, call_function("or", [drops, escaped])])
+        known = long & _true(host.is_valid()) & ~_true(dropped_or_escaped)
         clean, verdicts = self._judge_hosts(host, known)
         verdicts |= self._judge_extensions(path, clean)
         clean[list(verdicts)] = False

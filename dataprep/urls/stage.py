@@ -1,16 +1,18 @@
 """Stage `urls`: make the list of pages to fetch: canonical URLs without blacklisted ones or duplicates.
 
-LISTS (one URL per line, JSON lines with a `url`, or Reddit submissions as pushshift publishes them; compressed or
-not; a file, or a folder and its subfolders) -> part-*.parquet with `url` (canonical), `original`, `file` and `line`,
-sorted by `url`. Lines that differ only in spelling, or in http and https, are one page, and the first of them is
-kept. Each rejected line goes to rejected/ with its rule and the value seen.
+LISTS (one URL per line, JSON lines with a `url` or another key, or Reddit submissions as pushshift publishes them;
+compressed or not; a file, or a folder and its subfolders) -> part-*.parquet with `url` (canonical), `original`,
+`file` and `line`, sorted by `url`. Lines that differ only in spelling, or in http and https, are one page, and the
+first of them is kept. Each rejected line goes to rejected/ with its rule and the value seen.
 
 Rules in order: invalid_utf8, invalid_json, no_url; for submissions invalid_submission, self_post, over_18,
 low_karma, out_of_range; domain_blacklist, url_blacklist, extension_blacklist, too_short, malformed, duplicate.
-pipelines/identity.py describes the canonical form. An empty file gives an empty list; a file without any URL among
-its lines is refused. In a folder, a file without a suffix is a list if its first line is a URL.
+pipelines/identity.py describes the canonical form; `&amp;`, as lists from pages have it, is read as `&`.
+An empty file gives an empty list; a file without any URL among its lines is refused. In a folder, a file without a
+suffix is a list if its first line is a URL.
 
 Run: python -m dataprep.urls LISTS OUTPUT
+     python -m dataprep.urls LISTS.urk.json-00.gz OUTPUT --url-key u --karma-key k
      python -m dataprep.urls RS_2017-01.zst OUTPUT --date-to 2017-01-15 --blacklist ut1/ --memory-budget 2GB
 """
 
@@ -33,7 +35,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 SHAPED_BY = ("tldextract", "pyarrow")
 
 SMALLEST, LARGEST_RUN, LARGEST_RANGE = 4 << 20, 64 << 20, 256 << 20
@@ -48,7 +50,7 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
     """Judge the lines of the lists in chunks, then merge the sorted survivors and drop the duplicates."""
     submissions = checked_submission_rules(config)
     refuse_output_among_lists(lists.path, output.final)
-    files = url_lists(lists.path)
+    files = url_lists(lists.path, config.url_key)
     names = [list_name(file, lists.path) for file in files]
     tables = compile_lists(config, run)
     rows_bytes = memory_for_rows(run)
@@ -83,7 +85,7 @@ def memory_for_rows(run: StageRun) -> int:
 def checked_submission_rules(config: UrlsConfig) -> SubmissionRules:
     """Return the rules for submissions; raises ConfigError for a date that cannot be read."""
     try:
-        return submission_rules(config.kind, config.min_karma, config.date_from, config.date_to)
+        return submission_rules(config.kind, config.min_karma, config.date_from, config.date_to, config.karma_key)
     except DateError as error:
         raise ConfigError(f"urls.{error}") from None
 
@@ -127,7 +129,8 @@ def judge_chunk(
     chunk = chunks[int(part.name.rpartition("-")[2])]
     rules = open_rules(part.files[1:], config.compat, config.longest_short)
     rejected = RejectedLines(folder / REJECTED / f"{part.name}.parquet", names[chunk.list_number])
-    return ChunkJudge(chunk, rules, submissions, RunWriter(folder, part.name, run_bytes), rejected).run()
+    writer = RunWriter(folder, part.name, run_bytes)
+    return ChunkJudge(chunk, rules, submissions, writer, rejected, config.url_key).run()
 
 
 def add_rejected(judged: Output, output: Output) -> None:

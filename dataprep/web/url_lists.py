@@ -7,6 +7,7 @@ chunk. Line numbers are those of the whole file.
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,10 @@ from pipelines.manifest import MANIFEST, why_not_read
 
 logger = logging.getLogger(__name__)
 
+URL_KEY = "url"
 LIST_SUFFIXES = (".txt", ".urls", ".lst")
+_NUMBERED_JSON = re.compile(r"\.jsonl?-[0-9]+")
+"""One of several files that were one list: `reddit.urk.json-00.gz`."""
 WHITE_SPACE = " \t\n\r\x0b\x0c"
 """ASCII's white space, which is stripped from both ends of a line."""
 BYTE_ORDER_MARK = "\ufeff"
@@ -52,15 +56,18 @@ _LONGEST_LOOKED_AT = 16 << 20
 _SHOWN = 80
 
 
-def url_lists(path: Path) -> list[Path]:
-    """Return the list files of `path`: the file itself, or those in a folder and its subfolders, in order of name."""
-    chosen = [path] if path.is_file() else _lists_in_folder(path)
+def url_lists(path: Path, url_key: str = URL_KEY) -> list[Path]:
+    """Return the list files of `path`: the file itself, or those in a folder and its subfolders, in order of name.
+
+    `url_key`: the key of the URL in JSON records.
+    """
+    chosen = [path] if path.is_file() else _lists_in_folder(path, url_key)
     for file in chosen:
-        check_list(file)
+        check_list(file, url_key)
     return chosen
 
 
-def _lists_in_folder(path: Path) -> list[Path]:
+def _lists_in_folder(path: Path, url_key: str) -> list[Path]:
     children = _named(path)
     # Of what cannot be read, only it is left out.
     entered = [child for child in children if child.is_dir() and not why_not_read(child) and not child.samefile(path)]
@@ -69,7 +76,7 @@ def _lists_in_folder(path: Path) -> list[Path]:
     if unread := [(str(file.relative_to(path)), why) for file in files if (why := why_not_read(file))]:
         logger.warning("%s: not read, %d file(s): %s", path, len(unread), describe(unread))
     files = [file for file in files if not why_not_read(file)]
-    chosen = [file for file in files if is_url_list(file)]
+    chosen = [file for file in files if is_url_list(file, url_key)]
     if left := [str(file.relative_to(path)) for file in files if file not in chosen and file.name != MANIFEST]:
         logger.warning("%s: ignored, not URL lists by their names or first lines: %s", path, ", ".join(left))
     if not chosen:
@@ -84,7 +91,7 @@ def _named(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
 
 
-def is_url_list(path: Path) -> bool:
+def is_url_list(path: Path, url_key: str = URL_KEY) -> bool:
     """Return whether the name of a file in a folder, compressed or not, is that of a list of URLs.
 
     A file without a suffix is a list if its first line is a URL or a record (`RS_2017-01.xz`); so a README is not.
@@ -92,11 +99,12 @@ def is_url_list(path: Path) -> bool:
     suffixes = [suffix for suffix in path.suffixes if suffix not in store.COMPRESSED]
     if not suffixes:
         _, first = next(_lines(path), (0, b""))
-        return first.startswith(b"{") or _problem(first, in_json=False) is None
-    return path.name != MANIFEST and (suffixes[-1] in LIST_SUFFIXES or is_jsonl(path))
+        return first.startswith(b"{") or _problem(first, url_key, in_json=False) is None
+    named = suffixes[-1] in LIST_SUFFIXES or is_jsonl(path) or _NUMBERED_JSON.fullmatch(suffixes[-1])
+    return path.name != MANIFEST and bool(named)
 
 
-def check_list(file: Path) -> None:
+def check_list(file: Path, url_key: str = URL_KEY) -> None:
     """Raise UserError for a file that is not a list: its first bytes are of another format, or no line is a URL.
 
     Only the lines up to the first URL are read. A file without lines is an empty list, which is allowed.
@@ -106,14 +114,14 @@ def check_list(file: Path) -> None:
     first_problem, lines = "", 0
     for number, line in _lines(file):
         lines += 1
-        problem = _problem(line, in_json=is_jsonl(file))
+        problem = _problem(line, url_key, in_json=is_jsonl(file))
         if problem is None:
             return
         first_problem = first_problem or f"line {number}: {problem}"
     if lines:
         raise UserError(
             f"{file}: none of its {lines} lines holds a URL; {first_problem}; give URLs such as "
-            "http://garden.test/page as lines of text, or JSON lines with a key 'url'"
+            f"http://garden.test/page as lines of text, or JSON lines with a key {url_key!r}"
         )
 
 
@@ -125,10 +133,10 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
             yield number, text
 
 
-def _problem(line: bytes, *, in_json: bool) -> str | None:
+def _problem(line: bytes, url_key: str, *, in_json: bool) -> str | None:
     """Return why a line holds no URL; None if it holds one."""
     try:
-        url = read_url(line, in_json=in_json or line.startswith(b"{"))
+        url = read_url(line, url_key, in_json=in_json or line.startswith(b"{"))
     except UnreadableLineError as problem:
         return str(problem)
     return None if canonical_url(url) else f"{url[:_SHOWN]!r} is not an http or https URL"
@@ -221,10 +229,10 @@ class UnreadableLineError(RejectedRowError):
     """A line that holds no URL."""
 
 
-def read_url(line: bytes, *, in_json: bool) -> str:
+def read_url(line: bytes, url_key: str = URL_KEY, *, in_json: bool) -> str:
     """Return the URL of a line as it is spelled there; raises UnreadableLineError."""
     text = decode(line)
-    return record_url(read_record(text)) if in_json else text
+    return record_url(read_record(text), url_key) if in_json else text
 
 
 def decode(line: bytes) -> str:
@@ -244,9 +252,9 @@ def read_record(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], record) if isinstance(record, dict) else {}
 
 
-def record_url(record: dict[str, Any]) -> str:
+def record_url(record: dict[str, Any], url_key: str = URL_KEY) -> str:
     """Return the URL of a record, with lone surrogates escaped; raises UnreadableLineError."""
-    url = record.get("url")
+    url = record.get(url_key)
     if not isinstance(url, str):
-        raise UnreadableLineError("no_url", "has no text under the key 'url'")
+        raise UnreadableLineError("no_url", f"has no text under the key {url_key!r}")
     return url.encode("utf-8", "backslashreplace").decode()
