@@ -54,11 +54,16 @@ def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int 
             signal.signal(number, _end_at_once)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         sys.excepthook = _report
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY and limit < least_address_space:
+        if not has_address_space(least_address_space):
             sys.exit(out_of_memory(least_address_space))
     elif is_server():
         sys.excepthook = _stay_silent
+
+
+def has_address_space(least: int) -> bool:
+    """Return whether this process may use so many bytes of addresses (ulimit -v)."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit == resource.RLIM_INFINITY or limit >= least
 
 
 def run(main: Callable[[], int]) -> NoReturn:
@@ -163,7 +168,10 @@ def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
     # From a thread and a little later, when the callback is over.
     again = threading.Timer(0.01, os.kill, (os.getpid(), number))
     again.daemon = True
-    again.start()
+    try:
+        again.start()
+    except RuntimeError:  # no memory for a thread, or Python ends
+        _end_at_once(number, None)
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:

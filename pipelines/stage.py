@@ -139,6 +139,7 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
         _publish_all(run, call)
         report(call, run, identity, time.time() - started)
         for place in _places(run):
+            store.remove(place / STAGED)  # first: what is left of a folder promises nothing
             store.remove(place)
     if call.options.sample_rejected:
         show_rejected(first, call.options.sample_rejected)

@@ -61,7 +61,7 @@ def read() -> dict[str, Any]:
 
 
 def ranges_of(report: dict[str, Any], package: str) -> list[str]:
-    """Return the affected versions of a package as specifiers; those that only a list names as the newest of it."""
+    """Return the affected versions of a package as specifiers: a report's ranges, or else each version of its list."""
     found: list[str] = []
     for entry in report["affected"]:
         if canonicalize_name(entry["package"]["name"]) != package:
@@ -82,7 +82,7 @@ def _specifiers(events: list[dict[str, str]]) -> list[str]:
         if "introduced" in event:
             start = "" if event["introduced"] == "0" else f">={event['introduced']}"
             found.append(start or ">=0")
-        else:
+        elif event.keys() & {"fixed", "last_affected"}:
             end = f"<{event['fixed']}" if "fixed" in event else f"<={event['last_affected']}"
             found[-1] = ",".join(part for part in (start, end) if part)
     return found
@@ -98,7 +98,7 @@ def main() -> None:
         return subprocess.run(["git", "-C", checkout, *arguments], capture_output=True, text=True, check=True).stdout
 
     reports: dict[str, dict[str, list[str]]] = {}
-    wanted = pinned()
+    wanted = {*pinned(), *lower_bounds()}
     for path in git("ls-tree", "-r", "--name-only", "HEAD", "vulns").splitlines():
         package = canonicalize_name(Path(path).parent.name)
         if package not in wanted or not re.search(r"\.ya?ml$", path):
@@ -111,7 +111,7 @@ def main() -> None:
         "source": "https://github.com/pypa/advisory-database",
         "commit": commit,
         "date": date,
-        "packages": len(wanted),
+        "packages": sorted(wanted),
         "reports": {name: reports[name] for name in sorted(reports)},
     }
     FILE.write_text(HEADER + yaml.safe_dump(content, sort_keys=False, width=120))

@@ -34,15 +34,8 @@ def test_a_vulnerable_version_would_be_named() -> None:
 
 
 def test_every_package_is_looked_up() -> None:
-    """With another number of packages in constraints.txt, the list has to be written anew."""
-    pinned = advisories.pinned()
-    assert advisories.read()["packages"] == len(pinned)
-    assert advisories.lower_bounds().keys() <= pinned.keys() | {
-        "dvc-s3",
-        "dvc-ssh",
-        "lingua-language-detector",
-        "notebook",
-    }
+    """With other packages in constraints.txt or pyproject.toml, the list has to be written anew."""
+    assert set(advisories.read()["packages"]) == {*advisories.pinned(), *advisories.lower_bounds()}
 
 
 @pytest.mark.parametrize(
@@ -71,4 +64,4 @@ def test_the_list_is_written_from_a_checkout(tmp_path: Path, monkeypatch: pytest
     advisories.main()
     written = advisories.read()
     assert written["reports"] == {"aiohttp": {"PYSEC-2099-1": ["<1.2", ">=2.0,<=2.4", ">=9"]}}
-    assert written["packages"] == len(advisories.pinned())
+    assert "dvc-s3" in written["packages"]

@@ -108,6 +108,7 @@ def pretrain(
     parameters = {
         **{f"pretrain.{key}": value for key, value in values_of(config, Kind.SHAPES).items()},
         **{f"model.{key}": value for key, value in values_of(model, Kind.SHAPES).items()},
+        **{f"parallel.{key}": value for key, value in values_of(parallel, Kind.SHAPES).items()},
     }
     if not config.epochs:  # with epochs the length is known once the samples are counted
         config = in_steps("pretrain", config, epoch=0)

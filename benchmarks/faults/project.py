@@ -106,7 +106,7 @@ class Job:
 
     def saved(self, output: Path) -> bool:
         """Whether an interrupted swap holds the old output, which the next run puts back."""
-        return any((self.project / output).parent.glob(f"{WORK}/*/previous-*/{MANIFEST}"))
+        return any((self.project / output).parent.glob(f"{WORK}/{output.name}-*/previous-*/{MANIFEST}"))
 
 
 @dataclass

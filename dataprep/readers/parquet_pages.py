@@ -21,6 +21,8 @@ _LONGEST_HEADER = 1 << 24
 """A header may hold the smallest and the largest value; pyarrow reads headers of up to 16 MiB too."""
 _MOST_VALUES = 50_000
 """Values of a dictionary that are looked at; the usual one of 1 MiB has 10 to 50,000."""
+_EMPTY_PAGES = 100
+"""Pages of a chunk that may have no value: a dictionary, and a few of hasty writers."""
 _PLAIN_SIZE, _PACKED_SIZE, _DICTIONARY, _VALUES = 2, 3, 7, 1
 """Fields of a header, and one of the struct that only the header of a dictionary has."""
 _INTS, _BINARY, _STRUCT = (4, 5, 6), 8, 12
@@ -51,7 +53,9 @@ def longest_value(file: BinaryIO, chunk: "pq.ColumnChunkMetaData") -> int:
     """
     longest = chunk.total_uncompressed_size // max(chunk.num_values, 1)
     try:
-        for page in pages(file, *_extent(chunk)):
+        for number, page in enumerate(pages(file, *_extent(chunk))):
+            if number > chunk.num_values + _EMPTY_PAGES:
+                raise ValueError(f"more than {number} pages for {chunk.num_values} values")
             if is_bomb(page.plain_bytes, page.packed_bytes):
                 raise ValueError(f"a page of {page.packed_bytes} bytes becomes {page.plain_bytes}")
             if page.values:

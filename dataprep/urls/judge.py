@@ -221,7 +221,7 @@ class ChunkJudge:
         record = read_record(text)
         original = record_url(record, self._url_key)
         if self._submissions.applies(record):
-            url, broken = unescaped(original), self._submissions.broken(record)
+            url, broken = unescaped(original), self._submissions.broken(record, original)
         else:
             url, broken = self._meant(original), self._submissions.too_little(record)
         if broken:

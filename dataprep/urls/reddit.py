@@ -38,14 +38,14 @@ class SubmissionRules:
         """Return whether a JSON record is judged as a submission."""
         return self.kind == "submissions" or (self.kind == "auto" and record.keys() >= _KEYS)
 
-    def broken(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the first rule that a submission breaks, and the value seen; None if it breaks none."""
+    def broken(self, record: Mapping[str, Any], url: str) -> tuple[str, str] | None:
+        """Return the first rule that a submission of `url` breaks, and the value seen; None if it breaks none."""
         score, created = _number(record.get("score")), _number(record.get("created_utc"))
         if score is None or created is None:
             return "invalid_submission", f"score {record.get('score')!r}, created_utc {record.get('created_utc')!r}"
         if record.get("is_self"):
             return "self_post", "is_self"
-        if str(record.get("url")).startswith("/"):
+        if url.startswith("/"):
             return "self_post", "relative URL"
         if record.get("over_18"):
             return "over_18", "over_18"

@@ -188,9 +188,8 @@ class FastPath:
         long = call_function("utf8_length", [lines]).to_numpy() > self._judge.longest_short
         drops = call_function("match_substring_regex", [query], MatchSubstringOptions(_DROPPED, ignore_case=True))
         has_query = call_function("not_equal", [query, pa.scalar("", query.type)])
-        escaped = call_function("match_substring_regex", [query], MatchSubstringOptions(_ESCAPED))
-        dropped_or_escaped = call_function("and", [has_query, call_function("or", [drops, escaped])])
-        known = long & _true(host.is_valid()) & ~_true(dropped_or_escaped)
+        escaped = call_function("match_substring_regex", [lines], MatchSubstringOptions(_ESCAPED))
+        known = long & _true(host.is_valid()) & ~_true(call_function("and", [has_query, drops])) & ~_true(escaped)
         clean, verdicts = self._judge_hosts(host, known)
         verdicts |= self._judge_extensions(path, clean)
         clean[list(verdicts)] = False

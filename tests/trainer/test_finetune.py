@@ -353,14 +353,11 @@ def test_equal_runs_publish_equal_bytes(road: Road, glue: Path, tuned: Path, tmp
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "layout",
-    nightly_but(
-        [
-            ["--parallel.pp", "2", "--parallel.dp-replicate", "1", "--micro-batch-size", "8"],
-            ["--parallel.tp", "2", "--parallel.dp-replicate", "1"],
-            ["--parallel.zero", "3", "--parallel.dp-shard", "2", "--parallel.dp-replicate", "1"],
-        ],
-        0,
-    ),
+    [
+        ["--parallel.pp", "2", "--parallel.dp-replicate", "1", "--micro-batch-size", "8"],
+        ["--parallel.tp", "2", "--parallel.dp-replicate", "1"],
+        ["--parallel.zero", "3", "--parallel.dp-shard", "2", "--parallel.dp-replicate", "1"],
+    ],
     ids=["pipeline", "tensor", "zero"],
 )
 def test_a_model_that_no_process_holds_is_published_whole(

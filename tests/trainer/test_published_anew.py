@@ -14,12 +14,16 @@ import pytest
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.config import to_plain
+from pipelines.errors import UserError
 from pipelines.manifest import load_checked
 from pipelines.stage import run_command
 from tests.dvc_project import DvcProject
 from tests.nightly import nightly_but
+from tests.sample_project import STAGES
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
+from trainer import pretrain
+from trainer.weights import finished as finished_runs
 
 ANEW = "trained already, published anew"
 EVENTS_BEFORE_PUBLISHING = 60
@@ -123,13 +127,47 @@ def test_on_request_it_is_trained_anew(trained: Pretraining, monkeypatch: pytest
     assert trained.kept() == steps(8, 12, 16, 20)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "changes", nightly_but([["--lr", "1e-3"], ["--model.dropout", "0.1"], ["--steps", "24"]], 2), ids=" ".join
+    "changes", nightly_but([["--lr", "1e-3"], ["--model.dropout", "0.1"], ["--steps", "24"]], 1), ids=" ".join
 )
 def test_another_training_is_trained(trained: Pretraining, changes: list[str]) -> None:
     status, said = trained("--keep", "1", *changes)
     assert (status, ANEW in said) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"parallel.determinism": "portable"}, False),
+        ({"model.dropout": 0.1}, False),
+        ({"pretrain.init": "folder"}, False),
+    ],
+    ids=str,
+)
+def test_the_lock_tells_whether_a_training_is_the_same(change: dict[str, Any], same: bool) -> None:
+    before = {"pretrain.init": "scratch", "model.dropout": 0.0, "parallel.determinism": "exact", "pretrain.keep": 3}
+    entry = {"params": {"params.yaml": before, "versions.yaml": {"pretrain": {"version": 3}}}}
+    now = {key: value for key, value in {**before, **change}.items() if key != "pretrain.keep"}
+    assert finished_runs._same_in_lock(entry, "pretrain", 3, now) is same
+    assert not finished_runs._same_in_lock(entry, "pretrain", 4, now)
+
+
+def test_the_lock_is_compared_in_all_that_shapes_the_weights(
+    pretraining: Pretraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those are the parameters in dvc.yaml, but for what only chooses what is published."""
+    compared: set[str] = set()
+
+    def find(*arguments: Any) -> None:
+        compared.update(arguments[3])
+        raise UserError("seen")
+
+    monkeypatch.setattr(pretrain, "find_published", find)
+    pretraining()
+    (stage,) = [stage for stage in STAGES if stage.name == "pretrain"]
+    published = {f"pretrain.{name}" for name in ("keep", "keep_every", "keep_best", "checkpoint_every")}
+    assert compared == {key for key in stage.params if not key.startswith("versions")} - published
 
 
 @pytest.mark.nightly
@@ -178,8 +216,10 @@ def killed_at(event: int, pretraining: Pretraining, *changes: str) -> bool:
 
         for name in ("fsync", "replace", "link"):
             setattr(os, name, killing(getattr(os, name)))
-        pretraining(*changes)
-        os._exit(0)
+        try:
+            pretraining(*changes)
+        finally:
+            os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 

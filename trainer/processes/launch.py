@@ -33,6 +33,7 @@ from pipelines.engine import PARENTS_SIGNALS, start_forkserver, starting
 from pipelines.errors import ConfigError, UserError
 from pipelines.exits import PREEMPTED
 from pipelines.terminal import print_error
+from trainer import LEAST_ADDRESS_SPACE
 from trainer.config import ParallelConfig
 from trainer.processes import jobs
 from trainer.processes.process import (
@@ -83,7 +84,12 @@ Call = tuple[Path | None, Function, ParallelConfig, tuple[Any, ...]]
 
 
 def count_processes(parallel: ParallelConfig) -> int:
-    """Return the number of processes of the layout. Raises ConfigError if this machine has fewer GPUs."""
+    """Return the number of processes of the layout. Raises ConfigError if this machine has fewer GPUs.
+
+    Raises MemoryError if a process would have too little address space for torch.
+    """
+    if not exits.has_address_space(LEAST_ADDRESS_SPACE):
+        raise MemoryError
     if rank := rank_from_environment(os.environ):
         return rank.size
     gpus = 0 if parallel.device == "cpu" else _count_gpus()

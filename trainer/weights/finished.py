@@ -90,9 +90,10 @@ def find_published(
     except UserError as error:
         logger.warning("%s; it is trained again", error)
         return None
-    # A run that was killed after it had published anew, and before it wrote so, has left its mark in scratch.
     named = provenance.get("manifests") == {"output": store.sha256(folder / MANIFEST)}
-    of_provenance = known and (named or (run.scratch / STAGED).exists())
+    # A run that was killed after it had published anew, and before it wrote so, has left its mark in scratch.
+    just_published = folder == output.final and (run.scratch / STAGED).exists()
+    of_provenance = known and (named or just_published)
     if not (of_provenance or same_in_lock) or any(record.get(key) != value for key, value in expected.items()):
         return None
     return found

@@ -3,7 +3,9 @@
 import random
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pytest
 
 from dataprep.readers import parquet
 from dataprep.readers.parquet import read_parquet
+from dataprep.readers.parquet_pages import longest_value
 from dataprep.readers.records import Broken, Record, Text
 from pipelines.errors import UserError
 
@@ -217,3 +220,20 @@ def test_a_footer_of_a_million_columns_is_one_clear_line(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"a\.parquet: not a readable Parquet file") as caught:
         list(read_parquet(tmp_path / "a.parquet", "text", "url"))
     assert "\n" not in str(caught.value)
+
+
+def test_pages_without_values_are_not_counted_for_minutes() -> None:
+    """A chunk of some megabytes has room for a million headers."""
+    empty = bytes((0x15, 0, 0x15, 0, 0x15, 0, 0))  # type, plain size and packed size are 0
+    chunk: Any = SimpleNamespace(
+        total_uncompressed_size=10,
+        num_values=2,
+        data_page_offset=0,
+        dictionary_page_offset=None,
+        total_compressed_size=len(empty) * 10**6,
+        compression="UNCOMPRESSED",
+    )
+    file = BytesIO(empty * 10**6)
+    with pytest.raises(ValueError, match="more than 103 pages for 2 values"):
+        longest_value(file, chunk)
+    assert file.tell() < 10**5

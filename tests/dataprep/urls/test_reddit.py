@@ -42,12 +42,12 @@ def test_the_first_rule_that_applies_is_named_with_its_value(
     change: dict[str, Any], expected: tuple[str, str] | None
 ) -> None:
     rules = submission_rules("auto", 3, "2017-01-01", "2017-01-31")
-    assert rules.broken(GOOD | change) == expected
+    assert rules.broken(record := GOOD | change, record["url"]) == expected
 
 
 def test_old_submissions_without_flags_are_links_for_everyone() -> None:
     record = {key: value for key, value in GOOD.items() if key not in ("is_self", "over_18")}
-    assert submission_rules("auto", 3, "", "").broken(record) is None
+    assert submission_rules("auto", 3, "", "").broken(record, record["url"]) is None
 
 
 def test_karma_and_dates_are_open_to_choice() -> None:

@@ -81,6 +81,8 @@ def test_ampersands_of_pages_are_read_as_what_they_mean(tmp_path: Path) -> None:
         "http://garden.test/b?q=1&amp;amp;utm_source=mail",
         '{"url": "http://garden.test/c?x=1&amp;y=&lt;2&gt;"}',
         "http://garden.test/d?amp;x=1",
+        "http://garden.test/e&amp;id=1",
+        '{"url": "http://garden.test/e&amp;id=1"}',
     ]
     (tmp_path / "list.txt").write_text("".join(f"{line}\n" for line in lines))
     run(tmp_path / "list.txt", tmp_path / "out")
@@ -89,8 +91,12 @@ def test_ampersands_of_pages_are_read_as_what_they_mean(tmp_path: Path) -> None:
         ("http://garden.test/b?q=1", lines[2]),
         ("http://garden.test/c?x=1&y=%3C2%3E", "http://garden.test/c?x=1&amp;y=&lt;2&gt;"),
         ("http://garden.test/d?amp;x=1", "http://garden.test/d?amp;x=1"),
+        ("http://garden.test/e&id=1", lines[5]),
     ]
-    assert rejected(tmp_path / "out") == {lines[1]: ("duplicate", f"of {lines[0]}")}
+    assert rejected(tmp_path / "out") == {
+        lines[1]: ("duplicate", f"of {lines[0]}"),
+        lines[5]: ("duplicate", f"of {lines[5]}"),
+    }
     run(tmp_path / "list.txt", tmp_path / "megatron", "--compat", "megatron")
     assert ("http://garden.test/a?x=1&amp;y=2",) * 2 in kept(tmp_path / "megatron"), "as that program did"
 

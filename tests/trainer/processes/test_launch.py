@@ -272,6 +272,22 @@ def test_on_a_machine_without_gpus_all_that_is_left_is_one_process() -> None:
     assert count_processes(ParallelConfig(device="cpu", dp_replicate=3)) == 3
 
 
+def test_too_little_address_space_is_known_before_torch_hangs_in_it() -> None:
+    """Also to a program that is no command of ours."""
+    script = """
+import resource
+from trainer.config import ParallelConfig
+from trainer.processes.launch import count_processes
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    count_processes(ParallelConfig(device="cpu"))
+except MemoryError:
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\n", done.stderr
+
+
 def test_asking_for_gpus_that_are_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.processes.launch._count_gpus", lambda: 0)
     with pytest.raises(ConfigError, match="torch sees no GPU"):

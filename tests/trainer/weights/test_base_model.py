@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from pipelines.errors import UserError
-from tests.nightly import nightly_but
 from tests.trainer import small
 from tests.trainer.small import Road
 from tests.trainer.test_finetune import finetune
@@ -94,7 +93,7 @@ def test_a_model_of_another_number_of_tokens_is_refused(road: Road, tmp_path: Pa
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("named", nightly_but([False, True], 1))
+@pytest.mark.parametrize("named", [False, True])
 def test_a_fine_tuned_model_is_a_base_model_for_another_task(road: Road, tmp_path: Path, *, named: bool) -> None:
     """As MNLI's is for RTE: its tokenizer has a padding token more."""
     first = small.write_glue(tmp_path / "first", road.tokenizer, {"train": 20, "validation": 8}, num_labels=3)
