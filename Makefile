@@ -7,6 +7,8 @@ MARKS ?= not nightly
 # Tests of one file stay in one process, where they share what is slow to make; in the order of their folders, since the
 # slowest file would otherwise come last.
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# The tests start hundreds of processes, which compile the project once if they may write what they compiled.
+unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: help install run test lint check matrix bench clean

@@ -49,9 +49,9 @@ def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int 
     A command that may use less than `least_address_space` bytes of addresses ends at once.
     """
     if is_command(package):
-        _handle(_end_at_once)
         for number in like_sigterm:
             signal.signal(number, _end_at_once)
+        _handle(_end_at_once)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         sys.excepthook = _report
         if not has_address_space(least_address_space):
