@@ -31,6 +31,7 @@ PARAMETERS = {
     "split.documents_per_shard": 30,
     "tokenizer.vocab_size": 600,
     "tokenize.tokens_per_shard": 5_000,
+    "parallel.determinism": "exact",  # forks and torchrun cannot start themselves again, as portable does
     "model.n_layer": 2,
     "model.n_head": 2,
     "model.n_embd": 32,

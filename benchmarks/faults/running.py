@@ -79,9 +79,10 @@ class End:
         return " / ".join(self.said.strip().splitlines()[-3:])[-400:]
 
     def has_traceback(self, *, launcher: bool = False) -> bool:
-        """Whether a traceback was shown; with a `launcher`, one through our code."""
+        """Whether a traceback was shown; with a `launcher`, or if Python itself took a Ctrl-C, one of our code."""
         shown = self.said.split("Traceback (most recent call last)")[1:]
-        return any(OURS.search(text) for text in shown) if launcher else bool(shown)
+        ours = launcher or self.status == -signal.SIGINT
+        return any(OURS.search(text) for text in shown) if ours else bool(shown)
 
 
 def preload(names: Path) -> None:

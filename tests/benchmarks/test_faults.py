@@ -86,6 +86,8 @@ def test_a_traceback_a_second_error_and_a_wrong_status_are_seen(campaign: Campai
     assert [line.partition(":")[0] for line in row.wrong] == ["second", "third"]
     assert End(1, trace).has_traceback(launcher=True)
     assert not End(1, trace.replace("trainer", "elastic")).has_traceback(launcher=True)
+    assert End(-2, trace).has_traceback()
+    assert not End(-2, trace.replace("/x/trainer/loop.py", "<frozen importlib>")).has_traceback(), "before our imports"
 
 
 def test_a_lost_output_and_other_bytes_are_seen(campaign: Campaign) -> None:
