@@ -17,7 +17,7 @@ PREEMPTED = 75
 INTERRUPTED = 130
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a command; blocked while it starts itself again."""
-LEAST_ADDRESS_SPACE = 700 << 20
+LEAST_ADDRESS_SPACE = 760 << 20
 """Of a command in bytes (ulimit -v). With less, numpy, OpenBLAS or the tokenizers end the process in ways of their own
 while they are imported; no stage works in less."""
 _NO_MEMORY = (
@@ -55,7 +55,13 @@ def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         sys.excepthook = _report
         if not has_address_space(least_address_space):
-            sys.exit(out_of_memory(least_address_space))
+            limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+            print(
+                f"error: out of memory: this command needs {least_address_space / 1e6:,.0f} MB of address space, and "
+                f"ulimit -v allows {limit / 1e6:,.0f} MB: run it again after ulimit -v {least_address_space >> 10}",
+                file=sys.stderr,
+            )
+            sys.exit(1)
     elif is_server():
         sys.excepthook = _stay_silent
 
@@ -119,12 +125,10 @@ def is_lack_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def out_of_memory(needed: int = 0) -> int:
-    """Say on one line that memory was short, and how many bytes of addresses are needed; return the exit status."""
+def out_of_memory() -> int:
+    """Say on one line that memory was short; return the exit status."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    least = f", this command needs {needed / 1e6:,.0f} MB" if needed else ""
-    allowed = f" (ulimit -v allows {limit / 1e6:,.0f} MB of address space{least})"
-    limited = "" if limit == resource.RLIM_INFINITY else allowed
+    limited = "" if limit == resource.RLIM_INFINITY else f" (ulimit -v allows {limit / 1e6:,.0f} MB of address space)"
     print(
         f"error: out of memory{limited}; finished shards are kept and no output is half written: allow more, or use "
         "fewer --workers or a smaller --memory-budget, and run the same command again",

@@ -30,11 +30,11 @@ from dataprep.web.url_lists import (
     Chunk,
     UnreadableLineError,
     decode,
+    holds_json,
     read_blocks,
     read_record,
     record_url,
 )
-from pipelines.documents import is_jsonl
 from pipelines.errors import UserError
 from pipelines.identity import canonical_url
 from pipelines.manifest import Counts
@@ -132,7 +132,7 @@ class ChunkJudge:
         self._submissions = submissions
         self._runs = runs
         self._rejected = rejected
-        self._in_json = is_jsonl(chunk.file) or submissions.kind == "submissions"
+        self._in_json = holds_json(chunk.file) or submissions.kind == "submissions"
         self._fast_path = _no_fast_path if self._in_json else rules.fast_path
         self._first_problem = ""
 

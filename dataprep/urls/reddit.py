@@ -61,7 +61,7 @@ class SubmissionRules:
             return None
         score = _number(record.get(self.karma_key))
         if score is None:
-            return "invalid_submission", f"{self.karma_key} {record.get(self.karma_key)!r}"
+            return "invalid_submission", f"no number under the key {self.karma_key!r}"
         return ("low_karma", f"{self.karma_key} {score:g}") if score < self.min_karma else None
 
 

@@ -100,8 +100,12 @@ def is_url_list(path: Path, url_key: str = URL_KEY) -> bool:
     if not suffixes:
         _, first = next(_lines(path), (0, b""))
         return first.startswith(b"{") or _problem(first, url_key, in_json=False) is None
-    named = suffixes[-1] in LIST_SUFFIXES or is_jsonl(path) or _NUMBERED_JSON.fullmatch(suffixes[-1])
-    return path.name != MANIFEST and bool(named)
+    return path.name != MANIFEST and (suffixes[-1] in LIST_SUFFIXES or holds_json(path))
+
+
+def holds_json(path: Path) -> bool:
+    """Return whether a list, compressed or not, is JSON lines by its name."""
+    return is_jsonl(path) or any(_NUMBERED_JSON.fullmatch(suffix) for suffix in path.suffixes[-2:])
 
 
 def check_list(file: Path, url_key: str = URL_KEY) -> None:
@@ -114,14 +118,14 @@ def check_list(file: Path, url_key: str = URL_KEY) -> None:
     first_problem, lines = "", 0
     for number, line in _lines(file):
         lines += 1
-        problem = _problem(line, url_key, in_json=is_jsonl(file))
+        problem = _problem(line, url_key, in_json=holds_json(file))
         if problem is None:
             return
         first_problem = first_problem or f"line {number}: {problem}"
     if lines:
         raise UserError(
             f"{file}: none of its {lines} lines holds a URL; {first_problem}; give URLs such as "
-            f"http://garden.test/page as lines of text, or JSON lines with a key {url_key!r}"
+            f"http://garden.test/page as lines of text, or JSON lines with a key {url_key!r} (--url-key names another)"
         )
 
 
@@ -139,7 +143,9 @@ def _problem(line: bytes, url_key: str, *, in_json: bool) -> str | None:
         url = read_url(line, url_key, in_json=in_json or line.startswith(b"{"))
     except UnreadableLineError as problem:
         return str(problem)
-    return None if canonical_url(url) else f"{url[:_SHOWN]!r} is not an http or https URL"
+    # Of a submission to Reddit itself, only the path is given; the rules say so.
+    known = canonical_url(url) or (line.startswith(b"{") and url.startswith("/"))
+    return None if known else f"{url[:_SHOWN]!r} is not an http or https URL"
 
 
 def check_text(start: bytes, file: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dataprep.urls.reddit import DateError, submission_rules, unescaped
+from dataprep.urls.reddit import DateError, SubmissionRules, submission_rules, unescaped
 
 GOOD: dict[str, Any] = {
     "url": "http://garden.test/",
@@ -14,6 +14,10 @@ GOOD: dict[str, Any] = {
     "is_self": False,
     "over_18": False,
 }
+
+
+def broken(rules: SubmissionRules, record: dict[str, Any]) -> tuple[str, str] | None:
+    return rules.broken(record, record["url"])
 
 
 @pytest.mark.parametrize(
@@ -42,17 +46,17 @@ def test_the_first_rule_that_applies_is_named_with_its_value(
     change: dict[str, Any], expected: tuple[str, str] | None
 ) -> None:
     rules = submission_rules("auto", 3, "2017-01-01", "2017-01-31")
-    assert rules.broken(record := GOOD | change, record["url"]) == expected
+    assert broken(rules, GOOD | change) == expected
 
 
 def test_old_submissions_without_flags_are_links_for_everyone() -> None:
     record = {key: value for key, value in GOOD.items() if key not in ("is_self", "over_18")}
-    assert submission_rules("auto", 3, "", "").broken(record, record["url"]) is None
+    assert broken(submission_rules("auto", 3, "", ""), record) is None
 
 
 def test_karma_and_dates_are_open_to_choice() -> None:
-    assert submission_rules("auto", -10, "", "").broken(GOOD | {"score": -10, "created_utc": 0}) is None
-    assert submission_rules("auto", 4, "", "").broken(GOOD) == ("low_karma", "score 3")
+    assert broken(submission_rules("auto", -10, "", ""), GOOD | {"score": -10, "created_utc": 0}) is None
+    assert broken(submission_rules("auto", 4, "", ""), GOOD) == ("low_karma", "score 3")
 
 
 def test_records_are_told_by_their_keys_or_by_the_option() -> None:

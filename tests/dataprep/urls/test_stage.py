@@ -117,17 +117,26 @@ def test_records_of_others_are_read_by_their_keys(tmp_path: Path) -> None:
     assert kept(tmp_path / "out") == [("http://garden.test/a", "http://garden.test/a")]
     assert rejected(tmp_path / "out") == {
         "http://garden.test/b": ("low_karma", "k 2"),
-        "http://garden.test/c": ("invalid_submission", "k None"),
+        "http://garden.test/c": ("invalid_submission", "no number under the key 'k'"),
         json.dumps(rows[3]): ("no_url", "line 4: has no text under the key 'u'"),
     }
     run(folder, tmp_path / "any", *keys[:2])
     assert len(kept(tmp_path / "any")) == 3
 
 
+def test_a_list_of_posts_to_reddit_itself_is_read_and_rejected(tmp_path: Path) -> None:
+    record = {"url": "/r/gardens/comments/1/a/", "subreddit": "gardens", "created_utc": 1, "score": 5}
+    (tmp_path / "RS.jsonl").write_text(json.dumps(record) + "\n")
+    run(tmp_path / "RS.jsonl", tmp_path / "out")
+    assert rejected(tmp_path / "out") == {record["url"]: ("self_post", "relative URL")}
+
+
 def test_a_key_that_no_record_has_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "list.jsonl").write_text('{"u": "http://garden.test/a"}\n')
     assert run_command(SPEC, [str(tmp_path / "list.jsonl"), str(tmp_path / "out")]) == 1
-    assert "line 1: has no text under the key 'url'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "line 1: has no text under the key 'url'" in said
+    assert "--url-key" in said
     assert not (tmp_path / "out").exists()
 
 
