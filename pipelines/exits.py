@@ -17,6 +17,8 @@ PREEMPTED = 75
 INTERRUPTED = 130
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a command; blocked while it starts itself again."""
+PARENT = os.getppid()
+"""What started this process, known before it can have been killed (but for Python's own start)."""
 LEAST_ADDRESS_SPACE = 760 << 20
 """Of a command in bytes (ulimit -v). With less, numpy, OpenBLAS or the tokenizers end the process in ways of their own
 while they are imported; no stage works in less."""

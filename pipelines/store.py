@@ -247,7 +247,7 @@ def real_path(path: Path) -> Path:
         target = os.path.realpath(path, strict=True)
     except OSError:
         raise UserError(
-            f"{path}: a link to {path.readlink()}, which does not exist; make that, or remove the link"
+            f"{path}: a link to {path.readlink()}, which does not exist; remove the link, or name that path itself"
         ) from None
     return path if _CACHED.search(target) else Path(target)
 

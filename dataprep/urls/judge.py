@@ -144,13 +144,25 @@ class ChunkJudge:
         self._rejected.close()
         release_memory()
         counts = self._rejected.counts
+        self._check_counts(counts)
+        return counts
+
+    def _check_counts(self, counts: Counts) -> None:
+        """Raise UserError if every line of a list failed for one reason, which is then a mistake in the parameters."""
+        if self._chunk.first_line > 1 or not counts.rows_in:
+            return
         unreadable = sum(counts.rejected.get(rule, 0) for rule in _UNREADABLE)
-        if self._chunk.first_line == 1 and counts.rows_in and unreadable == counts.rows_in:
+        if unreadable == counts.rows_in:
             raise UserError(
                 f"{self._chunk.file}: none of its {unreadable} lines holds a URL; {self._first_problem}; give URLs as "
                 f"lines of text, or JSON lines with a key {self._url_key!r} (--url-key names another)"
             )
-        return counts
+        if counts.rejected.get("invalid_submission") == counts.rows_in:
+            key = self._submissions.karma_key
+            wanted = (
+                f"a number under the key {key!r} (--karma-key)" if key else "the score and created_utc of a submission"
+            )
+            raise UserError(f"{self._chunk.file}: none of its {counts.rows_in} records has {wanted}")
 
     def _judge_block(self, first_line: int, block: bytes) -> None:
         """Judge most lines by the fast path, all at once, and the others one by one."""

@@ -59,12 +59,23 @@ _SHOWN = 80
 def url_lists(path: Path, url_key: str = URL_KEY) -> list[Path]:
     """Return the list files of `path`: the file itself, or those in a folder and its subfolders, in order of name.
 
-    `url_key`: the key of the URL in JSON records.
+    Of a folder, files that are no lists are left out with a warning. `url_key`: the key of the URL in JSON records.
+    Raises UserError if there is no list.
     """
-    chosen = [path] if path.is_file() else _lists_in_folder(path, url_key)
-    for file in chosen:
-        check_list(file, url_key)
-    return chosen
+    if path.is_file():
+        check_list(path, url_key)
+        return [path]
+    problems: dict[Path, UserError] = {}
+    named_lists = _lists_in_folder(path, url_key)
+    for file in named_lists:
+        try:
+            check_list(file, url_key)
+        except UserError as error:
+            problems[file] = error
+            logger.warning("left out: %s", error)
+    if len(problems) == len(named_lists):
+        raise next(iter(problems.values()))
+    return [file for file in named_lists if file not in problems]
 
 
 def _lists_in_folder(path: Path, url_key: str) -> list[Path]:

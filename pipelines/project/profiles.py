@@ -7,6 +7,7 @@ profile and the overrides are recorded in `params.yaml` itself, so that it can b
 
 import dataclasses
 import functools
+import shlex
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -191,6 +192,22 @@ def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
             raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *groups, *PLAIN})}")
         elif field and section in types:
             _check_key(override, types[section], section, field)
+        _check_syntax(override, key, value)
+
+
+def _check_syntax(override: str, key: str, value: str) -> None:
+    """Raise ConfigError for a value that Hydra cannot read as one value."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        if not OverridesParser.create().parse_override(override).is_sweep_override():
+            return
+    except HydraException:
+        pass
+    text = f"{key}={value!r}"
+    quoted = shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
+    raise ConfigError(f"{override}: not one value; quote it twice, for the shell and for Hydra: {quoted}")
 
 
 def _check_key(override: str, cls: type, section: str, key: str) -> None:

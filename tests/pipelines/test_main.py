@@ -83,6 +83,8 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
         (["use", "sample", "claen.min_tokens=3"], "unknown key. Did you mean 'clean'?"),
         (["use", "sample", "clean.min_tokens=many"], "clean.min_tokens: expected a valid integer, got 'many'"),
         (["use", "sample", "nonsense"], "expected group=choice or key=value"),
+        (["use", "sample", "corpus.urls=inputs/a;b"], "not one value; quote it twice"),
+        (["use", "sample", "corpus.urls=a, b"], "\"corpus.urls='a, b'\""),
         (["use", "openwebtext"], "corpus.urls"),
         (["explain", "http://nowhere.test/"], "no published output knows this URL"),
         (["report"], "not there yet; make it with dvc repro"),

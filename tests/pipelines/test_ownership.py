@@ -193,7 +193,8 @@ def test_a_link_to_nothing_is_one_clear_line(
     for options in ([], ["--overwrite"], ["--sample-rejected", "3"]):
         assert run("clean", source, tmp_path / name, *options) == 1
         assert capsys.readouterr().err == (
-            f"error: {tmp_path / name}: a link to nowhere, which does not exist; make that, or remove the link\n"
+            f"error: {tmp_path / name}: a link to nowhere, which does not exist; remove the link, or name that path "
+            "itself\n"
         )
     (tmp_path / "stats.json").symlink_to("nowhere")
     assert run("clean", source, tmp_path / "other", "--stats", tmp_path / "stats.json") == 1

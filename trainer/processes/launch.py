@@ -6,7 +6,7 @@ communicate over loopback. Under torchrun or Slurm the stage's command runs once
 others call `served(function, kind)`, which takes the job from rank 0: as JSON, which is checked like any parameters.
 
 If one process fails, all of them end, with its error in one line. After SIGTERM, SIGUSR1 or Ctrl-C they save a
-checkpoint at the next step and end (`Stopped`); if the parent is killed, they end at once.
+checkpoint at the next step and end (`Stopped`); if the parent is killed, or torchrun is, they end at once.
 """
 
 import contextlib
@@ -60,6 +60,10 @@ PRELOAD = [
 """Modules that every process needs, imported once by the server that they are forked from."""
 PATIENCE = datetime.timedelta(hours=1)
 """How long processes of a cluster wait for work from rank 0."""
+STORE_PATIENCE = datetime.timedelta(minutes=1)
+"""How long a process tries to reach the store of torchrun, which was there before the process was."""
+WATCH_SECONDS = 0.25
+"""How often a process of torchrun looks whether torchrun is still there."""
 GRACE_SECONDS = 1.0
 """How long to listen for the cause of a first failure before the other processes are ended."""
 
@@ -140,6 +144,8 @@ def served(function: Function, kind: type[Any]) -> bool:
     """
     take_usr1_for_sigterm()  # from the command's first line, not only during training
     rank = rank_from_environment(os.environ)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=_end_with_torchrun, daemon=True).start()
     if rank is None or rank.number == 0:
         return False
     log.configure()
@@ -332,6 +338,13 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+def _end_with_torchrun() -> None:
+    """End this process soon after torchrun was killed: nothing else would, and rank 0 holds the output's lock."""
+    while os.getppid() == exits.PARENT:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)
+
+
 def _run_ranked(rank: Rank, function: Function, call: Call | type[Any]) -> Any:
     """Run a process that torchrun or Slurm started: rank 0 passes on its `call`, the others receive a job of a type."""
     import torch.distributed as dist
@@ -339,8 +352,10 @@ def _run_ranked(rank: Rank, function: Function, call: Call | type[Any]) -> Any:
     os.environ.update(rendezvous_environment(rank, os.environ))
     flag = StopFlag()
     with flag.listening(interrupts=True):
-        rendezvous: Any = dist.rendezvous("env://", timeout=PATIENCE)  # pyright: ignore[reportPrivateImportUsage]
+        patience = STORE_PATIENCE if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else PATIENCE
+        rendezvous: Any = dist.rendezvous("env://", timeout=patience)  # pyright: ignore[reportPrivateImportUsage]
         store = next(iter(rendezvous))[0]
+        store.set_timeout(PATIENCE)
         if isinstance(call, tuple):
             logs, _, parallel, arguments = call
             jobs.send(store, logs, arguments)

@@ -89,6 +89,22 @@ def test_a_file_of_a_folder_without_a_suffix_is_a_list_by_its_content(
     assert caplog.messages[0].endswith("not URL lists by their names or first lines: LICENSE.gz, README, core")
 
 
+def test_a_file_of_a_folder_that_is_no_list_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.txt").write_bytes(b"PK\x03\x04")
+    (tmp_path / "b.jsonl").write_text('{"link": "http://garden.test/"}\n')
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"http://garden.test/")[:12])
+    with pytest.raises(UserError, match=r"a\.txt: is not a list of URLs but a zip archive"):
+        url_lists(tmp_path)
+    (tmp_path / "d.txt").write_text("http://garden.test/\n")
+    caplog.clear()
+    assert url_lists(tmp_path) == [tmp_path / "d.txt"]
+    assert [message.partition(str(tmp_path))[2].partition(":")[0] for message in caplog.messages] == [
+        "/a.txt",
+        "/b.jsonl",
+        "/c.txt.gz",
+    ]
+
+
 def read_chunks(file: Path) -> list[tuple[int, bytes]]:
     lines: list[tuple[int, bytes]] = []
     for chunk in split_lists([file]):

@@ -239,6 +239,31 @@ def test_under_torchrun_sigusr1_saves_and_the_run_goes_on(
     assert small.contents(output) == small.contents(undisturbed("dp2"))
 
 
+@pytest.mark.parametrize("step", nightly_but((-1, 8), 0))
+def test_processes_end_with_a_killed_torchrun(
+    corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, step: int
+) -> None:
+    """Otherwise rank 0 would hold the output's lock while it waits for a store that is gone."""
+    output = tmp_path / "run"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    process = start(corpus, output, *LAYOUTS["dp2"], launcher=launcher)
+    while not (tmp_path / ".work").exists():  # rank 0 has begun
+        assert process.poll() is None
+        time.sleep(0.002)
+    wait_for_step(process, output, step)
+    left = children(process.pid)
+    assert len(left) == 2
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in left):
+        assert time.monotonic() < deadline, "the processes outlive torchrun"
+        time.sleep(0.05)
+    if step > 0:
+        assert pretrain(corpus, output, *LAYOUTS["dp2"]) == 0
+        assert small.contents(output) == small.contents(undisturbed("dp2"))
+
+
 def test_multiples_and_the_best_checkpoint_are_kept_and_published(corpus: Road, tmp_path: Path) -> None:
     """The validation tokens are noise, so the model predicts them worse the more it learns."""
     meta = small.token_meta(corpus.tokenizer)
