@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard dataprep/
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-run: install ## the whole road for the active profile (sample: offline, about four minutes)
+run: install ## the whole road for the active profile (sample: offline, two to three minutes)
 	$(BIN)/dvc repro
 	@echo "The report: $$($(BIN)/python -m pipelines report)"
 

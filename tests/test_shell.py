@@ -12,6 +12,7 @@ import yaml
 from pipelines import store
 from pipelines.documents import part_files, read_rows
 from pipelines.manifest import MANIFEST
+from tests.nightly import nightly_but
 from tests.sample_project import clone, environment, repro
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -83,13 +84,17 @@ def edited(params: dict[str, Any], key: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("corpus.documents", "inputs/it's.jsonl"),
-        ("run", "x'; touch pwn; '"),
-        ("data", "data/x'; touch pwn; '"),
-        ("glue_download.tasks", ["mrpc'; touch pwn; '"]),
-        ("glue.name", "x\ntouch pwn\n"),
-    ],
+    nightly_but(
+        [
+            ("corpus.documents", "inputs/it's.jsonl"),
+            ("run", "x'; touch pwn; '"),
+            ("data", "data/x'; touch pwn; '"),
+            ("glue_download.tasks", ["mrpc'; touch pwn; '"]),
+            ("glue.name", "x\ntouch pwn\n"),
+        ],
+        0,
+        3,
+    ),
 )
 def test_dvc_runs_nothing_of_parameters_that_were_edited_by_hand(project: Path, key: str, value: Any) -> None:
     """Not even where quotes end a word: `versions` runs first, and refuses them."""

@@ -87,6 +87,8 @@ class ParallelConfig(HasIdentity):
     """With tp: also split the activations between the matrices along the sequence."""
     placements: tuple[str, ...] = ()
     """With tp: splits that differ from Megatron's, such as mlp.c_proj=column or wte=hidden; the last match counts."""
+    tp_across_machines: bool = False
+    """Allow processes of one tp group on several machines, whose links are many times slower."""
     zero: Literal[0, 1, 2, 3] = 0
     """State that dp_shard shards: 1 the optimizer's, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "all", "auto"] = "none"
@@ -105,6 +107,10 @@ class ParallelConfig(HasIdentity):
     """Activations to recompute in the backward pass: full: whole blocks; selective: all but matrix products."""
     checkpoint_every: Count = 1
     """With activation_checkpointing: apply it to one block of every this many."""
+    compare_every: NonNegative = 1000
+    """Steps between comparisons of the weights that several processes hold, to the bit; 0: never."""
+    timeout_minutes: Positive = 10.0
+    """How long processes wait for each other before training ends; raise it for slow file systems."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: on GPUs if there are any."""
     determinism: Annotated[Literal["auto", "exact", "fast", "portable"], Kind.SHAPES] = "auto"

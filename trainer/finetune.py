@@ -256,6 +256,7 @@ def train_once(process: Process, mesh: "Mesh", job: FinetuneJob) -> dict[str, An
     """Train with one seed, from its last checkpoint if there is one, and predict the validation and test rows."""
     from trainer.data.glue import GlueRows
     from trainer.loop import hooks
+    from trainer.loop.guard import Replicas
     from trainer.loop.loop import train
     from trainer.loop.watch import watching
 
@@ -264,6 +265,7 @@ def train_once(process: Process, mesh: "Mesh", job: FinetuneJob) -> dict[str, An
     training = prepare(process, mesh, job, rows)
     training.watch = job.watch
     callbacks = [
+        Replicas(job.parallel.compare_every),
         hooks.Curve(job.scratch / "curve.csv"),
         hooks.Epochs(job.scratch / "epochs.csv", job.scratch / "curve.csv", lambda _: validate(training, job, rows)),
         hooks.Progress(f"finetune {job.task}", config.log_every, phases=config.log_phases),

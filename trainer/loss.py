@@ -4,6 +4,7 @@ Shapes: N tokens, D width, V rows of the embedding, C classes, B rows of a batch
 """
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ def linear_cross_entropy(
     part: VocabPart = WHOLE,
     *,
     compiled: bool = False,
+    expected: float = 1.0,
 ) -> Tensor:
     """Return the sum over tokens of -log softmax(hidden @ weight.T)[target], as an fp32 scalar.
 
@@ -52,12 +54,19 @@ def linear_cross_entropy(
     predicted. If the process has only a part of the rows, the loss is that of all rows, and the gradient of `hidden` is
     a term of a sum. `compiled` fuses the operations on the logits, which a GPU otherwise reads and writes ten times;
     it has no effect on split logits, where processes communicate in between.
+
+    `expected`: what the backward pass will multiply the gradients by, so that products of fp16 have it already: they
+    would overflow with many tokens, and lose small probabilities with few. Its power of two is taken, which is exact.
     """
     if not torch.is_grad_enabled():
         # The context of an autograd function shows which inputs require gradients, not whether any will be computed.
         hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach()
     differentiate = _compiled() if compiled and part is WHOLE else _loss_and_gradient
-    return _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N, vocab_size, part, differentiate)  # pyright: ignore[reportReturnType]
+    factor = None
+    if hidden_ND.dtype == torch.float16:
+        # A tensor, since a loss compiled for each number would soon be compiled too often, and then no more.
+        factor = torch.full((), 2.0 ** round(math.log2(expected)), device=hidden_ND.device)
+    return _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N, vocab_size, part, differentiate, factor)  # pyright: ignore[reportReturnType]
 
 
 def class_loss(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
@@ -81,6 +90,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         vocab_size: int,
         part: VocabPart,
         differentiate: "Differentiate",
+        factor: Tensor | None,
     ) -> Tensor:
         matrix_VD = weight_VD.to(hidden_ND.dtype)
         train = any(ctx.needs_input_grad)
@@ -90,23 +100,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         step = _chunk_tokens(hidden_ND, weight_VD)
         for start in range(0, hidden_ND.shape[0], step):
             chunk = slice(start, start + step)
-            loss, gradient_NV = differentiate(hidden_ND[chunk] @ matrix_VD.T, targets_N[chunk], vocab_size, part)
+            product_NV = hidden_ND[chunk] @ matrix_VD.T
+            loss, gradient_NV = differentiate(product_NV, targets_N[chunk], vocab_size, part, factor)
             total += loss
             if hidden_grad_ND is not None and weight_grad_VD is not None:
                 hidden_grad_ND[chunk] = gradient_NV @ matrix_VD
                 weight_grad_VD += gradient_NV.T @ hidden_ND[chunk]
-        ctx.gradients, ctx.scaled = (hidden_grad_ND, weight_grad_VD), False
+        ctx.gradients, ctx.factor, ctx.scaled = (hidden_grad_ND, weight_grad_VD), factor, False
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, Tensor, None, None, None, None]:
-        (scale,) = grad_outputs
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, Tensor, None, None, None, None, None]:
+        scale = grad_outputs[0] if ctx.factor is None else grad_outputs[0] / ctx.factor
         hidden_grad_ND, weight_grad_VD = ctx.gradients
         if not ctx.scaled:  # zero-bubble schedules call this twice: for the input's gradient, later for the weight's
             hidden_grad_ND.mul_(scale)
             weight_grad_VD.mul_(scale)
             ctx.scaled = True
-        return hidden_grad_ND, weight_grad_VD, None, None, None, None
+        return hidden_grad_ND, weight_grad_VD, None, None, None, None, None
 
 
 def _chunk_tokens(hidden_ND: Tensor, weight_VD: Tensor) -> int:
@@ -116,9 +127,9 @@ def _chunk_tokens(hidden_ND: Tensor, weight_VD: Tensor) -> int:
 
 
 def _loss_and_gradient(
-    product_NV: Tensor, targets_N: Tensor, vocab_size: int, part: VocabPart
+    product_NV: Tensor, targets_N: Tensor, vocab_size: int, part: VocabPart, factor: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the chunk's summed loss, and the gradient of its logits (softmax minus one-hot) in their dtype.
+    """Return the chunk's summed loss, and the gradient of its logits (softmax minus one-hot), times `factor`.
 
     `product_NV`, the logits, is overwritten if it is fp32.
     """
@@ -137,10 +148,12 @@ def _loss_and_gradient(
         logits_NV -= ((torch.arange(width, device=columns_N.device) == columns_N1) & local_N[:, None]).float()
     else:
         logits_NV.scatter_add_(1, columns_N1, -local_N[:, None].float())
+    if factor is not None:
+        logits_NV *= factor
     return ((sums_N.log() - target_logits_N) * real_N).sum(), logits_NV.to(product_NV.dtype)
 
 
-Differentiate = Callable[[Tensor, Tensor, int, VocabPart], tuple[Tensor, Tensor]]
+Differentiate = Callable[[Tensor, Tensor, int, VocabPart, Tensor | None], tuple[Tensor, Tensor]]
 
 
 @functools.cache

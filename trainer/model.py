@@ -252,6 +252,8 @@ class Head(Linear):
         self.vocab_size = shape.vocab_size
         self.compiled = False
         """Whether the loss is compiled."""
+        self.expected = 1.0
+        """What the loss will be multiplied by before its backward pass (`linear_cross_entropy`)."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
         """(B, T, D) -> (B, T, V), in fp32."""
@@ -260,7 +262,8 @@ class Head(Linear):
     def loss(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the cross entropy summed over all tokens."""
         hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
-        return linear_cross_entropy(hidden_ND, self.weight, targets_N, self.vocab_size, compiled=self.compiled)
+        options: Any = {"compiled": self.compiled, "expected": self.expected}
+        return linear_cross_entropy(hidden_ND, self.weight, targets_N, self.vocab_size, **options)
 
 
 class LanguageModel(nn.Module):

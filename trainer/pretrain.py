@@ -226,6 +226,7 @@ def count_samples(batches: "PretrainBatches", ranks: int) -> int:
 def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
     """Train as one of the processes, and return the run's totals."""
     from trainer.loop import hooks
+    from trainer.loop.guard import Replicas
     from trainer.loop.loop import train
     from trainer.loop.watch import watching
 
@@ -234,6 +235,7 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
     training.watch = job.watch
     measure = validation(job)
     callbacks = [
+        Replicas(job.parallel.compare_every),
         hooks.Validation(measure, config.validate_every),
         hooks.Curve(job.curve, untrained=measure),
         hooks.Epochs(job.epochs, job.curve),

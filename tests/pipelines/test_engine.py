@@ -1,5 +1,6 @@
 """Stopping at once: workers, what they have started, and every repeated Ctrl-C."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.dataprep.corpora import digests
+from tests.nightly import nightly_but
 from tests.pipelines.test_stage import clean, write_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -96,8 +98,9 @@ def undisturbed(corpus: Path) -> dict[str, str]:
     return digests(corpus.parent / "undisturbed")
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("helper", ["forkserver", "resource_tracker"])
+@pytest.mark.parametrize(
+    ("helper", "moment"), nightly_but([*itertools.product(("forkserver", "resource_tracker"), MOMENTS)], 2, 4)
+)
 def test_a_killed_helper_is_one_line_or_costs_nothing(
     corpus: Path, undisturbed: dict[str, str], helper: str, moment: str, tmp_path: Path
 ) -> None:

@@ -63,6 +63,21 @@ def test_half_precision_hidden_states_add_up_in_fp32() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
 
 
+def test_fp16_products_have_the_scale_already() -> None:
+    """Of 2,048 tokens 1,200 have one target: without it their sum, 72,000, is beyond fp16, whatever the loss scale."""
+    tokens, factor = 2048, 1 / 2048
+    hidden = torch.full((tokens, D), 60.0).half().requires_grad_()
+    weight = torch.zeros(V, D).requires_grad_()
+    targets = torch.arange(tokens) % REAL
+    targets[:1200] = 3
+    (linear_cross_entropy(hidden, weight, targets, REAL, expected=factor) * factor).backward()
+    assert weight.grad is not None
+    exact = torch.zeros(V, D, dtype=torch.float64, requires_grad=True)
+    (F.cross_entropy(hidden.detach().double() @ exact[:REAL].T, targets, reduction="sum") * factor).backward()
+    assert exact.grad is not None
+    torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=2e-2, atol=1e-3)
+
+
 def test_large_logits_do_not_overflow() -> None:
     hidden, weight, targets = inputs()
     assert torch.isfinite(linear_cross_entropy(hidden * 1e4, weight, targets, REAL))

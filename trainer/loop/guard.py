@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
+import torch
 from torch import Tensor
 
 from pipelines import store
@@ -14,12 +15,15 @@ from pipelines.errors import UserError
 from trainer.data.lineage import name_samples
 from trainer.data.order import Ids, local_slice
 from trainer.loop.training import Hook, StepReport, Training
-from trainer.parallel.local import local
+from trainer.parallel.local import local, sharded_axes
+from trainer.parallel.mesh import DATA_AXES
 
 logger = logging.getLogger(__name__)
 
 SHOWN = 4
-"""Number of documents named in a message; a file lists all of them."""
+"""Number of documents or weights named in a message; a file lists all documents."""
+REPLICATING_AXES = (*DATA_AXES, "tp")
+"""Axes along which processes hold the same weight, unless it is sharded there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,44 @@ def _lines(training: Training, sample_ids: Ids) -> Sequence[str]:
         for rank in range(ranks)
         for line in name_samples(training.batches, local_slice(sample_ids, rank, ranks))
     ]
+
+
+class Replicas(Hook):
+    """Ends training if processes that should hold the same weights do not, to the bit, every `every` steps (0: never).
+
+    They start equal and get the same updates, as long as each machine computes the same from the same numbers.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def after_step(self, training: Training, report: StepReport) -> None:
+        """Compare if it is due. Raises UserError with the names of weights that differ."""
+        if not self.every or report.step % self.every:
+            return
+        mesh = training.mesh
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name, weight in training.model.weights.items():
+            held = tuple(axis for axis in REPLICATING_AXES if axis not in sharded_axes(weight))
+            groups.setdefault(held, []).append(name)
+        differing: list[str] = []
+        for axes, names in sorted(groups.items()):
+            digests = torch.stack([_digest(training.model.weights[name]).to(mesh.device) for name in names])
+            found = mesh.differs(digests, *axes).tolist()
+            differing += [name for name, differs in zip(names, found, strict=True) if differs]
+        # All processes raise: those that saw nothing would wait for the others.
+        if differing := sorted({name for names in mesh.gather(differing) for name in names}):
+            more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+            raise UserError(
+                f"after step {report.step}, processes that share weights hold different ones: "
+                f"{', '.join(differing[:SHOWN])}{more}. A machine computes wrongly, or some processes run other code: "
+                "check that, and go on from the last checkpoint"
+            )
+
+
+def _digest(weight: Tensor) -> Tensor:
+    """Return the sum of a weight's bits as integers, which any single change changes."""
+    return local(weight.detach()).contiguous().view(torch.int32).sum(dtype=torch.int64)
 
 
 class Spikes(Hook):

@@ -1,6 +1,5 @@
 """Parallelism is applied from outside the model, in one function and one fixed order."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -11,7 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from trainer.config import ParallelConfig
 from trainer.data.batch import Batch
-from trainer.model import GPT2, Architecture, LanguageModel, Stage, canonical, initial_weight
+from trainer.model import GPT2, Architecture, Block, LanguageModel, Stage, canonical, initial_weight
 from trainer.parallel.local import fill
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import OneStage, Pipeline, partition, split_pipeline, stage_owner
@@ -28,6 +27,7 @@ _KEPT = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
 }
 """Results that `selective` keeps: matrix products and attention, the most expensive to compute."""
+_OPTIONS: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # dropout has keys, no state
 
 
 @dataclass(slots=True)
@@ -65,6 +65,9 @@ class ParallelModel(Generic[M]):
         Each of `batches` has `pipeline.batch_size` samples; `share` is the largest number of samples of any
         data-parallel process. Gradients are summed in this process only: `gradients.reduce` sums them over processes.
         """
+        for stage in self.stages:
+            if isinstance(stage, LanguageModel) and stage.lm_head is not None:
+                stage.lm_head.expected = scale
         ready = (batch.padded(self.positions_multiple) for batch in batches)
         return self.pipeline.forward_backward(ready, micro_batch_size, share, scale)
 
@@ -126,12 +129,34 @@ def checkpoint_activations(model: GPT2, parallel: ParallelConfig) -> None:
     """
     if parallel.activation_checkpointing == "none":
         return
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # dropout has keys, no state
-    if parallel.activation_checkpointing == "selective":
-        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+    kind = {"full": RecomputedBlock, "selective": SelectivelyRecomputedBlock}[parallel.activation_checkpointing]
     for layer, block in model.transformer.h.items():
         if int(layer) % parallel.checkpoint_every == 0:
-            block.forward = functools.partial(checkpoint, block.forward, **options)
+            block.__class__ = kind
+
+
+class RecomputedBlock(Block):
+    """A block whose backward pass computes it anew.
+
+    A class, because the compiler traces `checkpoint` where a function calls it, but compiles nothing of a module that
+    has `checkpoint` itself as its forward pass.
+    """
+
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        return checkpoint(super().forward, x_BTD, keys_BT, mask_B1TT, **_OPTIONS)  # pyright: ignore
+
+
+class SelectivelyRecomputedBlock(Block):
+    """A block of which the backward pass computes all anew but matrix products and attention."""
+
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        return checkpoint(super().forward, x_BTD, keys_BT, mask_B1TT, context_fn=_contexts, **_OPTIONS)  # pyright: ignore
+
+
+def _contexts() -> Any:
+    return create_selective_checkpoint_contexts(_policy)
 
 
 def _policy(_: Any, operation: Any, *__: Tensor, **___: Any) -> CheckpointPolicy:

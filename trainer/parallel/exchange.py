@@ -6,6 +6,7 @@ term of a sum in each process. Gradients of replicated and sharded tensors are a
 """
 
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -16,79 +17,92 @@ ROWS, POSITIONS, FEATURES = 0, 1, -1
 """Dimensions of weights (rows, features) and of activations (B, T, features)."""
 ShardDim = int | None
 """The dimension along which a tensor is sharded; None: replicated."""
+_MESHES: WeakValueDictionary[str, Mesh] = WeakValueDictionary()
+"""By the name of their tp group: an operator of torch takes no other objects than tensors and plain values."""
 
 
 class Exchange:
-    """The three conversions from one sharding to another."""
+    """The three conversions from one sharding to another.
+
+    Each is an operator of torch, so that compiled graphs hold it whole: neither do they end there, nor can the compiler
+    look into it. (With the exchanges traced, torch 2.11 computed wrong losses on GPUs, 7e-2 off in bf16.)
+    """
 
     def __init__(self, mesh: Mesh, *, sequence_parallel: bool) -> None:
         self.mesh = mesh
+        self.group = mesh.tp_group_name
         self.stream: ShardDim = POSITIONS if sequence_parallel else None
         """Sharding of the residual stream, between the pairs of matrices."""
+        _MESHES[self.group] = mesh
 
     def move(self, x: Tensor, source: ShardDim, target: ShardDim) -> Tensor:
         """Return the same values, sharded along another dimension."""
-        return x if source == target else _exchanged(_Move, x, self.mesh, source, target)
+        return x if source == target else torch.ops.millrace.move(x, source, target, self.group)
 
     def spread(self, x: Tensor, source: ShardDim) -> Tensor:
         """Replicate a tensor, to be used differently in each process; backward: sum the gradients."""
-        return _exchanged(_Spread, x, self.mesh, source)
+        return torch.ops.millrace.spread(x, source, self.group)
 
     def total(self, x: Tensor, target: ShardDim) -> Tensor:
         """Sum the processes' terms."""
-        return _exchanged(_Total, x, self.mesh, target)
+        return torch.ops.millrace.total(x, target, self.group)
 
 
-def _apply(function: Any, x: Tensor, *arguments: Any) -> Tensor:
-    """Apply an autograd function outside of compiled graphs.
-
-    With the exchanges traced, torch 2.11 computed wrong losses on GPUs (7e-2 off in bf16; 2.13 on CPUs is right).
-    """
-    return function.apply(x, *arguments)
-
-
-_exchanged: Any = torch.compiler.disable(_apply)
-
-
-class _Move(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: Mesh, source: ShardDim, target: ShardDim) -> Tensor:
-        ctx.mesh, ctx.source, ctx.target = mesh, source, target
-        return _moved(x, mesh, source, target)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:
-        return _moved(gradients[0], ctx.mesh, ctx.target, ctx.source), None, None, None
-
-
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: Mesh, source: ShardDim) -> Tensor:
-        ctx.mesh, ctx.source = mesh, source
-        return x.view_as(x) if source is None else mesh.all_gather(x, source)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
-        return _summed(gradients[0], ctx.mesh, ctx.source), None, None
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: Mesh, target: ShardDim) -> Tensor:
-        ctx.mesh, ctx.target = mesh, target
-        return _summed(x, mesh, target)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
-        return gradients[0] if ctx.target is None else ctx.mesh.all_gather(gradients[0], ctx.target), None, None
-
-
-def _moved(x: Tensor, mesh: Mesh, source: ShardDim, target: ShardDim) -> Tensor:
+@torch.library.custom_op(
+    "millrace::move", mutates_args=(), schema="(Tensor x, int? source, int? target, str group) -> Tensor"
+)
+def _move(x: Tensor, source: ShardDim, target: ShardDim, group: str) -> Tensor:
+    mesh = _MESHES[group]
     if source is None:
         assert target is not None, "it is sharded so already"
-        return x.chunk(mesh.tp, target)[mesh.tp_rank].contiguous()
+        return x.chunk(mesh.tp, target)[mesh.tp_rank].clone(memory_format=torch.contiguous_format)
     return mesh.all_gather(x, source) if target is None else mesh.all_to_all(x, source, target)
 
 
-def _summed(x: Tensor, mesh: Mesh, target: ShardDim) -> Tensor:
+@torch.library.custom_op("millrace::spread", mutates_args=(), schema="(Tensor x, int? source, str group) -> Tensor")
+def _spread(x: Tensor, source: ShardDim, group: str) -> Tensor:
+    return x.clone() if source is None else _MESHES[group].all_gather(x, source)
+
+
+@torch.library.custom_op("millrace::total", mutates_args=(), schema="(Tensor x, int? target, str group) -> Tensor")
+def _total(x: Tensor, target: ShardDim, group: str) -> Tensor:
+    mesh = _MESHES[group]
     return mesh.sum_over_tp(x.clone()) if target is None else mesh.reduce_scatter(x, target)
+
+
+def _like(x: Tensor, source: ShardDim, target: ShardDim, group: str) -> Tensor:
+    """Return an empty tensor of the shape that `x` has after a move."""
+    shape, tp = list(x.shape), _MESHES[group].tp
+    if source is not None:
+        shape[source] *= tp
+    if target is not None:
+        shape[target] //= tp
+    return x.new_empty(shape)
+
+
+_move.register_fake(_like)
+_spread.register_fake(lambda x, source, group: _like(x, source, None, group))
+_total.register_fake(lambda x, target, group: _like(x, None, target, group))
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 (torch names it)
+    _, *ctx.arguments = inputs
+
+
+def _move_back(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    source, target, group = ctx.arguments
+    return torch.ops.millrace.move(gradient, target, source, group), None, None, None
+
+
+def _spread_back(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    return torch.ops.millrace.total(gradient, *ctx.arguments), None, None
+
+
+def _total_back(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    target, group = ctx.arguments
+    return (gradient if target is None else torch.ops.millrace.move(gradient, target, None, group)), None, None
+
+
+_move.register_autograd(_move_back, setup_context=_remember)
+_spread.register_autograd(_spread_back, setup_context=_remember)
+_total.register_autograd(_total_back, setup_context=_remember)

@@ -4,6 +4,7 @@ It owns the process groups of training and destroys them: while it exists, a glo
 to each of its processes, an NCCL group memory on each GPU.
 """
 
+import datetime
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -26,6 +27,7 @@ DATA_AXES = ("dp_replicate", "dp_shard")
 
 # Renamed in torch 2.13, where the old names warn.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # pyright: ignore[reportDeprecated]
+_set_timeout: Any = dist.distributed_c10d._set_pg_timeout  # pyright: ignore
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # pyright: ignore[reportDeprecated]
 
 
@@ -42,6 +44,8 @@ class Mesh:
         self.box: DeviceMesh = init_device_mesh(device.type, degrees, mesh_dim_names=AXES)
         self._groups: dict[str, Any] = {axis: self.box.get_group(axis) for axis in AXES}
         """Looked up once: torch makes a mesh of its own for each look at an axis."""
+        for group in self._groups.values():  # torch gives a mesh's groups its default
+            _set_timeout(datetime.timedelta(minutes=parallel.timeout_minutes), group)
         self._sizes: dict[str, int] = dict(zip(AXES, degrees, strict=True))
         self.rank = dist.get_rank()
         self.pp, self.dp_replicate, self.dp_shard, self.tp = degrees
@@ -50,8 +54,6 @@ class Mesh:
         """Processes (of one stage and one tp rank) that each take a different share of the batch."""
         self.data_rank = replicate * self.dp_shard + shard
         """Which share of the batch this process takes."""
-        self._pairs: dict[tuple[int, int], Any] = {}
-        """Two pp ranks -> the group of the processes with them; None if this process has neither."""
 
     def __enter__(self) -> "Mesh":
         return self
@@ -63,27 +65,28 @@ class Mesh:
     def close(self) -> None:
         """Destroy the groups of this mesh once all processes have called this; the default group stays."""
         self.barrier()  # a process may still be sending data that another one has not read
-        for group in (*self._groups.values(), *self._pairs.values()):
+        for group in self._groups.values():
             # An axis that spans all processes uses the default group, which is not the mesh's.
-            if group is not None and group != dist.group.WORLD:
+            if group != dist.group.WORLD:
                 dist.destroy_process_group(group)
-        self._pairs.clear()
         self._groups.clear()
         forget(self.box)
 
-    def pair_along_pp(self, first: int, last: int) -> Any:
-        """Return the group of this pipeline's processes with two pp ranks; None in the other processes.
+    def swap_along_pp(self, x: Tensor, other: int) -> Tensor:
+        """Send a tensor to the pp rank `other` of this pipeline, and return the one that it sends."""
+        received = torch.empty_like(x)
+        work = [
+            dist.P2POp(dist.isend, x, group=self._groups["pp"], group_peer=other),
+            dist.P2POp(dist.irecv, received, group=self._groups["pp"], group_peer=other),
+        ]
+        for each in dist.batch_isend_irecv(work):
+            each.wait()
+        return received
 
-        Every process calls this. A pair's group is created once, however many models are trained on the mesh.
-        """
-        if (first, last) not in self._pairs:
-            self._pairs[first, last] = None
-            for column in self.box.mesh.flatten(1).T.tolist():
-                pair = [column[first], column[last]]
-                group: Any = dist.new_group(pair)
-                if self.rank in pair:
-                    self._pairs[first, last] = group
-        return self._pairs[first, last]
+    @property
+    def tp_group_name(self) -> str:
+        """The name of the group that shares each layer's matrices, unique among this process's groups."""
+        return self._groups["tp"].group_name
 
     @property
     def is_first(self) -> bool:
@@ -110,11 +113,20 @@ class Mesh:
         dist.all_reduce(values, dist.ReduceOp.MAX, group=self._groups["tp"])
         return values
 
+    def differs(self, values: Tensor, *axes: str) -> Tensor:
+        """Return which values are not the same in all processes along these axes."""
+        largest, smallest = values.clone(), values.clone()
+        for axis in axes:
+            if self._sizes[axis] > 1:
+                dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._groups[axis])
+                dist.all_reduce(smallest, dist.ReduceOp.MIN, group=self._groups[axis])
+        return largest != smallest
+
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         """Gather the tp processes' shards along `dim`: the whole tensor in each."""
         shards = x.new_empty(self.tp * len(x), *x.shape[1:])
         _all_gather(shards, x.contiguous(), group=self._groups["tp"])
-        return torch.cat(shards.chunk(self.tp), dim)
+        return shards if dim == 0 else torch.cat(shards.chunk(self.tp), dim)
 
     def all_to_all(self, x: Tensor, source: int, target: int) -> Tensor:
         """Exchange the tp processes' shards along `source` for shards along `target`."""

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from pipelines.errors import ConfigError
 from trainer.config import ParallelConfig
 from trainer.loss import VocabPart, linear_cross_entropy
 from trainer.model import GPT2, Classifier, Head, LayerNorm, Linear, SequencePart
@@ -154,7 +155,8 @@ class VocabularyHead(Head):
         mesh = self.exchange.mesh
         part = VocabPart(first_row(self.weight, mesh), mesh.largest_over_tp, mesh.sum_over_tp)
         hidden_ND = self.exchange.spread(hidden_BTD, self.source).flatten(0, 1)
-        return linear_cross_entropy(hidden_ND, self.rows(), targets_BT.flatten(), self.vocab_size, part)
+        targets_N = targets_BT.flatten()
+        return linear_cross_entropy(hidden_ND, self.rows(), targets_N, self.vocab_size, part, expected=self.expected)
 
     def rows(self) -> Tensor:
         """Return the vectors of this process's tokens."""
@@ -181,7 +183,8 @@ class ReplicatedHead(VocabularyHead):
         """Return the cross entropy summed over all tokens, the same in each process."""
         targets_N = self.exchange.move(targets_BT, None, self.source).flatten()
         hidden_ND, weight_VD = hidden_BTD.flatten(0, 1), local(self.weight)
-        loss = linear_cross_entropy(hidden_ND, weight_VD, targets_N, self.vocab_size, compiled=self.compiled)
+        options: Any = {"compiled": self.compiled, "expected": self.expected}
+        loss = linear_cross_entropy(hidden_ND, weight_VD, targets_N, self.vocab_size, **options)
         return loss if self.source is None else self.exchange.total(loss, None)
 
 
@@ -272,9 +275,15 @@ def _become(
     # Gradients of its replicated parameters are then terms of a sum (`zero.Gradients`).
     module.sees_own_positions = target == POSITIONS
     for name, layout in placements.items():
-        whole = getattr(module, name).detach()
-        box = exchange.mesh.box["tp"]
-        sharded = isinstance(layout, Shard)
-        part = whole.chunk(exchange.mesh.tp, layout.dim)[exchange.mesh.tp_rank].clone() if sharded else whole
+        whole, mesh = getattr(module, name).detach(), exchange.mesh
+        box, part = mesh.box["tp"], whole
+        if isinstance(layout, Shard):
+            parts = whole.chunk(mesh.tp, layout.dim)
+            if len(parts) < mesh.tp:
+                raise ConfigError(
+                    f"parallel.tp {mesh.tp}: a vocabulary of {len(whole)} rows makes {len(parts)} equal parts only; "
+                    f"set model.pad_vocab_to to {mesh.tp}, or lower parallel.tp"
+                )
+            part = parts[mesh.tp_rank].clone()
         split = DTensor.from_local(part, box, [layout], run_check=False, shape=whole.shape, stride=whole.stride())
         setattr(module, name, nn.Parameter(split))

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
@@ -140,7 +139,10 @@ class Tied:
     def __init__(self, mesh: Mesh, first: int, last: int) -> None:
         """`first`, `last`: pp ranks of the first and the last stage."""
         self.apart = mesh.pp > 1
-        self._group = mesh.pair_along_pp(first, last) if self.apart and first != last else None
+        self._mesh = mesh
+        others = {first: last, last: first} if first != last else {}
+        self._other = others.get(mesh.pp_rank)
+        """The pp rank that has the other parameter, if this process has one of them."""
 
     def is_copy(self, name: str) -> bool:
         """Whether this is the head's copy of the embedding."""
@@ -154,8 +156,8 @@ class Tied:
         if len(gradients) == 2:
             gradients[0] += gradients[1]
             gradients[1].copy_(gradients[0])
-        elif gradients and self._group is not None:
-            dist.all_reduce(gradients[0], group=self._group)
+        elif gradients and self._other is not None:
+            gradients[0] += self._mesh.swap_along_pp(gradients[0], self._other)
 
 
 @torch.no_grad()

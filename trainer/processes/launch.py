@@ -320,7 +320,7 @@ def _local_main(
             # The command has ended, and the server that would have told it of this process was killed. torch would wait
             # for the folder for minutes, with the GIL held, so that nothing here could see the parent's end.
             os._exit(1)
-        join(process, dist.FileStore(store, rank.size))  # pyright: ignore[reportPrivateImportUsage]
+        join(process, dist.FileStore(store, rank.size), parallel)  # pyright: ignore[reportPrivateImportUsage]
         value = function(process, *arguments)
         report.value = value if rank.number == 0 else None
         dist.barrier()
@@ -362,7 +362,7 @@ def _run_ranked(rank: Rank, function: Function, call: Call | type[Any]) -> Any:
         else:
             logs, job = jobs.receive(store, call)
             parallel, arguments = job.parallel, (job,)
-        join(process := prepare(rank, parallel, flag), store)
+        join(process := prepare(rank, parallel, flag), store, parallel)
         try:
             with rank_log(logs, rank.number):
                 value = function(process, *arguments)

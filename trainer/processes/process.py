@@ -4,6 +4,7 @@ torch is imported inside the functions, so that the parent of the processes need
 """
 
 import contextlib
+import datetime
 import faulthandler
 import logging
 import os
@@ -23,6 +24,8 @@ from trainer.processes import portable
 if TYPE_CHECKING:
     import torch
 
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+"""cuBLAS reads it when it starts (NVIDIA's cuBLAS documentation, "Results Reproducibility")."""
 STACKS = signal.SIGUSR2
 """Signal that makes a process write the stacks of all threads to its log, wherever it hangs."""
 
@@ -123,6 +126,11 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
         raise ConfigError(
             f"parallel.device cuda: torch sees no GPU in process {rank.number}; check its driver, or set cpu"
         )
+    if rank.local_size % parallel.tp and not parallel.tp_across_machines:
+        raise ConfigError(
+            f"parallel.tp {parallel.tp}: a tp group would span machines of {rank.local_size} processes each, with slow "
+            "links; lower it to a divisor of that, or set parallel.tp_across_machines"
+        )
     portable.require(parallel)
     exact = parallel.determinism in ("exact", "portable") or (parallel.determinism == "auto" and not on_gpu)
     # With Slurm's --gpus-per-task each process sees only one GPU, number 0.
@@ -142,16 +150,33 @@ def set_arithmetic(*, exact: bool, threads: int, gpu: "torch.device | None" = No
     from trainer import attention
 
     attention.choose_kernels(exact=exact, gpu=gpu)
+    chosen = os.environ.get(_WORKSPACE)
     if exact:
-        # cuBLAS reads this when it starts (NVIDIA's cuBLAS documentation, "Results Reproducibility").
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault(_WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(exact)
+    if exact and gpu and not chosen:
+        _hide_workspace(gpu)
     # Filling new tensors only reveals reads of uninitialised memory, and costs time in every operation.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore
     torch.set_num_threads(threads)
 
 
-def join(process: Process, store: Any) -> None:
+def _hide_workspace(gpu: "torch.device") -> None:
+    """Let cuBLAS start with its workspace as a variable gives it, then remove the variable.
+
+    torch 2.11 reads it with a regular expression at each product, which costs the host more than the product itself.
+    torch takes a workspace of the same size without it on Hopper, and says only once whether it is set.
+    """
+    import torch
+
+    if torch.cuda.get_device_capability(gpu) != (9, 0):
+        return
+    some = torch.ones(16, 16, device=gpu, requires_grad=True)
+    (some @ some).sum().backward()  # the threads of forward and backward have a handle each
+    os.environ.pop(_WORKSPACE, None)
+
+
+def join(process: Process, store: Any, parallel: ParallelConfig) -> None:
     """Join the process group."""
     import torch.distributed as dist
 
@@ -166,6 +191,7 @@ def join(process: Process, store: Any) -> None:
         rank=process.rank.number,
         world_size=process.rank.size,
         device_id=process.device if on_gpu else None,
+        timeout=datetime.timedelta(minutes=parallel.timeout_minutes),
     )
 
 

@@ -155,3 +155,64 @@ def test_a_spike_is_one_warning_with_the_process_and_its_documents(
 
 def test_a_steady_loss_is_no_spike(workers: Any, job: PretrainJob) -> None:
     assert workers.run(2, spiking, job, 0)[0][0] == []
+
+
+def flipped(job: PretrainJob, rank: int, name: str) -> str:
+    """The error of a training in which one bit of a weight changes in one process, in step 3."""
+    import torch
+
+    from trainer.loop.guard import Replicas
+    from trainer.loop.loop import train
+    from trainer.loop.training import Hook
+    from trainer.parallel.local import local
+    from trainer.pretrain import prepare
+
+    training = prepare(process(), planned(job))
+
+    class Flip(Hook):
+        def after_step(self, training: Any, report: Any) -> None:
+            if report.step == 3 and training.mesh.rank == rank:
+                local(training.model.weights[name].detach()).view(torch.int32).flatten()[0] ^= 1
+
+    try:
+        train(training, [Flip(), Replicas(2)])
+    except UserError as error:
+        return f"{training.step}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("parallel", "rank", "name"),
+    [
+        (small.TWO, 1, "transformer.h.1.mlp.c_fc.weight"),
+        (TP2, 0, "transformer.h.0.ln_1.weight"),
+        (ParallelConfig(zero=3, dp_shard=2, dp_replicate=2, device="cpu"), 3, "transformer.h.0.attn.qkv.weight"),
+    ],
+    ids=["replicas", "tensor parallelism", "sharded replicas"],
+)
+def test_one_bit_that_differs_between_replicas_ends_training(
+    workers: Any, job: PretrainJob, parallel: ParallelConfig, rank: int, name: str
+) -> None:
+    job = dataclasses.replace(job, parallel=parallel)
+    processes = parallel.tp * parallel.dp_shard * parallel.dp_replicate
+    found = [error for error in workers.run(max(2, processes), flipped, job, rank, name) if error]
+    assert len(found) >= 2
+    assert all(
+        error.startswith("4: after step 4, processes that share weights hold different ones: ") for error in found
+    )
+    assert all(name in error for error in found)
+
+
+def test_replicas_stay_equal_in_every_kind_of_layout(workers: Any, job: PretrainJob) -> None:
+    for parallel in (small.TWO, TP2, PP2_DP2, ZERO3):
+        ranks = 4 if parallel == PP2_DP2 else 2
+        assert workers.run(ranks, equal, dataclasses.replace(job, parallel=parallel)) == [None] * ranks
+
+
+def equal(job: PretrainJob) -> None:
+    """Train and compare after each step."""
+    from trainer.loop.guard import Replicas
+    from trainer.loop.loop import train
+    from trainer.pretrain import prepare
+
+    train(prepare(process(), planned(job)), [Replicas(1)])

@@ -97,9 +97,7 @@ def one_process(workers: Any) -> Any:
             (17, Case(pp=2, schedule="dualpipev", tp=2, micro_batch_size=2)),
         ],
         2,
-        7,
         9,
-        11,
     ),
     ids=str,
 )

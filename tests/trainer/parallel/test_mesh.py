@@ -89,3 +89,20 @@ def looked() -> tuple[Any, int]:
 
 def test_what_the_first_process_sees_is_what_all_see(workers: Any) -> None:
     assert workers.run(4, looked) == [({"seen by": 0}, 1), *[({"seen by": 0}, 0)] * 3]
+
+
+def swapped(timeout: float) -> tuple[int, list[float]]:
+    """What comes from the other end of this process's pipeline, and how long its groups wait, in seconds."""
+    import torch
+
+    from trainer.parallel.mesh import Mesh
+
+    mesh = Mesh(ParallelConfig(pp=2, dp_replicate=2, timeout_minutes=timeout), torch.device("cpu"))
+    received = mesh.swap_along_pp(torch.tensor([mesh.rank]), 1 - mesh.pp_rank)
+    cpu = torch.device("cpu")
+    waits = [group._get_backend(cpu).options._timeout for group in mesh._groups.values() if group.size() > 1]
+    return int(received), [wait.total_seconds() for wait in waits]
+
+
+def test_the_ends_of_a_pipeline_swap_and_groups_wait_as_long_as_asked(workers: Any) -> None:
+    assert workers.run(4, swapped, 2.5) == [(other, [150.0, 150.0]) for other in (2, 3, 0, 1)]

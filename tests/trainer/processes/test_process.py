@@ -125,6 +125,14 @@ def test_asking_for_a_gpu_that_a_process_does_not_see_is_refused_and_not_trained
         prepare(Rank(3, 4, 3, 4), ParallelConfig(device="cuda"), StopFlag())
 
 
+def test_tensor_parallelism_across_machines_must_be_asked_for() -> None:
+    """Ranks of one machine are neighbours, and so are those of a tp group."""
+    with pytest.raises(ConfigError, match=r"^parallel\.tp 4: a tp group would span machines of 2 processes each"):
+        prepare(Rank(2, 8, 0, 2), ParallelConfig(tp=4, device="cpu"), StopFlag())
+    prepare(Rank(2, 8, 0, 2), ParallelConfig(tp=4, device="cpu", tp_across_machines=True), StopFlag())
+    prepare(Rank(2, 8, 2, 4), ParallelConfig(tp=2, device="cpu"), StopFlag())
+
+
 def speak_and_fail(process: Process, kind: str) -> None:
     import logging
 
