@@ -5,6 +5,7 @@ term of a sum in each process. Gradients of replicated and sharded tensors are a
 `move` is the opposite move, and `spread` and `total` are each other's backward pass.
 """
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,6 +18,7 @@ ROWS, POSITIONS, FEATURES = 0, 1, -1
 """Dimensions of weights (rows, features) and of activations (B, T, features)."""
 ShardDim = int | None
 """The dimension along which a tensor is sharded; None: replicated."""
+Backward = Callable[[Any, Tensor], tuple[Tensor | None, ...]]
 _MESHES: WeakValueDictionary[str, Mesh] = WeakValueDictionary()
 """By the name of their tp group: an operator of torch takes no other objects than tensors and plain values."""
 
@@ -70,7 +72,8 @@ def _total(x: Tensor, target: ShardDim, group: str) -> Tensor:
     return mesh.sum_over_tp(x.clone()) if target is None else mesh.reduce_scatter(x, target)
 
 
-def _like(x: Tensor, source: ShardDim, target: ShardDim, group: str) -> Tensor:
+@_move.register_fake
+def _like_moved(x: Tensor, source: ShardDim, target: ShardDim, group: str) -> Tensor:
     """Return an empty tensor of the shape that `x` has after a move."""
     shape, tp = list(x.shape), _MESHES[group].tp
     if source is not None:
@@ -80,29 +83,41 @@ def _like(x: Tensor, source: ShardDim, target: ShardDim, group: str) -> Tensor:
     return x.new_empty(shape)
 
 
-_move.register_fake(_like)
-_spread.register_fake(lambda x, source, group: _like(x, source, None, group))
-_total.register_fake(lambda x, target, group: _like(x, None, target, group))
+@_spread.register_fake
+def _like_spread(x: Tensor, source: ShardDim, group: str) -> Tensor:
+    return _like_moved(x, source, None, group)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 (torch names it)
-    _, *ctx.arguments = inputs
+@_total.register_fake
+def _like_total(x: Tensor, target: ShardDim, group: str) -> Tensor:
+    return _like_moved(x, None, target, group)
 
 
+def _backward_of(operator: Any) -> Callable[[Backward], Backward]:
+    """Return a decorator for the function of an operator's backward pass, which finds `ctx.arguments`."""
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 (torch names it)
+        _, *ctx.arguments = inputs
+
+    def register(backward: Backward) -> Backward:
+        operator.register_autograd(backward, setup_context=remember)
+        return backward
+
+    return register
+
+
+@_backward_of(_move)
 def _move_back(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
     source, target, group = ctx.arguments
     return torch.ops.millrace.move(gradient, target, source, group), None, None, None
 
 
+@_backward_of(_spread)
 def _spread_back(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
     return torch.ops.millrace.total(gradient, *ctx.arguments), None, None
 
 
+@_backward_of(_total)
 def _total_back(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
     target, group = ctx.arguments
     return (gradient if target is None else torch.ops.millrace.move(gradient, target, None, group)), None, None
-
-
-_move.register_autograd(_move_back, setup_context=_remember)
-_spread.register_autograd(_spread_back, setup_context=_remember)
-_total.register_autograd(_total_back, setup_context=_remember)
