@@ -33,6 +33,7 @@ Probability = Annotated[float, Interval(ge=0, lt=1)]
 """A fraction below 1."""
 NonNegativeFloat = Annotated[float, Ge(0)]
 """A number, at least 0."""
+Minutes = Annotated[float, Interval(gt=0, le=7 * 24 * 60)]
 Epochs = Annotated[float, Interval(ge=0, lt=math.inf)]
 """A number of passes."""
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -108,8 +109,8 @@ class ParallelConfig(HasIdentity):
     checkpoint_every: Count = 1
     """With activation_checkpointing: apply it to one block of every this many."""
     compare_every: NonNegative = 1000
-    """Steps between comparisons of the weights that several processes hold, to the bit; 0: never."""
-    timeout_minutes: Positive = 10.0
+    """Steps between comparisons of the weights that several processes hold, also before each checkpoint; 0: never."""
+    timeout_minutes: Minutes = 30.0
     """How long processes wait for each other before training ends; raise it for slow file systems."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: on GPUs if there are any."""

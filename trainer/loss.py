@@ -61,7 +61,7 @@ def linear_cross_entropy(
     if not torch.is_grad_enabled():
         # The context of an autograd function shows which inputs require gradients, not whether any will be computed.
         hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach()
-    differentiate = _compiled() if compiled and part is WHOLE else _loss_and_gradient
+    differentiate = _fused(hidden_ND.device.type, part) if compiled else _loss_and_gradient
     factor = None
     if hidden_ND.dtype == torch.float16:
         # A tensor, since a loss compiled for each number would soon be compiled too often, and then no more.
@@ -104,8 +104,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             loss, gradient_NV = differentiate(product_NV, targets_N[chunk], vocab_size, part, factor)
             total += loss
             if hidden_grad_ND is not None and weight_grad_VD is not None:
-                hidden_grad_ND[chunk] = gradient_NV @ matrix_VD
-                weight_grad_VD += gradient_NV.T @ hidden_ND[chunk]
+                torch.mm(gradient_NV, matrix_VD, out=hidden_grad_ND[chunk])
+                _add_product(weight_grad_VD, gradient_NV.T, hidden_ND[chunk])
         ctx.gradients, ctx.factor, ctx.scaled = (hidden_grad_ND, weight_grad_VD), factor, False
         return total
 
@@ -118,6 +118,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             weight_grad_VD.mul_(scale)
             ctx.scaled = True
         return hidden_grad_ND, weight_grad_VD, None, None, None, None, None
+
+
+def _add_product(total_VD: Tensor, left_VN: Tensor, right_ND: Tensor) -> None:
+    """Add a product to an fp32 tensor; on a GPU inside the product, which is not rounded to 16 bits on the way."""
+    if total_VD.is_cuda and right_ND.dtype != torch.float32:
+        torch.addmm(total_VD, left_VN, right_ND, out_dtype=torch.float32, out=total_VD)
+    else:
+        total_VD += left_VN @ right_ND
 
 
 def _chunk_tokens(hidden_ND: Tensor, weight_VD: Tensor) -> int:
@@ -160,3 +168,12 @@ Differentiate = Callable[[Tensor, Tensor, int, VocabPart, Tensor | None], tuple[
 def _compiled() -> Differentiate:
     # One graph per chunk length, of which there are two or three.
     return torch.compile(_loss_and_gradient, dynamic=False)
+
+
+def _fused(device: str, part: VocabPart) -> Differentiate:
+    """Return what reads and writes the logits least often; a compiled graph cannot hold what processes exchange."""
+    if device == "cuda":
+        from trainer import fused_loss
+
+        return fused_loss.loss_and_gradient
+    return _compiled() if part is WHOLE else _loss_and_gradient

@@ -21,6 +21,7 @@ from benchmarks.faults.table import Row, problems, table
 CASES: dict[str, Callable[[Campaign], Row]] = {
     "stages": kills.kill_stages,
     "training": kills.kill_training,
+    "later": kills.kill_later_stages,
     "errno": errors.failing_calls,
     "twice": places.two_at_once,
     "moved": places.moved_project,

@@ -28,13 +28,22 @@ def kill_stages(campaign: Campaign) -> Row:
 
 def kill_training(campaign: Campaign) -> Row:
     """Pretraining in each layout, and under torchrun."""
-    jobs = campaign.project.training_jobs()
-    return _until_enough(campaign, "kills of training", campaign.kills - stage_kills(campaign), jobs)
+    return _until_enough(campaign, "kills of training", training_kills(campaign), campaign.project.training_jobs())
+
+
+def kill_later_stages(campaign: Campaign) -> Row:
+    """Export, evaluation and fine-tuning."""
+    return _until_enough(campaign, "kills of later stages", training_kills(campaign), campaign.project.later_jobs())
 
 
 def stage_kills(campaign: Campaign) -> int:
-    """The share of the stages: one in eight is of training, whose processes take seconds to start."""
-    return campaign.kills * 7 // 8
+    """The share of the data stages."""
+    return campaign.kills - 2 * training_kills(campaign)
+
+
+def training_kills(campaign: Campaign) -> int:
+    """The share of training and of the stages after it, one in eight each: their processes take seconds to start."""
+    return campaign.kills // 8
 
 
 def _until_enough(campaign: Campaign, case: str, kills: int, jobs: Sequence[Job]) -> Row:

@@ -185,16 +185,24 @@ class Project:
         write_params(params, self.folder / "params.yaml")
         return stages
 
-    def data_jobs(self) -> list[Job]:
-        """Each command of the data stages, in the order of the graph."""
+    def jobs(self) -> list[Job]:
+        """Each command of the graph in its order, but for the report, which names speeds."""
         jobs: list[Job] = []
         for stage in self.stages:
             for number, command in enumerate(stage.commands):
                 outputs = stage.outs if len(stage.commands) == 1 else stage.outs[number : number + 1]
-                if stage.module.startswith("dataprep."):
-                    name = stage.name if len(stage.commands) == 1 else f"{stage.name} {outputs[0].name}"
+                name = stage.name if len(stage.commands) == 1 else f"{stage.name} {outputs[0].name}"
+                if stage.name != "report":
                     jobs.append(Job(name, tuple(shlex.split(command)[1:]), self.folder, outputs))
         return jobs
+
+    def data_jobs(self) -> list[Job]:
+        """Each command of the data stages, in the order of the graph."""
+        return [job for job in self.jobs() if job.words[1].startswith("dataprep.")]
+
+    def later_jobs(self) -> list[Job]:
+        """The commands that need a pretrained model."""
+        return [job for job in self.jobs() if job.words[1].startswith("trainer.") and job.name != "pretrain"]
 
     def training_jobs(self) -> list[Job]:
         """Pretraining in each layout."""
@@ -211,9 +219,10 @@ class Project:
 
     def reference(self, job: Job) -> Reference:
         """What the job publishes undisturbed, after what it reads has been made; raises SystemExit if it fails."""
-        data = self.data_jobs()
-        last = next((number for number, each in enumerate(data) if each.name == job.name), len(data))
-        for each in [*data[:last], job]:
+        jobs = self.jobs()
+        first_trained = next(number for number, each in enumerate(jobs) if each.name == "pretrain")
+        last = next((number for number, each in enumerate(jobs) if each.name == job.name), first_trained)
+        for each in [*jobs[:last], job]:
             if each.name not in self._references:
                 start = STARTS[2] if each.under_torchrun else STARTS[0]
                 _run(each, start)  # which imports what the stage needs

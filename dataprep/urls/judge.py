@@ -157,12 +157,6 @@ class ChunkJudge:
                 f"{self._chunk.file}: none of its {unreadable} lines holds a URL; {self._first_problem}; give URLs as "
                 f"lines of text, or JSON lines with a key {self._url_key!r} (--url-key names another)"
             )
-        if counts.rejected.get("invalid_submission") == counts.rows_in:
-            key = self._submissions.karma_key
-            wanted = (
-                f"a number under the key {key!r} (--karma-key)" if key else "the score and created_utc of a submission"
-            )
-            raise UserError(f"{self._chunk.file}: none of its {counts.rows_in} records has {wanted}")
 
     def _judge_block(self, first_line: int, block: bytes) -> None:
         """Judge most lines by the fast path, all at once, and the others one by one."""

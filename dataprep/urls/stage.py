@@ -61,6 +61,7 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
     judged = Output(run.scratch / "judged", Path("judged"))
     run_bytes = min(max(rows_bytes, SMALLEST), LARGEST_RUN)
     run.map(judge_chunk, parts, chunks, names, config, submissions, run_bytes, into=judged)
+    refuse_strangers(judged.counts, lists.path, config)
     add_rejected(judged, output)
 
     merged = Output(run.scratch / "merged", Path("merged"))
@@ -95,6 +96,16 @@ def refuse_output_among_lists(lists: Path, output: Path) -> None:
     """Raise UserError if the output lies among the lists: the next run would read it as a list."""
     if lists.is_dir() and lists.resolve() in output.resolve().parents:
         raise UserError(f"{output}: is inside the folder of the lists, {lists}; choose another output")
+
+
+def refuse_strangers(counts: Counts, lists: Path, config: UrlsConfig) -> None:
+    """Raise UserError if all records of all lists lack their score: a mistake in the parameters, not in the lists."""
+    if not counts.rows_in or counts.rejected.get("invalid_submission") != counts.rows_in:
+        return
+    wanted = "the score and created_utc of a submission"
+    if config.karma_key:
+        wanted += f", or a number under the key {config.karma_key!r} (--karma-key)"
+    raise UserError(f"{lists}: none of its {counts.rows_in} records has {wanted}")
 
 
 def list_name(file: Path, lists: Path) -> str:

@@ -1,6 +1,9 @@
 """The stage `pretrain`: what it publishes, and that no kill changes a byte of it."""
 
+import dataclasses
+import importlib.util
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pipelines import store
 from pipelines.command import StageSpec
@@ -18,6 +22,10 @@ from pipelines.stage import run_command
 from pipelines.tokens import write_tokens
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.plan import Layout, Plan
+from trainer.pretrain import PretrainJob, compiles
+from trainer.processes.process import Process, Rank, StopFlag
 from trainer.weights.records import checkpoints, read_curve_rows
 
 ROOT = Path(__file__).parents[2]
@@ -260,3 +268,45 @@ def test_shards_of_two_tokenizers_are_refused(road: Road, tmp_path: Path, capsys
     arguments: list[Any] = pretrain_arguments(road.train, other, tmp_path / "pretrain")
     assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 1
     assert f"{other}: made by another tokenizer than {road.train}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "keys", "triton", "capability", "reason"),
+    [
+        ("cuda", {"tp": 2, "activation_checkpointing": "full"}, True, (8, 0), ""),
+        ("cuda", {}, False, (9, 0), "Triton is not installed"),
+        ("cuda", {}, True, (6, 1), "Old GPU is too old for Triton"),
+        ("cpu", {}, False, (0, 0), ""),
+        ("cpu", {"tp": 2}, False, (0, 0), ""),
+        ("cpu", {"tp": 2, "activation_checkpointing": "full"}, False, (0, 0), "full activation checkpointing"),
+    ],
+)
+def test_where_torch_cannot_compile_the_first_process_says_so_once_and_training_goes_on(
+    device: str,
+    keys: dict[str, Any],
+    triton: bool,
+    capability: tuple[int, int],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if triton else None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old GPU")
+    job = PretrainJob(
+        config=PretrainConfig(compile=True),
+        model=ModelConfig(),
+        parallel=ParallelConfig(**keys),
+        plan=Plan(steps=1, warmup_steps=0, layout=Layout(processes=2, data_ranks=1, micro_batch_size=1)),
+        train=Path("train"),
+        val=Path("val"),
+        data={},
+        scratch=Path("scratch"),
+    )
+    with caplog.at_level(logging.WARNING):
+        for number in range(2):
+            process = Process(Rank(number, 2, number, 2), torch.device(device), exact=False, stop=StopFlag())
+            assert compiles(process, job) == (not reason)
+            assert not compiles(process, dataclasses.replace(job, config=PretrainConfig()))
+    assert len(caplog.messages) == bool(reason)
+    assert all(reason in message for message in caplog.messages)

@@ -15,6 +15,7 @@ from pipelines.errors import UserError
 from trainer.data.lineage import name_samples
 from trainer.data.order import Ids, local_slice
 from trainer.loop.training import Hook, StepReport, Training
+from trainer.model import HEAD, TIED
 from trainer.parallel.local import local, sharded_axes
 from trainer.parallel.mesh import DATA_AXES
 
@@ -24,6 +25,8 @@ SHOWN = 4
 """Number of documents or weights named in a message; a file lists all documents."""
 REPLICATING_AXES = (*DATA_AXES, "tp")
 """Axes along which processes hold the same weight, unless it is sharded there."""
+_FACTOR = 1_000_003
+"""Of the rows in a checksum: larger than any number of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,11 @@ def _lines(training: Training, sample_ids: Ids) -> Sequence[str]:
 
 
 class Replicas(Hook):
-    """Ends training if processes that should hold the same weights do not, to the bit, every `every` steps (0: never).
+    """Ends training if processes that should hold the same weights do not, to the bit.
 
-    They start equal and get the same updates, as long as each machine computes the same from the same numbers.
+    They start equal and get the same updates, as long as each machine computes the same from the same numbers. They are
+    compared every `every` steps (0: never) and before each checkpoint, which would otherwise mix them; so this hook
+    comes before the one that saves.
     """
 
     def __init__(self, every: int) -> None:
@@ -109,18 +114,25 @@ class Replicas(Hook):
 
     def after_step(self, training: Training, report: StepReport) -> None:
         """Compare if it is due. Raises UserError with the names of weights that differ."""
-        if not self.every or report.step % self.every:
+        if not self.every or (report.step % self.every and not training.saves_now(report)):
             return
         mesh = training.mesh
+        digests = {name: _digest(weight).to(mesh.device) for name, weight in training.model.weights.items()}
         groups: dict[tuple[str, ...], list[str]] = {}
         for name, weight in training.model.weights.items():
             held = tuple(axis for axis in REPLICATING_AXES if axis not in sharded_axes(weight))
             groups.setdefault(held, []).append(name)
         differing: list[str] = []
         for axes, names in sorted(groups.items()):
-            digests = torch.stack([_digest(training.model.weights[name]).to(mesh.device) for name in names])
-            found = mesh.differs(digests, *axes).tolist()
+            values = torch.stack([digests[name] for name in names])
+            found = mesh.differs(values.clone(), values, *axes).tolist()
             differing += [name for name, differs in zip(names, found, strict=True) if differs]
+        # The embedding and its copy in the head, each in a process of the pipeline.
+        tied = [digests[name] for name in (TIED, HEAD) if name in digests]
+        limits = torch.iinfo(torch.int64)
+        largest = torch.stack([*tied, torch.full((), limits.min, device=mesh.device)]).max()
+        smallest = torch.stack([*tied, torch.full((), limits.max, device=mesh.device)]).min()
+        differing += [HEAD] if mesh.differs(largest, smallest, "pp") and tied else []
         # All processes raise: those that saw nothing would wait for the others.
         if differing := sorted({name for names in mesh.gather(differing) for name in names}):
             more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
@@ -132,8 +144,13 @@ class Replicas(Hook):
 
 
 def _digest(weight: Tensor) -> Tensor:
-    """Return the sum of a weight's bits as integers, which any single change changes."""
-    return local(weight.detach()).contiguous().view(torch.int32).sum(dtype=torch.int64)
+    """Return a checksum of a weight's bits, which any single change changes, and rows or columns in another order."""
+    bits = local(weight.detach()).contiguous().view(torch.int32)
+    table = bits.flatten(1) if bits.ndim > 1 else bits[:, None]
+    rows, columns = table.sum(1, dtype=torch.int64), table.sum(0, dtype=torch.int64)
+    # The factor of each number is odd: its change by less than 2^64 cannot become 0 in 64 bits.
+    by_row = rows * (torch.arange(len(rows), device=bits.device) * (2 * _FACTOR))
+    return by_row.sum() + (columns * (torch.arange(len(columns), device=bits.device) * 2 + 1)).sum()
 
 
 class Spikes(Hook):

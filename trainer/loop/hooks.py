@@ -292,7 +292,7 @@ class Checkpoints(Hook):
                 "the best one of those that are there and of later ones is kept",
                 *lost,
             )
-        self._saver = checkpoint.Saver(self.root, in_background=self.in_background)
+        self._saver = checkpoint.Saver(self.root, in_background=self.in_background, timeout=training.mesh.timeout)
 
     def after_step(self, training: Training, report: StepReport) -> None:
         """Save if it is due; wait for the last checkpoint before the process ends."""

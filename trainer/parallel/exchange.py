@@ -63,13 +63,15 @@ def _move(x: Tensor, source: ShardDim, target: ShardDim, group: str) -> Tensor:
 
 @torch.library.custom_op("millrace::spread", mutates_args=(), schema="(Tensor x, int? source, str group) -> Tensor")
 def _spread(x: Tensor, source: ShardDim, group: str) -> Tensor:
-    return x.clone() if source is None else _MESHES[group].all_gather(x, source)
+    return x.clone(memory_format=torch.contiguous_format) if source is None else _MESHES[group].all_gather(x, source)
 
 
 @torch.library.custom_op("millrace::total", mutates_args=(), schema="(Tensor x, int? target, str group) -> Tensor")
 def _total(x: Tensor, target: ShardDim, group: str) -> Tensor:
     mesh = _MESHES[group]
-    return mesh.sum_over_tp(x.clone()) if target is None else mesh.reduce_scatter(x, target)
+    if target is None:
+        return mesh.sum_over_tp(x.clone(memory_format=torch.contiguous_format))
+    return mesh.reduce_scatter(x, target)
 
 
 @_move.register_fake

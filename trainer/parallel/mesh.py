@@ -22,7 +22,7 @@ from trainer.plan import replicas
 T = TypeVar("T")
 
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")
-"""From the slowest links to the fastest: tp stays inside a machine."""
+"""From the slowest links to the fastest: the processes of a tp group are neighbours."""
 DATA_AXES = ("dp_replicate", "dp_shard")
 
 # Renamed in torch 2.13, where the old names warn.
@@ -44,8 +44,9 @@ class Mesh:
         self.box: DeviceMesh = init_device_mesh(device.type, degrees, mesh_dim_names=AXES)
         self._groups: dict[str, Any] = {axis: self.box.get_group(axis) for axis in AXES}
         """Looked up once: torch makes a mesh of its own for each look at an axis."""
+        self.timeout = datetime.timedelta(minutes=parallel.timeout_minutes)
         for group in self._groups.values():  # torch gives a mesh's groups its default
-            _set_timeout(datetime.timedelta(minutes=parallel.timeout_minutes), group)
+            _set_timeout(self.timeout, group)
         self._sizes: dict[str, int] = dict(zip(AXES, degrees, strict=True))
         self.rank = dist.get_rank()
         self.pp, self.dp_replicate, self.dp_shard, self.tp = degrees
@@ -113,9 +114,13 @@ class Mesh:
         dist.all_reduce(values, dist.ReduceOp.MAX, group=self._groups["tp"])
         return values
 
-    def differs(self, values: Tensor, *axes: str) -> Tensor:
-        """Return which values are not the same in all processes along these axes."""
-        largest, smallest = values.clone(), values.clone()
+    def copy_over_tp(self, values: Tensor) -> Tensor:
+        """Take the values of the first process of those that share each layer's matrices, in place."""
+        dist.broadcast(values, group=self._groups["tp"], group_src=0)
+        return values
+
+    def differs(self, largest: Tensor, smallest: Tensor, *axes: str) -> Tensor:
+        """Return where the largest and the smallest values of all processes along these axes differ, in place."""
         for axis in axes:
             if self._sizes[axis] > 1:
                 dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._groups[axis])

@@ -156,7 +156,8 @@ class VocabularyHead(Head):
         part = VocabPart(first_row(self.weight, mesh), mesh.largest_over_tp, mesh.sum_over_tp)
         hidden_ND = self.exchange.spread(hidden_BTD, self.source).flatten(0, 1)
         targets_N = targets_BT.flatten()
-        return linear_cross_entropy(hidden_ND, self.rows(), targets_N, self.vocab_size, part, expected=self.expected)
+        options: Any = {"compiled": self.compiled, "expected": self.expected}
+        return linear_cross_entropy(hidden_ND, self.rows(), targets_N, self.vocab_size, part, **options)
 
     def rows(self) -> Tensor:
         """Return the vectors of this process's tokens."""

@@ -8,8 +8,8 @@ pass. Replicas sum their shards once per step, with its last micro batch. Gradie
 divided by the terms of the whole step.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -55,15 +55,16 @@ class Gradients:
         self._tied = tied
         self._sharded = [stage for stage in stages if isinstance(stage, FSDPModule)]
         self._zero = parallel.zero
-        self._partial = [
-            weight for stage in stages for name, weight in stage.named_parameters() if _is_partial(stage, name, weight)
-        ]
+        kinds = {name: _over_tp(stage, name, weight) for stage in stages for name, weight in stage.named_parameters()}
+        # Terms of a sum over tp, and values that each process computes, which may round differently on a GPU.
+        self._partial = [weight for name, weight in self.weights.items() if kinds[name] == "partial"]
+        self._copied = [weight for name, weight in self.weights.items() if kinds[name] == "copied" and mesh.tp > 1]
         self._flat: Tensor | None = None if self._sharded else self._make_flat()
 
     def _make_flat(self) -> Tensor:
-        """Make all gradients views of one buffer, with those that are also summed over tp at its end."""
-        last = {id(weight) for weight in self._partial}
-        weights = sorted(self.weights.values(), key=lambda weight: id(weight) in last)
+        """Make all gradients views of one buffer, at its end those that tp processes copy, then those that they sum."""
+        place = {**{id(weight): 1 for weight in self._copied}, **{id(weight): 2 for weight in self._partial}}
+        weights = sorted(self.weights.values(), key=lambda weight: place.get(id(weight), 0))
         flat = torch.zeros(sum(local(weight).numel() for weight in weights), device=self._mesh.device)
         start = 0
         for weight in weights:
@@ -71,6 +72,7 @@ class Gradients:
             weight.grad = like(weight, flat[start : start + part.numel()].view_as(part))
             start += part.numel()
         self._start_of_partial = start - sum(local(weight).numel() for weight in self._partial)
+        self._start_of_copied = self._start_of_partial - sum(local(weight).numel() for weight in self._copied)
         return flat
 
     def zero(self) -> None:
@@ -96,8 +98,11 @@ class Gradients:
             self._mesh.sum_over_data(self._flat)
             if self._partial:
                 self._mesh.sum_over_tp(self._flat[self._start_of_partial :])
-        elif self._partial:
-            _sum_together([local(weight.grad) for weight in self._partial if weight.grad is not None], self._mesh)
+            if self._copied:
+                self._mesh.copy_over_tp(self._flat[self._start_of_copied : self._start_of_partial])
+        else:
+            _together(self._partial, self._mesh, self._mesh.sum_over_tp)
+            _together(self._copied, self._mesh, self._mesh.copy_over_tp)
         self._tied.sum_gradients(self.weights)
 
     def scale(self, factor: Tensor) -> None:
@@ -116,17 +121,22 @@ class Gradients:
         return (weight for name, weight in self.weights.items() if not self._tied.is_copy(name))
 
 
-def _is_partial(stage: GPT2, name: str, weight: Tensor) -> bool:
-    """Whether a gradient is a term of a sum over tp: of a replicated weight that sees only some positions."""
+def _over_tp(stage: GPT2, name: str, weight: Tensor) -> Literal["sharded", "partial", "copied"]:
+    """Say what the gradients of a weight in the processes of a tp group are to each other."""
+    if "tp" in sharded_axes(weight):
+        return "sharded"
     module = stage.get_submodule(name.rpartition(".")[0])
-    return getattr(module, "sees_own_positions", False) and "tp" not in sharded_axes(weight)
+    return "partial" if getattr(module, "sees_own_positions", False) else "copied"
 
 
-def _sum_together(tensors: Sequence[Tensor], mesh: Mesh) -> None:
-    """Sum many small tensors over tp, in one exchange."""
-    together = mesh.sum_over_tp(torch.cat([tensor.flatten() for tensor in tensors]).to(mesh.device))
-    for tensor, part in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(part.view_as(tensor))
+def _together(weights: Sequence[Tensor], mesh: Mesh, exchange: Callable[[Tensor], Tensor]) -> None:
+    """Exchange the gradients of many small weights at once."""
+    gradients = [local(weight.grad) for weight in weights if weight.grad is not None]
+    if not gradients:
+        return
+    joined = exchange(torch.cat([gradient.flatten() for gradient in gradients]).to(mesh.device))
+    for gradient, part in zip(gradients, joined.split([each.numel() for each in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 class Tied:

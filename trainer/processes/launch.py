@@ -144,7 +144,7 @@ def served(function: Function, kind: type[Any]) -> bool:
     """
     take_usr1_for_sigterm()  # from the command's first line, not only during training
     rank = rank_from_environment(os.environ)
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if rank is not None and "TORCHELASTIC_RUN_ID" in os.environ:
         threading.Thread(target=_end_with_torchrun, daemon=True).start()
     if rank is None or rank.number == 0:
         return False
@@ -342,6 +342,7 @@ def _end_with_torchrun() -> None:
     """End this process soon after torchrun was killed: nothing else would, and rank 0 holds the output's lock."""
     while os.getppid() == exits.PARENT:
         time.sleep(WATCH_SECONDS)
+    os.write(2, b"error: torchrun was killed, so this process of it ends too; start it again to go on\n")
     os._exit(1)
 
 

@@ -126,6 +126,13 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
         raise ConfigError(
             f"parallel.device cuda: torch sees no GPU in process {rank.number}; check its driver, or set cpu"
         )
+    in_order = rank.number % rank.local_size == rank.local_number
+    if parallel.tp > 1 and not parallel.tp_across_machines and not in_order:
+        raise ConfigError(
+            f"parallel.tp {parallel.tp}: process {rank.number} is number {rank.local_number} of the {rank.local_size} "
+            "on its machine, so a tp group would span machines, with slow links; fill one machine after the other "
+            "(srun --distribution=block) with equally many processes each, or set parallel.tp_across_machines"
+        )
     if rank.local_size % parallel.tp and not parallel.tp_across_machines:
         raise ConfigError(
             f"parallel.tp {parallel.tp}: a tp group would span machines of {rank.local_size} processes each, with slow "
@@ -165,7 +172,8 @@ def _hide_workspace(gpu: "torch.device") -> None:
     """Let cuBLAS start with its workspace as a variable gives it, then remove the variable.
 
     torch 2.11 reads it with a regular expression at each product, which costs the host more than the product itself.
-    torch takes a workspace of the same size without it on Hopper, and says only once whether it is set.
+    torch takes a workspace of the same size without it on Hopper, and looks only once for whether it is set (2.11 to
+    2.13: `ATen/cuda/CublasHandlePool.cpp`, `ATen/Context.cpp`).
     """
     import torch
 

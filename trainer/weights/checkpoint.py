@@ -7,6 +7,7 @@ library's index `.metadata` is a pickle: see `index.py`.
 """
 
 import contextlib
+import datetime
 import logging
 import warnings
 from collections.abc import Callable, Generator, Mapping
@@ -88,10 +89,11 @@ class Saver:
     Every process makes the same calls. At most one checkpoint is written at a time: the next one waits for it.
     """
 
-    def __init__(self, root: Path, *, in_background: bool = False) -> None:
+    def __init__(self, root: Path, *, in_background: bool = False, timeout: datetime.timedelta | None = None) -> None:
+        """`timeout`: how long processes wait for each other in the background; None: torch's 30 minutes."""
         self._root = root
         # A separate group: collectives of the saving thread must not mix with those of training.
-        self._group: Any = cast(Any, dist).new_group(backend="gloo") if in_background else None
+        self._group: Any = cast(Any, dist).new_group(backend="gloo", timeout=timeout) if in_background else None
         self._staging = _Staging()
         self._pending: tuple[Path, Future[Metadata]] | None = None
 

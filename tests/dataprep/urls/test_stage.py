@@ -372,7 +372,7 @@ def test_a_shard_that_was_sorted_in_two_is_not_mixed_with_its_old_runs(
             "list.jsonl",
             b'{"url": "http://garden.test/", "k": 5}\n',
             ("--karma-key", "karma"),
-            "list.jsonl: none of its 1 records has a number under the key 'karma' (--karma-key)",
+            "submission, or a number under the key 'karma' (--karma-key)",
         ),
         ("list.txt", b"x\n", ("--date-from", "2017-13-01"), "urls.date_from: expected a day such as 2017-01-31"),
         ("list.txt", b"http://garden.test/a\n", ("--blacklist", "nothing.txt"), "nothing.txt: no such blacklist"),

@@ -157,8 +157,11 @@ def test_a_steady_loss_is_no_spike(workers: Any, job: PretrainJob) -> None:
     assert workers.run(2, spiking, job, 0)[0][0] == []
 
 
-def flipped(job: PretrainJob, rank: int, name: str) -> str:
-    """The error of a training in which one bit of a weight changes in one process, in step 3."""
+def flipped(job: PretrainJob, rank: int, name: str, every: int) -> str:
+    """The error of a training in which one bit of a weight changes in one process, in step 3.
+
+    With a minus before its name, two of its rows change places.
+    """
     import torch
 
     from trainer.loop.guard import Replicas
@@ -171,36 +174,45 @@ def flipped(job: PretrainJob, rank: int, name: str) -> str:
 
     class Flip(Hook):
         def after_step(self, training: Any, report: Any) -> None:
-            if report.step == 3 and training.mesh.rank == rank:
-                local(training.model.weights[name].detach()).view(torch.int32).flatten()[0] ^= 1
+            if report.step != 3 or training.mesh.rank != rank:
+                return
+            weight = local(training.model.weights[name.removeprefix("-")].detach())
+            if name.startswith("-"):
+                weight[:2] = weight[:2].flip(0)
+            else:
+                weight.view(torch.int32).flatten()[0] ^= 1
 
     try:
-        train(training, [Flip(), Replicas(2)])
+        train(training, [Flip(), Replicas(every)])
     except UserError as error:
         return f"{training.step}: {error}"
     return ""
 
 
 @pytest.mark.parametrize(
-    ("parallel", "rank", "name"),
+    ("parallel", "rank", "name", "every"),
     [
-        (small.TWO, 1, "transformer.h.1.mlp.c_fc.weight"),
-        (TP2, 0, "transformer.h.0.ln_1.weight"),
-        (ParallelConfig(zero=3, dp_shard=2, dp_replicate=2, device="cpu"), 3, "transformer.h.0.attn.qkv.weight"),
+        (small.TWO, 1, "transformer.h.1.mlp.c_fc.weight", 2),
+        (small.TWO, 1, "-transformer.h.1.mlp.c_fc.weight", 2),
+        (small.TWO, 1, "transformer.h.1.mlp.c_fc.weight", 1000),
+        (TP2, 0, "transformer.h.0.ln_1.weight", 2),
+        (ParallelConfig(zero=3, dp_shard=2, dp_replicate=2, device="cpu"), 3, "transformer.h.0.attn.qkv.weight", 2),
+        (ParallelConfig(pp=2, device="cpu"), 1, "lm_head.weight", 2),
     ],
-    ids=["replicas", "tensor parallelism", "sharded replicas"],
+    ids=["replicas", "rows", "checkpoint", "tensor parallelism", "sharded replicas", "embedding and head"],
 )
 def test_one_bit_that_differs_between_replicas_ends_training(
-    workers: Any, job: PretrainJob, parallel: ParallelConfig, rank: int, name: str
+    workers: Any, job: PretrainJob, parallel: ParallelConfig, rank: int, name: str, every: int
 ) -> None:
-    job = dataclasses.replace(job, parallel=parallel)
-    processes = parallel.tp * parallel.dp_shard * parallel.dp_replicate
-    found = [error for error in workers.run(max(2, processes), flipped, job, rank, name) if error]
+    """Every so many steps, and before the checkpoint of step 4."""
+    job = dataclasses.replace(job, parallel=parallel, config=dataclasses.replace(job.config, checkpoint_every=4))
+    processes = parallel.pp * parallel.tp * parallel.dp_shard * parallel.dp_replicate
+    found = [error for error in workers.run(max(2, processes), flipped, job, rank, name, every) if error]
     assert len(found) >= 2
     assert all(
         error.startswith("4: after step 4, processes that share weights hold different ones: ") for error in found
     )
-    assert all(name in error for error in found)
+    assert all(name.removeprefix("-") in error for error in found)
 
 
 def test_replicas_stay_equal_in_every_kind_of_layout(workers: Any, job: PretrainJob) -> None:

@@ -45,6 +45,30 @@ def exchanged(kind: str, source: int | None, target: int | None) -> None:
     torch.testing.assert_close(leaf.grad, gradient)
 
 
+def checked_operators() -> None:
+    """Torch's own checks of an operator: fakes like the real results, nothing shared, backward passes that trace."""
+    import torch
+
+    from trainer.parallel.exchange import Exchange
+    from trainer.parallel.mesh import Mesh
+
+    mesh = Mesh(ParallelConfig(tp=2), torch.device("cpu"))
+    kept = Exchange(mesh, sequence_parallel=True)
+    operators, group = torch.ops.millrace, mesh.tp_group_name
+    for x in (torch.randn(2, 4, 6), torch.randn(6, 4, 2).transpose(0, 2)):
+        x.requires_grad_()
+        for source, target in itertools.permutations(PLACES, 2):
+            torch.library.opcheck(operators.move.default, (x, source, target, group))
+        for place in PLACES:
+            torch.library.opcheck(operators.spread.default, (x, place, group))
+            torch.library.opcheck(operators.total.default, (x, place, group))
+    assert kept.mesh is mesh
+
+
+def test_the_operators_keep_what_they_promise_the_compiler(workers: Any) -> None:
+    workers.run(2, checked_operators)
+
+
 @pytest.mark.parametrize(("source", "target"), itertools.product(PLACES, repeat=2))
 def test_what_moves_keeps_its_values_and_its_gradients_go_back(workers: Any, source: Any, target: Any) -> None:
     workers.run(2, exchanged, "move", source, target)

@@ -191,9 +191,48 @@ def test_a_classifier_has_the_gradients_of_one_process(workers: Any, name: str, 
             np.testing.assert_allclose(rank["gradients"][weight], values, atol=1e-6, rtol=0, err_msg=weight)
 
 
+def rounded(parallel: ParallelConfig) -> tuple[list[str], list[str]]:
+    """The copied weights whose gradients differ between tp processes of which one rounds otherwise; and all of them."""
+    import torch
+
+    from trainer.model import Architecture, LanguageModel
+    from trainer.parallel import parallelize
+    from trainer.parallel.local import local, sharded_axes
+    from trainer.parallel.mesh import Mesh
+
+    shape = Architecture(n_layer=1, n_head=4, n_embd=32, n_positions=32, vocab_size=64)
+    mesh = Mesh(parallel, torch.device("cpu"))
+    model = parallelize(lambda stage: LanguageModel(shape, stage), shape, mesh, parallel)
+    model.initialise(seed=1)
+    ids = torch.arange(4 * 16).view(4, 16)
+    model.stages[0](ids, ids).backward()
+    for weight in model.weights.values():
+        assert weight.grad is not None
+        local(weight.grad).mul_(1 + 1e-6 * mesh.tp_rank)
+    model.gradients.reduce()
+    replicated = {name: weight for name, weight in model.weights.items() if "tp" not in sharded_axes(weight)}
+    sums = mesh.gather({name: local(weight.grad).double().sum().item() for name, weight in replicated.items()})  # pyright: ignore
+    return [name for name in replicated if sums[0][name] != sums[1][name]], list(replicated)
+
+
+@pytest.mark.parametrize("name", ["", "replicated"])
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+@pytest.mark.parametrize("zero", [0, 2])
+def test_copies_of_a_weight_get_one_gradient_however_processes_round(
+    workers: Any, name: str, sequence_parallel: bool, zero: int
+) -> None:
+    """On GPUs, attention's backward pass and sums by atomic operations round in another way each time."""
+    layout = {"zero": zero, "dp_shard": 2 if zero else 1, "device": "cpu"}
+    split = ParallelConfig(tp=2, sequence_parallel=sequence_parallel, placements=MAPS.get(name, ()), **layout)
+    for different, replicated in workers.run(4 if zero else 2, rounded, split):
+        assert different == []
+        assert len(replicated) >= (10 if name else 6)
+
+
 def compiled(job: PretrainJob) -> dict[str, Any]:
     """Losses with compiled blocks, how many graphs there were, where they broke off, and the exchanges in them."""
     import torch
+    from torch._dynamo.backends.debugging import aot_eager
     from torch._dynamo.utils import counters
 
     from trainer.loop.loop import train_step
@@ -202,9 +241,10 @@ def compiled(job: PretrainJob) -> dict[str, Any]:
     counters.clear()
     graphs: list[Any] = []
 
-    def note(graph: Any, _: Any) -> Any:
+    def note(graph: Any, inputs: Any) -> Any:
         graphs.append(graph)
-        return graph.forward
+        # It traces backward passes too, as inductor does, without a C++ compiler. `pretrain.compiles` says why not always.
+        return graph.forward if job.parallel.activation_checkpointing == "full" else aot_eager(graph, inputs)
 
     training = prepare(job)
     for stage in training.model.stages:

@@ -33,9 +33,11 @@ from trainer.processes.process import (
     prepare,
     rank_from_environment,
     rendezvous_environment,
+    set_arithmetic,
 )
 from trainer.weights.base_model import BaseModel
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 TORCHRUN = {
     "RANK": "5",
     "WORLD_SIZE": "8",
@@ -104,6 +106,35 @@ def test_a_signal_sets_the_flag_and_nothing_else(number: signal.Signals) -> None
         assert not other.requested
 
 
+@pytest.mark.parametrize(
+    ("capability", "chosen", "left"), [((9, 0), None, None), ((9, 0), ":16:8", ":16:8"), ((8, 0), None, ":4096:8")]
+)
+def test_torch_parses_no_workspace_at_each_product_on_hopper(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], chosen: str | None, left: str | None
+) -> None:
+    """It is there while torch looks for it, once, when deterministic algorithms are on."""
+    seen: list[str | None] = []
+    monkeypatch.setenv(WORKSPACE, chosen or "")
+    if not chosen:
+        del os.environ[WORKSPACE]
+    monkeypatch.setattr("trainer.attention.choose_kernels", lambda **_: None)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda _: seen.append(os.environ.get(WORKSPACE)))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    plain = torch.ones
+    products: list[str | None] = []
+
+    def ones(*size: int, **options: Any) -> torch.Tensor:
+        products.append(os.environ.get(WORKSPACE))
+        return plain(*size, **{**options, "device": "cpu"})
+
+    monkeypatch.setattr(torch, "ones", ones)
+    set_arithmetic(exact=True, threads=1, gpu=torch.device("cuda"))
+    assert seen == [chosen or ":4096:8"]
+    assert products == ([":4096:8"] if left is None else [])
+    assert os.environ.get(WORKSPACE) == left
+
+
 @pytest.mark.parametrize(("visible", "number"), [(8, 3), (1, 0)])
 def test_a_process_that_is_shown_one_gpu_only_takes_it(
     monkeypatch: pytest.MonkeyPatch, visible: int, number: int
@@ -131,6 +162,9 @@ def test_tensor_parallelism_across_machines_must_be_asked_for() -> None:
         prepare(Rank(2, 8, 0, 2), ParallelConfig(tp=4, device="cpu"), StopFlag())
     prepare(Rank(2, 8, 0, 2), ParallelConfig(tp=4, device="cpu", tp_across_machines=True), StopFlag())
     prepare(Rank(2, 8, 2, 4), ParallelConfig(tp=2, device="cpu"), StopFlag())
+    with pytest.raises(ConfigError, match="process 1 is number 0 of the 2 on its machine, so a tp group would span"):
+        prepare(Rank(1, 4, 0, 2), ParallelConfig(tp=2, device="cpu"), StopFlag())  # srun --distribution=cyclic
+    prepare(Rank(1, 4, 0, 2), ParallelConfig(device="cpu"), StopFlag())
 
 
 def speak_and_fail(process: Process, kind: str) -> None:

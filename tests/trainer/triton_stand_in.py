@@ -1,0 +1,109 @@
+"""As much of Triton as the project's kernels use, on CPUs: one program after the other, each operation by torch.
+
+Triton itself is 290 MB and interprets kernels the same way. Here, an access beyond a tensor's memory is an error.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+_running = threading.local()
+"""`program`: the number of the program that this thread runs."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Elements of a tensor's memory, counted from its first one."""
+
+    memory: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def to(cls, tensor: Tensor) -> Pointer:
+        size = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+        return cls(tensor.as_strided((size,), (1,)), torch.zeros((), dtype=torch.int64))
+
+    def __add__(self, more: Tensor | int) -> Pointer:
+        return Pointer(self.memory, self.offsets + more)
+
+    @property
+    def dtype(self) -> SimpleNamespace:
+        return SimpleNamespace(element_ty=self.memory.dtype)
+
+
+class Kernel:
+    """A function of `triton.jit`: called by another one, or started on a grid."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def start(*arguments: Any, num_warps: int = 4, **constants: Any) -> None:
+            assert num_warps & (num_warps - 1) == 0
+            given = [Pointer.to(each) if isinstance(each, Tensor) else each for each in arguments]
+            for _running.program in range(grid[0]):
+                self.function(*given, **constants)
+
+        return start
+
+
+def _load(pointer: Pointer, mask: Tensor | None = None, other: float = 0.0) -> Tensor:
+    at = pointer.offsets
+    mask = torch.ones_like(at, dtype=torch.bool) if mask is None else torch.as_tensor(mask).expand_as(at)
+    _check(pointer, mask)
+    return pointer.memory[at.where(mask, 0)].where(mask, torch.tensor(other, dtype=pointer.memory.dtype))
+
+
+def _store(pointer: Pointer, value: Tensor, mask: Tensor | None = None) -> None:
+    at = pointer.offsets
+    mask = torch.ones_like(at, dtype=torch.bool) if mask is None else mask
+    _check(pointer, mask)
+    pointer.memory[at[mask]] = torch.as_tensor(value).expand_as(at)[mask].to(pointer.memory.dtype)
+
+
+def _check(pointer: Pointer, mask: Tensor) -> None:
+    used = pointer.offsets[mask]
+    assert not used.numel() or (int(used.min()) >= 0 and int(used.max()) < len(pointer.memory)), "beyond its memory"
+
+
+def _arange(start: int, end: int) -> Tensor:
+    assert (end - start) & (end - start - 1) == 0, "Triton's ranges are powers of two"
+    return torch.arange(start, end)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `import triton` find this, until the test ends."""
+    language = ModuleType("triton.language")
+    language.__dict__.update(
+        constexpr=int,
+        float32=torch.float32,
+        int64=torch.int64,
+        program_id=lambda _: torch.tensor(_running.program),
+        arange=_arange,
+        full=lambda shape, value, dtype: torch.full(shape, value, dtype=dtype),
+        zeros=lambda shape, dtype: torch.zeros(shape, dtype=dtype),
+        load=_load,
+        store=_store,
+        where=lambda mask, one, other: torch.as_tensor(one).where(torch.as_tensor(mask), torch.as_tensor(other)),
+        maximum=torch.maximum,
+        exp=torch.exp,
+        log=torch.log,
+        max=lambda x, axis: x.amax(axis),
+        sum=lambda x, axis: x.sum(axis),
+    )
+    triton: Any = ModuleType("triton")
+    triton.jit, triton.language = Kernel, language
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.setitem(sys.modules, "triton.language", language)
