@@ -99,6 +99,7 @@ def test_fine_tuning_falls_and_its_scores_are_reported_as_they_are(sample: Path)
         assert fmean(curve[-20:]) < fmean(curve[:20])
         scores = stats(sample, f"{RUN}/finetune_{task}.json")["validation"]
         assert scores["rows"] == 300
+        assert scores["accuracy"] > scores["majority"] + 0.1
         page = (sample / "reports" / RUN / "index.html").read_text()
         assert f"{scores['accuracy']:.4f}" in page
         assert f"{scores['f1']:.4f}" in page

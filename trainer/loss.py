@@ -15,6 +15,8 @@ from torch import Tensor
 
 CHUNK_VALUES = {"cpu": 2**20, "cuda": 2**28}
 """Logits per chunk: on a CPU they fit into the cache, on a GPU they use it fully without taking much memory."""
+IN_PLACE = 4
+"""Times as many on a GPU without the plain loss, which copies them in fp32."""
 IGNORED = -100
 """A target that is ignored, as in torch's and transformers' losses."""
 CHUNK_TOKENS = 128
@@ -35,6 +37,8 @@ class VocabPart:
 
 
 WHOLE = VocabPart()
+Differentiate = Callable[[Tensor, Tensor, int, VocabPart, Tensor | None], tuple[Tensor, Tensor]]
+"""The work on a chunk's logits: `loss_and_gradient`, or what does the same faster."""
 
 
 def linear_cross_entropy(
@@ -44,7 +48,7 @@ def linear_cross_entropy(
     vocab_size: int,
     part: VocabPart = WHOLE,
     *,
-    compiled: bool = False,
+    differentiate: Differentiate | None = None,
     expected: float = 1.0,
 ) -> Tensor:
     """Return the sum over tokens of -log softmax(hidden @ weight.T)[target], as an fp32 scalar.
@@ -52,16 +56,17 @@ def linear_cross_entropy(
     A target of IGNORED adds nothing. Logits exist for a chunk of tokens at a time, and their gradient is computed at
     once, so memory does not grow with tokens x vocabulary. Rows of the weight from `vocab_size` on are padding, never
     predicted. If the process has only a part of the rows, the loss is that of all rows, and the gradient of `hidden` is
-    a term of a sum. `compiled` fuses the operations on the logits, which a GPU otherwise reads and writes ten times;
-    it has no effect on split logits, where processes communicate in between.
+    a term of a sum.
 
-    `expected`: what the backward pass will multiply the gradients by, so that products of fp16 have it already: they
-    would overflow with many tokens, and lose small probabilities with few. Its power of two is taken, which is exact.
+    `differentiate`: what computes a chunk's loss and the gradient of its logits; None: `loss_and_gradient`, which a GPU
+    needs ten passes over the logits for. `expected`: what the backward pass will multiply the gradients by, so that
+    products of fp16 have it already: they would overflow with many tokens, and lose small probabilities with few. The
+    nearest power of two is taken, which is exact.
     """
     if not torch.is_grad_enabled():
         # The context of an autograd function shows which inputs require gradients, not whether any will be computed.
         hidden_ND, weight_VD = hidden_ND.detach(), weight_VD.detach()
-    differentiate = _fused(hidden_ND.device.type, part) if compiled else _loss_and_gradient
+    differentiate = differentiate or loss_and_gradient
     factor = None
     if hidden_ND.dtype == torch.float16:
         # A tensor, since a loss compiled for each number would soon be compiled too often, and then no more.
@@ -89,7 +94,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets_N: Tensor,
         vocab_size: int,
         part: VocabPart,
-        differentiate: "Differentiate",
+        differentiate: Differentiate,
         factor: Tensor | None,
     ) -> Tensor:
         matrix_VD = weight_VD.to(hidden_ND.dtype)
@@ -97,7 +102,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden_grad_ND = torch.empty_like(hidden_ND) if train else None
         weight_grad_VD = torch.zeros_like(weight_VD) if train else None
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
-        step = _chunk_tokens(hidden_ND, weight_VD)
+        step = _chunk_tokens(hidden_ND, weight_VD, plain=differentiate is loss_and_gradient)
         for start in range(0, hidden_ND.shape[0], step):
             chunk = slice(start, start + step)
             product_NV = hidden_ND[chunk] @ matrix_VD.T
@@ -128,13 +133,15 @@ def _add_product(total_VD: Tensor, left_VN: Tensor, right_ND: Tensor) -> None:
         total_VD += left_VN @ right_ND
 
 
-def _chunk_tokens(hidden_ND: Tensor, weight_VD: Tensor) -> int:
+def _chunk_tokens(hidden_ND: Tensor, weight_VD: Tensor, *, plain: bool) -> int:
     """Return a power of two, so that micro batches are mostly whole chunks: every other length is compiled anew."""
     most = CHUNK_VALUES[hidden_ND.device.type] // weight_VD.shape[0]
+    if hidden_ND.is_cuda and not plain:
+        most *= IN_PLACE
     return max(CHUNK_TOKENS, 1 << max(0, most.bit_length() - 1))
 
 
-def _loss_and_gradient(
+def loss_and_gradient(
     product_NV: Tensor, targets_N: Tensor, vocab_size: int, part: VocabPart, factor: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the chunk's summed loss, and the gradient of its logits (softmax minus one-hot), times `factor`.
@@ -161,19 +168,15 @@ def _loss_and_gradient(
     return ((sums_N.log() - target_logits_N) * real_N).sum(), logits_NV.to(product_NV.dtype)
 
 
-Differentiate = Callable[[Tensor, Tensor, int, VocabPart, Tensor | None], tuple[Tensor, Tensor]]
+def compiled_loss_and_gradient(
+    product_NV: Tensor, targets_N: Tensor, vocab_size: int, part: VocabPart, factor: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Do the same in one compiled graph, which cannot hold what processes exchange about split logits."""
+    differentiate = _compiled() if part is WHOLE else loss_and_gradient
+    return differentiate(product_NV, targets_N, vocab_size, part, factor)
 
 
 @functools.cache
 def _compiled() -> Differentiate:
     # One graph per chunk length, of which there are two or three.
-    return torch.compile(_loss_and_gradient, dynamic=False)
-
-
-def _fused(device: str, part: VocabPart) -> Differentiate:
-    """Return what reads and writes the logits least often; a compiled graph cannot hold what processes exchange."""
-    if device == "cuda":
-        from trainer import fused_loss
-
-        return fused_loss.loss_and_gradient
-    return _compiled() if part is WHOLE else _loss_and_gradient
+    return torch.compile(loss_and_gradient, dynamic=False)

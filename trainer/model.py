@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from trainer.attention import attend
 from trainer.config import ModelConfig
 from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
-from trainer.loss import class_loss, linear_cross_entropy
+from trainer.loss import Differentiate, class_loss, linear_cross_entropy
 
 TIED, HEAD = "transformer.wte.weight", "lm_head.weight"
 """The token embedding and the language-model head: one parameter, or two if they are on different stages."""
@@ -250,8 +250,8 @@ class Head(Linear):
     def __init__(self, shape: Architecture) -> None:
         super().__init__(shape.n_embd, shape.padded_vocab, bias=False)
         self.vocab_size = shape.vocab_size
-        self.compiled = False
-        """Whether the loss is compiled."""
+        self.differentiate: Differentiate | None = None
+        """What computes the loss of a chunk of tokens (`linear_cross_entropy`)."""
         self.expected = 1.0
         """What the loss will be multiplied by before its backward pass (`linear_cross_entropy`)."""
 
@@ -262,8 +262,11 @@ class Head(Linear):
     def loss(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the cross entropy summed over all tokens."""
         hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
-        options: Any = {"compiled": self.compiled, "expected": self.expected}
-        return linear_cross_entropy(hidden_ND, self.weight, targets_N, self.vocab_size, **options)
+        return linear_cross_entropy(
+            *(hidden_ND, self.weight, targets_N, self.vocab_size),
+            differentiate=self.differentiate,
+            expected=self.expected,
+        )
 
 
 class LanguageModel(nn.Module):

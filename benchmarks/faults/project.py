@@ -219,9 +219,8 @@ class Project:
 
     def reference(self, job: Job) -> Reference:
         """What the job publishes undisturbed, after what it reads has been made; raises SystemExit if it fails."""
-        jobs = self.jobs()
-        first_trained = next(number for number, each in enumerate(jobs) if each.name == "pretrain")
-        last = next((number for number, each in enumerate(jobs) if each.name == job.name), first_trained)
+        jobs = self.jobs() if job in self.later_jobs() else self.data_jobs()
+        last = next((number for number, each in enumerate(jobs) if each.name == job.name), len(jobs))
         for each in [*jobs[:last], job]:
             if each.name not in self._references:
                 start = STARTS[2] if each.under_torchrun else STARTS[0]

@@ -6,6 +6,7 @@ takes no time, and more moments of the work itself are hit.
 
 import contextlib
 import importlib
+import inspect
 import os
 import random
 import re
@@ -115,6 +116,7 @@ class Forked:
                 os.environ.update(environment(**changes))
                 main: Any = sys.modules["__main__"]
                 main.__spec__ = main.__file__ = None  # as `pipelines.stage.stage_main` does it
+                inspect._filesbymodname.pop("__main__", None)  # pyright: ignore (or it looks for this process's)
                 status = run_command(StageSpec.load(words[1]), words[2:])
                 if MODULES in changes:
                     Path(changes[MODULES]).write_text("\n".join(sys.modules))

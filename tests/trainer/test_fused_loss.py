@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import trainer
 from tests.trainer import triton_stand_in
 from trainer import loss
 from trainer.loss import IGNORED, WHOLE, VocabPart, linear_cross_entropy
+from trainer.parallel import fastest_loss
 
 TOKENS, WIDTH, VOCAB = 24, 200, 190
 """Of 200 columns, 10 are padding."""
@@ -37,7 +39,7 @@ def logits_and_targets(dtype: torch.dtype = torch.float32, scale: float = 3.0) -
 
 
 def plain(logits: Tensor, targets: Tensor, factor: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    return loss._loss_and_gradient(logits.double(), targets, VOCAB, WHOLE, factor)  # pyright: ignore[reportPrivateUsage]
+    return loss.loss_and_gradient(logits.double(), targets, VOCAB, WHOLE, factor)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
@@ -123,9 +125,9 @@ def test_a_view_of_wider_rows_is_overwritten_alone(fused_loss: ModuleType) -> No
 
 def test_a_compiled_loss_on_a_gpu_takes_the_kernels(fused_loss: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trainer.fused_loss", fused_loss)
-    for part in (WHOLE, VocabPart(100)):
-        assert loss._fused("cuda", part) is fused_loss.loss_and_gradient  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(loss, "_fused", lambda *_: fused_loss.loss_and_gradient)
+    monkeypatch.setattr(trainer, "fused_loss", fused_loss, raising=False)
+    assert fastest_loss(torch.device("cuda")) is fused_loss.loss_and_gradient
+    assert fastest_loss(torch.device("cpu")) is loss.compiled_loss_and_gradient
     monkeypatch.setattr(loss, "CHUNK_VALUES", {"cpu": 8 * WIDTH})
     monkeypatch.setattr(loss, "CHUNK_TOKENS", 1)
     generator = torch.Generator().manual_seed(2)
@@ -133,8 +135,8 @@ def test_a_compiled_loss_on_a_gpu_takes_the_kernels(fused_loss: ModuleType, monk
     weight = torch.randn(WIDTH, 16, generator=generator, requires_grad=True)
     _, targets = logits_and_targets()
     results: list[tuple[Tensor, ...]] = []
-    for compiled in (True, False):
-        value = linear_cross_entropy(hidden, weight, targets, VOCAB, compiled=compiled)
+    for differentiate in (fused_loss.loss_and_gradient, None):
+        value = linear_cross_entropy(hidden, weight, targets, VOCAB, differentiate=differentiate)
         results.append((value, *torch.autograd.grad(3 * value, (hidden, weight))))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from trainer.config import ParallelConfig
 from trainer.data.batch import Batch
+from trainer.loss import Differentiate, compiled_loss_and_gradient
 from trainer.model import GPT2, Architecture, Block, LanguageModel, Stage, canonical, initial_weight
 from trainer.parallel.local import fill
 from trainer.parallel.mesh import Mesh
@@ -102,7 +103,7 @@ def parallelize(
                 # slower graph for any shape.
                 block.compile(dynamic=False)
             if isinstance(stage, LanguageModel) and stage.lm_head is not None:
-                stage.lm_head.compiled = True
+                stage.lm_head.differentiate = fastest_loss(mesh.device)
         shard_states(stage, parallel, mesh, compute_dtype)
         stage.to_empty(device="cpu" if parallel.offload == "all" and parallel.zero else mesh.device)
         stage.tie()
@@ -119,6 +120,15 @@ def parallelize(
         pipeline,
         mesh.tp if parallel.sequence_parallel else 1,
     )
+
+
+def fastest_loss(device: torch.device) -> Differentiate:
+    """Return what reads and writes the logits least often."""
+    if device.type == "cuda":
+        from trainer import fused_loss  # which needs Triton
+
+        return fused_loss.loss_and_gradient
+    return compiled_loss_and_gradient
 
 
 def checkpoint_activations(model: GPT2, parallel: ParallelConfig) -> None:

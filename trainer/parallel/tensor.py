@@ -156,8 +156,11 @@ class VocabularyHead(Head):
         part = VocabPart(first_row(self.weight, mesh), mesh.largest_over_tp, mesh.sum_over_tp)
         hidden_ND = self.exchange.spread(hidden_BTD, self.source).flatten(0, 1)
         targets_N = targets_BT.flatten()
-        options: Any = {"compiled": self.compiled, "expected": self.expected}
-        return linear_cross_entropy(hidden_ND, self.rows(), targets_N, self.vocab_size, part, **options)
+        return linear_cross_entropy(
+            *(hidden_ND, self.rows(), targets_N, self.vocab_size, part),
+            differentiate=self.differentiate,
+            expected=self.expected,
+        )
 
     def rows(self) -> Tensor:
         """Return the vectors of this process's tokens."""
@@ -184,8 +187,11 @@ class ReplicatedHead(VocabularyHead):
         """Return the cross entropy summed over all tokens, the same in each process."""
         targets_N = self.exchange.move(targets_BT, None, self.source).flatten()
         hidden_ND, weight_VD = hidden_BTD.flatten(0, 1), local(self.weight)
-        options: Any = {"compiled": self.compiled, "expected": self.expected}
-        loss = linear_cross_entropy(hidden_ND, weight_VD, targets_N, self.vocab_size, **options)
+        loss = linear_cross_entropy(
+            *(hidden_ND, weight_VD, targets_N, self.vocab_size),
+            differentiate=self.differentiate,
+            expected=self.expected,
+        )
         return loss if self.source is None else self.exchange.total(loss, None)
 
 

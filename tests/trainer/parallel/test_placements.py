@@ -243,7 +243,7 @@ def compiled(job: PretrainJob) -> dict[str, Any]:
 
     def note(graph: Any, inputs: Any) -> Any:
         graphs.append(graph)
-        # It traces backward passes too, as inductor does, without a C++ compiler. `pretrain.compiles` says why not always.
+        # Traces backward passes too, as inductor does, without a C++ compiler; `pretrain.compiles` says why not always.
         return graph.forward if job.parallel.activation_checkpointing == "full" else aot_eager(graph, inputs)
 
     training = prepare(job)
