@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ()
 """Library versions are not part of a training run's identity: an unfinished run may continue under other versions, and
 the provenance names those of each segment."""

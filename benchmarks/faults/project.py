@@ -31,6 +31,7 @@ PARAMETERS = {
     "split.documents_per_shard": 30,
     "tokenizer.vocab_size": 600,
     "tokenize.tokens_per_shard": 5_000,
+    "glue_tokenize.max_length": 32,
     "parallel.determinism": "exact",  # forks and torchrun cannot start themselves again, as portable does
     "model.n_layer": 2,
     "model.n_head": 2,
@@ -38,6 +39,7 @@ PARAMETERS = {
     "model.n_positions": 32,
     "model.dropout": 0.1,
     "pretrain.sequence_length": 32,
+    "evaluate.sequence_length": 0,
     "pretrain.global_batch_size": 8,
     "pretrain.steps": 80,
     "pretrain.warmup_steps": 5,

@@ -6,7 +6,6 @@ takes no time, and more moments of the work itself are hit.
 
 import contextlib
 import importlib
-import inspect
 import os
 import random
 import re
@@ -115,8 +114,8 @@ class Forked:
                 sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False) for fd in (1, 2))  # noqa: SIM115
                 os.environ.update(environment(**changes))
                 main: Any = sys.modules["__main__"]
-                main.__spec__ = main.__file__ = None  # as `pipelines.stage.stage_main` does it
-                inspect._filesbymodname.pop("__main__", None)  # pyright: ignore (or it looks for this process's)
+                main.__spec__ = None  # as `pipelines.stage.stage_main` does it
+                main.__dict__.pop("__file__", None)  # without, `inspect` still knows the one from before the fork
                 status = run_command(StageSpec.load(words[1]), words[2:])
                 if MODULES in changes:
                     Path(changes[MODULES]).write_text("\n".join(sys.modules))

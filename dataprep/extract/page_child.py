@@ -142,7 +142,7 @@ def serve(connection: Connection, options: PageOptions) -> None:
     for number in itertools.count():
         try:
             request, body = _unpack(connection.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionError):  # reset, if the parent was killed before it had read the last answer
             return
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])
         page = page_text(body, request["charset"], options)
@@ -150,7 +150,8 @@ def serve(connection: Connection, options: PageOptions) -> None:
             gc.collect()
         signal.setitimer(signal.ITIMER_PROF, 0)
         reply = {"extractor": page.extractor, "rule": page.rule, "value": page.value, "kilobytes": _peak_kilobytes()}
-        connection.send_bytes(_pack(reply, page.text.encode()))
+        with contextlib.suppress(ConnectionError):
+            connection.send_bytes(_pack(reply, page.text.encode()))
 
 
 def _peak_kilobytes() -> int:

@@ -48,7 +48,7 @@ def not_finite(training: Training, report: StepReport, recompute: Callable[[], T
     not show which process broke them. (ZeRO sums them inside the passes, so there only the loss may show it.) Every
     process calls this.
     """
-    loss = float(recompute()) * training.mesh.data_ranks
+    loss = float(training.mesh.sum_over(recompute(), "pp")) * training.mesh.data_ranks
     broken = [
         weight
         for weight, parameter in training.model.weights.items()

@@ -26,6 +26,7 @@ from trainer.loop.training import Hook, StepReport, Training
 from trainer.model import GPT2, Architecture, Stage
 from trainer.parallel import parallelize
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.zero import squared_norm
 from trainer.plan import Plan
 from trainer.processes.process import Process, Stopped
 
@@ -95,24 +96,35 @@ def train_step(training: Training) -> StepReport:
     phases.begin("forward_backward")
     sample_ids = batches.sample_ids(training.position)
     scale = training.loss_scale.value
-    loss = _forward_backward(training, sample_ids)
-    # The mean loss, and the number of processes that were asked to stop.
-    stop = mesh.sum_over(torch.full_like(loss, training.stop.requested, dtype=torch.float64), "pp", "tp")
-    own, totals = loss.double(), torch.stack((loss.double(), stop))
+    own = _forward_backward(training, sample_ids).double()
     phases.begin("reduce_clip")
     model.gradients.reduce()
-    mesh.sum_over_data(totals)
-    norm = float(clip(model.gradients, mesh, training.optimizer_config.clip_norm, scale))
-    mean_loss, stop, own_loss = torch.cat((totals, own[None])).tolist()
+    # One exchange for the mean loss, which all processes of a tp group have, the number of processes that were asked to
+    # stop, and the squared norm.
+    stop = torch.full_like(own, training.stop.requested)
+    totals = mesh.sum_over_all(torch.stack((own / mesh.tp, stop, squared_norm(model.gradients, mesh))))
+    # MKL's root of an fp32 number ends in what the processor's estimate of a reciprocal was, and those differ.
+    norm = (totals[2].sqrt() / scale).float()
+    clip(model.gradients, norm, training.optimizer_config.clip_norm, scale)
+    figures = Figures(torch.stack((totals[0], totals[1], norm.double(), own)))
     lr = learning_rate(training.optimizer_config, training.step)
-    report = StepReport(training.step + 1, mean_loss, lr, norm, stop > 0, None, sample_ids, own_loss * mesh.data_ranks)
-    used = training.loss_scale.update(finite=math.isfinite(norm))
-    finite = math.isfinite(mean_loss) and math.isfinite(norm)
+    phases.begin("optimizer")
+    # Before the host reads the figures, so that the device has work meanwhile; it leaves the update out by itself.
+    updates_first = training.optimizer.device == mesh.device
+    if updates_first:
+        training.optimizer.update(lr, (~(totals[0].isfinite() & norm.isfinite())).float())
+    mean_loss, stop, grad_norm, own_loss = figures.read()
+    report = StepReport(
+        training.step + 1, mean_loss, lr, grad_norm, stop > 0, None, sample_ids, own_loss * mesh.data_ranks
+    )
+    finite = math.isfinite(mean_loss) and math.isfinite(grad_norm)
+    used = training.loss_scale.update(finite=finite)
     if not finite and (used or scale == training.loss_scale.config.minimum):
         raise guard.not_finite(training, report, lambda: _forward_backward(training, sample_ids))
-    phases.begin("optimizer")
     if used:
-        training.optimizer.update(lr)
+        if not updates_first:
+            training.optimizer.update(lr)
+        training.optimizer.steps += 1
     elif mesh.is_first:
         logger.warning(
             "step %d: gradients overflow in fp16, so its update is left out; loss scale %g",
@@ -123,6 +135,25 @@ def train_step(training: Training) -> StepReport:
     training.position += len(sample_ids)
     training.tokens += batches.tokens(sample_ids)
     return report
+
+
+class Figures:
+    """Numbers on the device that the host reads without waiting for work that the device got after them."""
+
+    def __init__(self, values: Tensor) -> None:
+        """Begin to copy `values` to the host."""
+        self._values = values
+        if values.is_cuda:
+            self._values = torch.empty_like(values, device="cpu", pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def read(self) -> list[float]:
+        """Return them once they are there."""
+        if self._values.is_pinned():
+            self._copied.synchronize()
+        return self._values.tolist()
 
 
 def _forward_backward(training: Training, sample_ids: Ids) -> Tensor:

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from trainer.config import OptimizerFields, Schedule
-from trainer.parallel.local import local
-from trainer.parallel.mesh import Mesh
-from trainer.parallel.zero import Gradients, global_norm
+from trainer.parallel.local import values
+from trainer.parallel.zero import Gradients
 
 WSD_DECAY = 0.2
 """Fraction of the steps after the warm-up over which `wsd` lowers the learning rate."""
@@ -86,40 +85,42 @@ class AdamW:
     def __init__(self, weights: Mapping[str, nn.Parameter], config: OptimizerConfig, *, on_host: bool = False) -> None:
         self._weights = dict(weights)
         self._config = config
-        parts = {name: local(weight.detach()) for name, weight in weights.items()}
+        parts = {name: values(weight) for name, weight in weights.items()}
         device = torch.device("cpu") if on_host else None
         self.moments: dict[str, tuple[Tensor, Tensor]] = {
             name: (torch.zeros_like(part, device=device), torch.zeros_like(part, device=device))
             for name, part in parts.items()
         }
         self.steps = 0
-        self._hosts = {
-            decays: HostCopies([parts[n] for n in self._names(decays)]) for decays in (True, False) if on_host
+        self.device = next(first.device for first, _ in self.moments.values())
+        """Where updates are computed."""
+        self._names = {
+            decays: [name for name in weights if (weights[name].ndim >= 2) == decays and parts[name].numel()]
+            for decays in (True, False)
         }
-
-    def _names(self, decays: bool) -> list[str]:
-        return [
-            name
-            for name, weight in self._weights.items()
-            if (weight.ndim >= 2) == decays and self.moments[name][0].numel()
-        ]
+        self._hosts = {
+            decays: HostCopies([parts[name] for name in names]) for decays, names in self._names.items() if on_host
+        }
+        self._counts: dict[bool, tuple[Tensor, list[Tensor]]] = {}
+        """Step counts of weights that decay and of others, which the kernel increments: together, and one by one."""
 
     @torch.no_grad()
-    def update(self, lr: float) -> None:
-        """Update the weights once with this learning rate."""
-        for decays in (True, False):
-            names = self._names(decays)
+    def update(self, lr: float, unusable: Tensor | None = None) -> None:
+        """Update the weights once with this learning rate; the caller then counts the step in `steps`.
+
+        `unusable`: a number on `device`; 1: leave out this update, without the host's knowing.
+        """
+        for decays, names in self._names.items():
             if not names:
                 continue
-            weights = [local(self._weights[name].detach()) for name in names]
-            gradients = [local(self._gradient(name)) for name in names]
+            weights = [values(self._weights[name]) for name in names]
+            gradients = [values(self._gradient(name)) for name in names]
             if host := self._hosts.get(decays):
                 host.take(weights, gradients)
-                self._apply(names, host.weights, host.gradients, lr, decays=decays)
+                self._apply(names, host.weights, host.gradients, lr, unusable, decays=decays)
                 host.give(weights)
             else:
-                self._apply(names, weights, gradients, lr, decays=decays)
-        self.steps += 1
+                self._apply(names, weights, gradients, lr, unusable, decays=decays)
 
     def _gradient(self, name: str) -> Tensor:
         gradient = self._weights[name].grad
@@ -127,19 +128,31 @@ class AdamW:
         return gradient
 
     def _apply(
-        self, names: list[str], weights: list[Tensor], gradients: list[Tensor], lr: float, *, decays: bool
+        self,
+        names: list[str],
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        lr: float,
+        unusable: Tensor | None,
+        *,
+        decays: bool,
     ) -> None:
         config = self._config
         moments = [self.moments[name] for name in names]
+        if decays not in self._counts:
+            together = torch.empty(len(names), device=weights[0].device)
+            self._counts[decays] = together, list(together)
+        together, counts = self._counts[decays]
+        together.fill_(self.steps)
         adamw(
             weights,
             gradients,
             [first for first, _ in moments],
             [second for _, second in moments],
             [],
-            # A step count for each weight, on its device: the kernel increments it.
-            list(torch.full((len(names),), float(self.steps), device=weights[0].device)),
+            counts,
             fused=True,
+            found_inf=unusable,
             amsgrad=False,
             beta1=config.betas[0],
             beta2=config.betas[1],
@@ -174,15 +187,13 @@ class HostCopies:
 
 
 @torch.no_grad()
-def clip(gradients: Gradients, mesh: Mesh, limit: float, loss_scale: float = 1.0) -> Tensor:
-    """Divide all gradients by `loss_scale`, clip their global norm to `limit` (0: never), and return the norm.
+def clip(gradients: Gradients, norm: Tensor, limit: float, loss_scale: float = 1.0) -> None:
+    """Divide all gradients by `loss_scale`, and clip their global norm to `limit` (0: never).
 
-    The norm is the one before clipping, of the unscaled gradients.
+    `norm`: that of the whole model, after the division.
     """
-    norm = global_norm(gradients, mesh) / loss_scale
     factor = torch.full_like(norm, 1 / loss_scale)
     if limit:
         factor *= (limit / (norm + 1e-6)).clamp(max=1.0)
     if limit or loss_scale != 1.0:
         gradients.scale(factor)
-    return norm

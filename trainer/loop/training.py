@@ -48,7 +48,7 @@ class StepReport:
     sample_ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
     """The samples of all processes."""
     own_loss: float = math.nan
-    """The mean loss of this process's share of them."""
+    """The mean loss of this process's share of them; 0 in a pipeline's other processes than the last."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,14 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def values(tensor: Tensor) -> Tensor:
+    """Return this process's part, in the same memory and outside of autograd.
+
+    `to_local` and `detach` of a DTensor take the host some 20 microseconds each, for every weight in every step.
+    """
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor.detach()  # pyright: ignore[reportPrivateUsage]
+
+
 def like(tensor: Tensor, part: Tensor) -> Tensor:
     """Return a tensor with the local part `part`, sharded like `tensor`."""
     if not isinstance(tensor, DTensor):

@@ -5,7 +5,7 @@ to each of its processes, an NCCL group memory on each GPU.
 """
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -51,6 +51,7 @@ class Mesh:
         self.rank = dist.get_rank()
         self.pp, self.dp_replicate, self.dp_shard, self.tp = degrees
         self.pp_rank, replicate, shard, self.tp_rank = self.box.get_coordinate() or (0, 0, 0, 0)
+        self._coordinates = {"dp_replicate": replicate, "dp_shard": shard, "tp": self.tp_rank}
         self.data_ranks = self.dp_replicate * self.dp_shard
         """Processes (of one stage and one tp rank) that each take a different share of the batch."""
         self.data_rank = replicate * self.dp_shard + shard
@@ -100,6 +101,19 @@ class Mesh:
             if self._sizes[axis] > 1:
                 dist.all_reduce(values, group=self._groups[axis])
         return values
+
+    def sum_over_all(self, values: Tensor) -> Tensor:
+        """Sum over all processes, in place and always in the same order."""
+        if dist.get_world_size() > 1:
+            dist.all_reduce(values)
+        return values
+
+    def counts(self, sharded: Sequence[str]) -> bool:
+        """Whether this process is the first of those of its stage that have the same part of a weight.
+
+        `sharded`: the axes along which processes have different parts.
+        """
+        return all(number == 0 for axis, number in self._coordinates.items() if axis not in sharded)
 
     def sum_over_data(self, values: Tensor) -> Tensor:
         """Sum over the data-parallel processes, in place."""

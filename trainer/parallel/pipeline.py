@@ -154,7 +154,7 @@ class Pipeline:
 
         `share`: the largest number of samples of any data-parallel process. All make as many passes as that one, since
         they wait for each other in each pass: missing rows, and micro batches that the schedule needs beyond the
-        step's, are filled with rows that are ignored. The result is the same in every process of the pipeline;
+        step's, are filled with rows that are ignored. Only the process of the last stage returns a loss, others 0. The
         gradients are those of the loss times `scale`.
         """
         self._scale = scale
@@ -170,7 +170,7 @@ class Pipeline:
         total = torch.zeros((), device=self._mesh.device)
         for loss in losses:
             total += loss.detach()
-        return self._mesh.sum_over(total, "pp")
+        return total
 
     def _schedule(self, count: int, size: int, length: int) -> Any:
         """Return the schedule for `count` micro batches of shape (size, length), with buffers of that size.

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from trainer.config import ParallelConfig
 from trainer.model import GPT2, HEAD, TIED
-from trainer.parallel.local import like, local, sharded_axes
+from trainer.parallel.local import like, local, sharded_axes, values
 from trainer.parallel.mesh import DATA_AXES, Mesh
 
 
@@ -110,7 +110,7 @@ class Gradients:
         if self._flat is not None:
             self._flat *= factor
             return
-        parts = [local(weight.grad) for weight in self.weights.values() if weight.grad is not None]
+        parts = [values(weight.grad) for weight in self.weights.values() if weight.grad is not None]
         torch._foreach_mul_(parts, factor.to(parts[0].device))  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
 
     def counted(self) -> Iterable[nn.Parameter]:
@@ -131,7 +131,7 @@ def _over_tp(stage: GPT2, name: str, weight: Tensor) -> Literal["sharded", "part
 
 def _together(weights: Sequence[Tensor], mesh: Mesh, exchange: Callable[[Tensor], Tensor]) -> None:
     """Exchange the gradients of many small weights at once."""
-    gradients = [local(weight.grad) for weight in weights if weight.grad is not None]
+    gradients = [values(weight.grad) for weight in weights if weight.grad is not None]
     if not gradients:
         return
     joined = exchange(torch.cat([gradient.flatten() for gradient in gradients]).to(mesh.device))
@@ -171,17 +171,17 @@ class Tied:
 
 
 @torch.no_grad()
-def global_norm(gradients: Gradients, mesh: Mesh) -> Tensor:
-    """Return the norm of all gradients of the whole model, the same in every process."""
-    groups: dict[tuple[str, ...], list[Tensor]] = {}
-    for weight in gradients.counted():
-        if weight.grad is not None:
-            groups.setdefault(sharded_axes(weight), []).append(local(weight.grad))
-    total = torch.zeros((), device=mesh.device)
-    for axes, parts in sorted(groups.items(), key=lambda group: group[0]):
-        norms = torch._foreach_norm(parts)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
-        square = torch.stack([norm.to(mesh.device) for norm in norms]).square().sum()
-        total += mesh.sum_over(square, *axes)
-    # MKL's root of an fp32 number ends in what the processor's estimate of a reciprocal was, and those differ; rounded
-    # from double, it is the nearest number.
-    return mesh.sum_over(total, "pp").double().sqrt().to(total.dtype)
+def squared_norm(gradients: Gradients, mesh: Mesh) -> Tensor:
+    """Return this process's share of the squared norm of all gradients, in fp64: over all processes, shares add up.
+
+    Of processes that hold the same gradient, one counts it.
+    """
+    parts = [
+        values(weight.grad)
+        for weight in gradients.counted()
+        if weight.grad is not None and mesh.counts(sharded_axes(weight))
+    ]
+    if not parts:
+        return torch.zeros((), dtype=torch.float64, device=mesh.device)
+    norms = torch._foreach_norm(parts)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+    return torch.stack(norms).to(mesh.device).double().square().sum()

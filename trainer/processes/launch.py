@@ -181,7 +181,7 @@ class _LocalProcess:
         """Receive the outcome that the process sent, or record that it died."""
         try:
             self.outcome = self.connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             self.child.join()
             self.outcome = ("died", self.child.exitcode, time.monotonic())
 
@@ -414,7 +414,7 @@ def _count_gpus() -> int:
     child_end.close()
     try:
         count = parent_end.recv()
-    except EOFError:
+    except (EOFError, ConnectionError):
         raise UserError("torch could not start: see the error above, and check its installation") from None
     finally:
         process.join()

@@ -105,11 +105,16 @@ def test_a_child_that_was_killed_is_replaced(child: PageChild) -> None:
     assert child._process is not process
 
 
-def test_a_child_ends_with_its_parent() -> None:
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_child_ends_with_its_parent(unread: bool) -> None:
+    """A parent that is killed before it has read an answer resets the connection."""
     child = PageChild(OPTIONS)
     child.extract(ARTICLE, None)
     process = child._process
     assert process is not None
+    if unread:
+        child._connection.send_bytes(page_child._pack({"charset": None, "seconds": 10}, ARTICLE))
+        assert child._connection.poll(60)
     child._connection.close()
     assert process.wait(timeout=60) == 0
 

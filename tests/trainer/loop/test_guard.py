@@ -180,7 +180,7 @@ def flipped(job: PretrainJob, rank: int, name: str, every: int) -> str:
             if name.startswith("-"):
                 weight[:2] = weight[:2].flip(0)
             else:
-                weight.view(torch.int32).flatten()[0] ^= 1
+                weight.view(torch.int32).flatten()[0] ^= 1 << 20
 
     try:
         train(training, [Flip(), Replicas(every)])

@@ -164,7 +164,9 @@ def test_updates_equal_plain_adamw(on_host: bool) -> None:
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             mine.grad = torch.randn(mine.shape, generator=generator)
             other.grad = mine.grad.clone()
-        optimizer.update(1e-3)
+        optimizer.update(1e-3, torch.tensor(1.0))  # leaves it out
+        optimizer.update(1e-3, torch.tensor(0.0))
+        optimizer.steps += 1
         plain.step()
     assert optimizer.steps == 5
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -174,21 +176,22 @@ def test_updates_equal_plain_adamw(on_host: bool) -> None:
 def clipped(limit: float, loss_scale: float = 1.0) -> tuple[float, list[list[float]]]:
     """The norm of seven gradients of 2, times the loss scale, and what clipping leaves of them."""
     from trainer.parallel.mesh import Mesh
-    from trainer.parallel.zero import Gradients, Tied
+    from trainer.parallel.zero import Gradients, Tied, squared_norm
 
     mesh = Mesh(PARALLEL, torch.device("cpu"))
     net: Any = torch.nn.ParameterDict({"a": torch.zeros(3), "b": torch.zeros(4)})
     gradients = Gradients([net], PARALLEL, mesh, Tied(mesh, 0, 0))
     for weight in net.parameters():
         weight.grad.fill_(2.0 * loss_scale)
-    norm = clip(gradients, mesh, limit, loss_scale).item()
-    return norm, [weight.grad.tolist() for weight in net.parameters()]
+    norm = squared_norm(gradients, mesh).sqrt() / loss_scale
+    clip(gradients, norm.float(), limit, loss_scale)
+    return norm.item(), [weight.grad.tolist() for weight in net.parameters()]
 
 
 def norms_of(pairs: list[tuple[float, float]]) -> list[float]:
     """The norm of two gradients of one number each, for each pair."""
     from trainer.parallel.mesh import Mesh
-    from trainer.parallel.zero import Gradients, Tied, global_norm
+    from trainer.parallel.zero import Gradients, Tied, squared_norm
 
     mesh = Mesh(PARALLEL, torch.device("cpu"))
     net: Any = torch.nn.ParameterDict({"a": torch.zeros(1), "b": torch.zeros(1)})
@@ -197,7 +200,7 @@ def norms_of(pairs: list[tuple[float, float]]) -> list[float]:
     for pair in pairs:
         for weight, value in zip(net.parameters(), pair, strict=True):
             weight.grad.fill_(value)
-        found.append(global_norm(gradients, mesh).item())
+        found.append(squared_norm(gradients, mesh).sqrt().float().item())
     return found
 
 
@@ -205,7 +208,7 @@ def test_the_norm_is_the_nearest_number_to_the_root(workers: Any) -> None:
     """MKL's is not, for one sum in five, and which one it is depends on the processor."""
     draw = np.random.default_rng(0)
     pairs = draw.random((200, 2), np.float32)
-    expected = np.sqrt((pairs * pairs).sum(1, dtype=np.float32))
+    expected = np.sqrt((pairs.astype(np.float64) ** 2).sum(1)).astype(np.float32)
     (found,) = workers.run(1, norms_of, pairs.tolist())
     assert found == expected.tolist()
 
