@@ -372,7 +372,7 @@ def test_a_shard_that_was_sorted_in_two_is_not_mixed_with_its_old_runs(
             "list.jsonl",
             b'{"url": "http://garden.test/", "k": 5}\n',
             ("--karma-key", "karma"),
-            "submission, or a number under the key 'karma' (--karma-key)",
+            "list.jsonl: none of its 1 records has the score and created_utc of a submission, or a number under",
         ),
         ("list.txt", b"x\n", ("--date-from", "2017-13-01"), "urls.date_from: expected a day such as 2017-01-31"),
         ("list.txt", b"http://garden.test/a\n", ("--blacklist", "nothing.txt"), "nothing.txt: no such blacklist"),
@@ -389,6 +389,16 @@ def test_a_mistake_is_one_clear_line(
     assert line.startswith("error: ")
     assert message in line
     assert not (tmp_path / "out").exists()
+
+
+def test_a_list_whose_records_lack_their_score_costs_only_itself(tmp_path: Path) -> None:
+    """Only if those of all lists do, the key is wrong."""
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/good.jsonl").write_text('{"url": "http://garden.test/", "karma": 9}\n')
+    (tmp_path / "lists/poor.jsonl").write_text('{"url": "http://orchard.test/", "karma": null}\n')
+    run(tmp_path / "lists", tmp_path / "out", "--karma-key", "karma")
+    assert len(kept(tmp_path / "out")) == 1
+    assert [rule for rule, _ in rejected(tmp_path / "out").values()] == ["invalid_submission"]
 
 
 def test_compat_megatron_keeps_lines_as_they_are(tmp_path: Path) -> None:
