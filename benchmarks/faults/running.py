@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -93,6 +94,14 @@ def preload(names: Path) -> None:
                 importlib.import_module(name)
 
 
+def warn_as_an_interpreter() -> None:
+    """Warn of what a new interpreter warns of; in a test, pytest makes errors of warnings that a user never sees."""
+    importlib.reload(warnings)  # where they are shown
+    warnings.resetwarnings()
+    for ignored in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", ignored)
+
+
 class Forked:
     """The command of a stage in a fork of this process, with what is used of the interface of `subprocess.Popen`."""
 
@@ -113,6 +122,7 @@ class Forked:
                 # pytest has put others in their place
                 sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False) for fd in (1, 2))  # noqa: SIM115
                 os.environ.update(environment(**changes))
+                warn_as_an_interpreter()
                 main: Any = sys.modules["__main__"]
                 main.__spec__ = None  # as `pipelines.stage.stage_main` does it
                 main.__dict__.pop("__file__", None)  # without, `inspect` still knows the one from before the fork

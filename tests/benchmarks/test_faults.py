@@ -1,17 +1,20 @@
 """The campaign in its short form: few kills, some hostile files, and that it notices what it looks for."""
 
 import random
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import errors, hostile, kills, places
+from benchmarks.faults import errors, hostile, kills, places, running
 from benchmarks.faults.campaign import Campaign
 from benchmarks.faults.hostile_files import CLEAN, stage
 from benchmarks.faults.mutations import mutated
 from benchmarks.faults.project import STARTS, Job
 from benchmarks.faults.running import End, Running
 from benchmarks.faults.table import Row, problems, table
+from pipelines.command import StageSpec
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +116,21 @@ def test_processes_that_outlive_a_command_are_found(tmp_path: Path) -> None:
     running.kill_all()
     assert len(left) == 1
     assert running.orphans() == []
+
+
+def test_a_forked_command_shows_the_warnings_that_its_user_would_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(_spec: StageSpec, _arguments: Sequence[str]) -> int:
+        open(__file__)  # noqa: SIM115 (a Ctrl-C just after `open` leaves a file like this)
+        warnings.warn("for the user", UserWarning, stacklevel=1)
+        return 3
+
+    monkeypatch.setattr(running, "run_command", command)
+    end = Running(["-m", "dataprep.urls"], tmp_path, forked=True).end()
+    assert end.status == 3
+    assert "UserWarning: for the user" in end.said
+    assert "ResourceWarning" not in end.said
 
 
 @pytest.mark.nightly
