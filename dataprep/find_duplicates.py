@@ -98,6 +98,12 @@ class FindDuplicatesConfig(HasIdentity):
         return find_folders(self.load_fingerprints, given(self.fingerprints))
 
 
+def check_config(config: FindDuplicatesConfig) -> None:
+    """Raise ConfigError for shingles that cannot be read, or bands that the permutations do not make."""
+    Shingle.parse(config.shingle)
+    choose_bands(config)
+
+
 def check_parameters(params: Mapping[str, Any]) -> None:
     """Raise ConfigError if composed parameters name folders that the graph cannot depend on."""
     if params["find_duplicates"]["load_fingerprints"]:
@@ -189,6 +195,7 @@ STAGE = StageSpec.of(
     find_duplicates,
     VERSION,
     SHAPED_BY,
+    check_config=check_config,
     check_parameters=check_parameters,
     other_command=megatron.find_duplicates,
 )

@@ -14,6 +14,7 @@ Run: python -m dataprep.group_duplicates pairs.jsonl groups.jsonl --survivor ear
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,28 @@ def group_duplicates(config: GroupDuplicatesConfig, run: StageRun, pairs: Source
     return described
 
 
-def check_pairs(config: GroupDuplicatesConfig, file: Path) -> None:
-    """Raise ConfigError if the pairs were not found for this threshold or these sources: some would be missing."""
+def check_config(config: GroupDuplicatesConfig) -> None:
+    """Raise ConfigError if the best source is to survive and none is named."""
     if config.survivor == "best_source" and not config.sources:
         raise ConfigError("group_duplicates.sources: best_source needs the sources, the best first: --sources a b")
+
+
+def check_parameters(params: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the graph's pairs would not be found for the threshold or the sources of the groups."""
+    found, group = params["find_duplicates"], params["group_duplicates"]
+    for key, same in (
+        ("threshold", found["threshold"] <= group["threshold"]),
+        ("sources", group["survivor"] != "best_source" or found["sources"] == group["sources"]),
+    ):
+        if not same:
+            raise ConfigError(
+                f"group_duplicates.{key} {group[key]}: find_duplicates.{key} is {found[key]}, so pairs would be "
+                f"missing; set both to {group[key]}"
+            )
+
+
+def check_pairs(config: GroupDuplicatesConfig, file: Path) -> None:
+    """Raise ConfigError if the pairs were not found for this threshold or these sources: some would be missing."""
     search = pair_metadata(file)
     if search is None:
         return
@@ -175,7 +194,14 @@ def _reason(kind: str, jaccard: float, size: int, config: GroupDuplicatesConfig)
     return "same text" if kind == "exact" else f"jaccard {jaccard:.4f} >= {config.threshold}"
 
 
-STAGE = StageSpec.of(group_duplicates, VERSION, SHAPED_BY, other_command=megatron.group_duplicates)
+STAGE = StageSpec.of(
+    group_duplicates,
+    VERSION,
+    SHAPED_BY,
+    check_config=check_config,
+    check_parameters=check_parameters,
+    other_command=megatron.group_duplicates,
+)
 
 if __name__ == "__main__":
     stage_main("dataprep.group_duplicates")

@@ -47,6 +47,14 @@ class TokenizerConfig:
     `eos_token`."""
 
 
+def check_config(config: TokenizerConfig) -> None:
+    """Raise ConfigError if the tokenizer's files are not named, or if a revision on the Hub could change."""
+    if config.kind == "files" and given(config.files) is None:
+        raise ConfigError("tokenizer.files: kind is 'files', so name a tokenizer file or folder here")
+    if config.kind == "hub":
+        check_commit("tokenizer.hub_revision", config.hub_id, config.hub_revision)
+
+
 def tokenizer(config: TokenizerConfig, run: StageRun, documents: Documents, output: Output) -> dict[str, int]:
     """Train or fetch the tokenizer, in one step."""
     files = [file for part in documents.parts for file in part.files] if config.kind == "train" else []
@@ -62,10 +70,7 @@ def make_tokenizer(part: Part, folder: Path, config: TokenizerConfig) -> Counts:
     if config.kind == "train":
         tokenizer = train_bpe(part.files, config.vocab_size, config.end_of_text, counts)
     elif config.kind == "files":
-        source = given(config.files)
-        if source is None:
-            raise ConfigError("tokenizer.files: kind is 'files', so name a tokenizer file or folder here")
-        tokenizer = load_tokenizer(source, config.end_of_text)
+        tokenizer = load_tokenizer(Path(config.files), config.end_of_text)
     else:
         tokenizer = load_tokenizer(fetch_from_hub(config.hub_id, config.hub_revision), config.end_of_text)
     with store.create(folder / TOKENIZER_JSON) as file:
@@ -111,7 +116,6 @@ def fetch_from_hub(hub_id: str, revision: str) -> Path:
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
-    check_commit("tokenizer.hub_revision", hub_id, revision)
     with explained(
         f"{hub_id} at {revision[:12]}",
         "check the network and the name, unset HF_HUB_OFFLINE, or use local files (kind files)",
@@ -121,7 +125,7 @@ def fetch_from_hub(hub_id: str, revision: str) -> Path:
         )
 
 
-STAGE = StageSpec.of(tokenizer, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(tokenizer, VERSION, SHAPED_BY, check_config=check_config)
 
 if __name__ == "__main__":
     stage_main("dataprep.tokenizer")

@@ -1,6 +1,8 @@
 """The project's own commands: choose a profile, check it, see the state of the stages, explain a document.
 
+python -m pipelines use --list
 python -m pipelines use PROFILE [group=choice] [key=value]
+python -m pipelines set group=choice|key=value...
 python -m pipelines check [--deep [OUTPUT...]]
 python -m pipelines status
 python -m pipelines explain URL|DOC_ID
@@ -12,16 +14,19 @@ python -m pipelines versions
 
 import argparse
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipelines.config import PARAMS_YAML, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
 from pipelines.project.graph import GraphStage, load_stages
 from pipelines.terminal import print_error, print_line, visible
 
-COMMANDS = ("use", "check", "status", "explain", "gc", "report", "versions")
+COMMANDS = ("use", "set", "check", "status", "explain", "gc", "report", "versions")
 BROKEN_PIPE = 128 + 13
 """The exit status that a shell gives a program that SIGPIPE ended."""
 
@@ -58,9 +63,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     use = commands.add_parser("use", help="compose params.yaml from a profile")
-    use.add_argument("profile", help="a file of configs/profile, such as sample")
+    use.add_argument("profile", nargs="?", help="one of those that --list shows, such as sample")
     use.add_argument("overrides", nargs="*", help="group=choice or key=value, such as model=gpt2 clean.min_tokens=64")
+    use.add_argument("--list", action="store_true", help="show all profiles, and the choices of each group")
     use.set_defaults(run=run_use)
+    change = commands.add_parser("set", help="compose params.yaml again with other values, the rest as before")
+    change.add_argument("overrides", nargs="+", help="group=choice or key=value, such as pretrain.steps=2000")
+    change.set_defaults(run=run_set)
     check = commands.add_parser("check", help="check params.yaml, and compose it again to compare")
     check.add_argument(
         "--deep", action="store_true", help="also compare every file of every published output with its manifest"
@@ -101,14 +110,47 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run_use(options: argparse.Namespace) -> int:
     """Compose and write params.yaml."""
-    from pipelines.project.profiles import compose, missing_sources, write_params
+    if options.list:
+        print_choices()
+        return 0
+    if not options.profile:
+        raise ConfigError("use: name a profile; `python -m pipelines use --list` shows them")
+    return compose_and_write(options.profile, options.overrides)
 
-    params = compose(options.profile, options.overrides)
+
+def run_set(options: argparse.Namespace) -> int:
+    """Compose params.yaml from the recorded profile with the recorded overrides and these."""
+    from pipelines.project.profiles import merge_overrides
+
+    profile, overrides = _recorded(read_yaml(PARAMS_YAML))
+    return compose_and_write(profile, merge_overrides(overrides, options.overrides))
+
+
+def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
+    """Compose, judge and write params.yaml, and print what the stages will need."""
+    from pipelines.project.profiles import compose, judge, missing_sources, write_params
+
+    params = compose(profile, overrides)
     write_params(params)
     for missing in missing_sources(params):
         print(f"warning: {visible(str(missing))}: not there yet; dvc repro will need it", file=sys.stderr)
-    print(f"{PARAMS_YAML}: profile {options.profile}, run {params['run']}; now: dvc repro")
+    for line in judge(params):
+        print_line(line)
+    print(f"{PARAMS_YAML}: profile {profile}, run {params['run']}; now: dvc repro")
     return 0
+
+
+def print_choices() -> None:
+    """Print every profile, and every choice of each group, with the first sentence about it."""
+    from pipelines.project.profiles import describe_choice, groups
+
+    width = shutil.get_terminal_size().columns
+    choices = groups()
+    for group in ("profile", *sorted(choices.keys() - {"profile"})):
+        print("use PROFILE:" if group == "profile" else f"{group}=CHOICE:")
+        for name in choices[group]:
+            indent = " " * 19
+            print(textwrap.fill(f"  {name:16} {describe_choice(group, name)}", width, subsequent_indent=indent))
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -135,27 +177,38 @@ def _check_outputs(folders: list[Path]) -> int:
 
 
 def _check_params() -> int:
-    """Check every section, then compose again from the recorded profile and compare."""
-    from pipelines.project.profiles import checked, compose, difference
+    """Check the sections, let every stage judge them, and say what differs from the recorded profile."""
+    from pipelines.project.profiles import checked, compose, difference, judge
 
     params = read_yaml(PARAMS_YAML)
+    profile, overrides = _recorded(params)
+    checked(dict(params))
+    notes = judge(params)
+    lines = difference(params, compose(profile, overrides))
+    for line in [*(f"{PARAMS_YAML}: {line}" for line in lines), *notes]:
+        print_line(line)
+    name = " ".join([profile, *overrides])
+    if lines:
+        differing = f"{len(lines)} values differ" if len(lines) > 1 else "1 value differs"
+        print(
+            f"{PARAMS_YAML}: valid; {differing} from profile {name} (by dvc exp run -S, or because the profile "
+            "changed); `python -m pipelines set KEY=VALUE` records a value beside the profile"
+        )
+    else:
+        print(f"{PARAMS_YAML}: valid, and equal to profile {name}")
+    return 0
+
+
+def _recorded(params: dict[str, Any]) -> tuple[str, list[str]]:
+    """Return the profile and the overrides that params.yaml was composed from."""
     if "profile" not in params:
         raise ConfigError(f"{PARAMS_YAML}: no profile is recorded; write it with `python -m pipelines use PROFILE`")
-    checked(dict(params))
     if not isinstance(params["profile"], str):
         raise ConfigError(f"{PARAMS_YAML}: profile: expected the name of one, got {shown(params['profile'])}")
     overrides = params.get("overrides", [])
     if not isinstance(overrides, list) or not all(isinstance(each, str) for each in overrides):
         raise ConfigError(f"{PARAMS_YAML}: overrides: expected a list of key=value, got {shown(overrides)}")
-    lines = difference(params, compose(params["profile"], overrides))
-    for line in lines:
-        print_line(f"{PARAMS_YAML}: {line}")
-    if lines:
-        print(f"{PARAMS_YAML} differs from its profile; `python -m pipelines use {params['profile']}` writes it anew")
-        return 1
-    name = " ".join([params["profile"], *overrides])
-    print(f"{PARAMS_YAML}: valid, and equal to profile {name}")
-    return 0
+    return params["profile"], overrides
 
 
 def run_status(_options: argparse.Namespace) -> int:

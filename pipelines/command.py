@@ -122,8 +122,9 @@ class StageSpec:
     """Parameter name -> takes any number of words."""
     check_config: Callable[..., None] | None
     """Refuses wrong settings before any input is opened; takes the function's sections, under the same names."""
-    check_parameters: Callable[[Mapping[str, Any]], None] | None
-    """Refuses parameters that cannot work in the graph when a profile is composed; takes all sections."""
+    check_parameters: Callable[[Mapping[str, Any]], str | None] | None
+    """Refuses parameters that cannot work in the graph when a profile is composed; takes all sections. May return a
+    line for the user that says what the stage needs to run."""
     environment: Callable[..., Mapping[str, str]] | None
     """Returns the variables that the stage's process lacks and has to start with; takes the sections by name."""
     other_command: Callable[[Sequence[str]], int | None] | None
@@ -138,7 +139,7 @@ class StageSpec:
         shaped_by: tuple[str, ...],
         *,
         check_config: Callable[..., None] | None = None,
-        check_parameters: Callable[[Mapping[str, Any]], None] | None = None,
+        check_parameters: Callable[[Mapping[str, Any]], str | None] | None = None,
         environment: Callable[..., Mapping[str, str]] | None = None,
         other_command: Callable[[Sequence[str]], int | None] | None = None,
     ) -> "StageSpec":
@@ -224,7 +225,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     files = _files(arguments)
     params = _params(files.params)
     defaults = {
-        parameter: _defaults(section, cls, files, params, preset=parameter == "config")
+        parameter: _without_others(_defaults(section, cls, files, params, preset=parameter == "config"), arguments)
         for parameter, (section, cls) in spec.sections.items()
     }
     command = _command_class(spec, defaults, options)
@@ -332,6 +333,22 @@ def _defaults(section: str, cls: type, files: argparse.Namespace, params: Mappin
     if preset and files.preset and presets.names(section):
         return presets.load(cls, section, files.preset)
     return cls()
+
+
+def _without_others(default: Any, arguments: Sequence[str]) -> Any:
+    """Return a section without the values in whose place the command line names another: epochs, if it names steps."""
+    named: dict[str, str] = {}
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        named[flag.removeprefix("--").replace("-", "_")] = value if equals else following
+    replaced = {
+        key: 0
+        for group in configs.one_of(type(default))
+        if any(named.get(key, "0") != "0" for key in group)
+        for key in group
+        if key not in named
+    }
+    return dataclasses.replace(default, **replaced) if replaced else default
 
 
 def _output_help(spec: StageSpec, name: str) -> str:

@@ -97,6 +97,11 @@ class View:
     __slots__ = ()
 
 
+def one_of(cls: type) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of keys of which only one can be set: a command line that names one sets the others to 0."""
+    return getattr(cls, "ONE_OF", ())
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceKind:
     """What a source path may be."""

@@ -30,6 +30,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Choose from: {', '.join(choices)}." if choices else ""
 
 
+def choose_from(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'X'?` if one of `known` is near, and always the whole list of choices."""
+    known = sorted(known)
+    nearest = did_you_mean(name, known)
+    return nearest if nearest.endswith(".") else f"{nearest} Choose from: {', '.join(known)}."
+
+
 def describe(files: Sequence[tuple[str, str]]) -> str:
     """Describe the files that are not read, and why; only the first few by name."""
     named = ", ".join(f"{name} ({why})" for name, why in files[:5])

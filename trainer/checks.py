@@ -202,7 +202,7 @@ def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: bool) -
             raise ConfigError("parallel: chunks and microbatches are a pipeline's: set pp, or chunks 1, microbatches 0")
         if parallel.stages not in ("uniform", "balanced"):
             raise ConfigError(
-                f"parallel.stages {parallel.stages}: there is only one stage, since parallel.pp is 1; set it to uniform"
+                f"parallel.stages {parallel.stages}: parallel.pp is 1, so there is only one stage; set it to balanced"
             )
         return
     expected = 1 if schedule in ONE_STAGE_EACH else 2 if schedule in TWO_STAGES_EACH else max(2, parallel.chunks)
@@ -220,7 +220,7 @@ def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: bool) -
             n_layer,
         ):
             raise ConfigError(
-                f"parallel.stages {parallel.stages}: expected uniform, balanced, or {stages} numbers of layers that "
+                f"parallel.stages {parallel.stages}: expected balanced, uniform, or {stages} numbers of layers that "
                 f"make {n_layer}"
             )
     if needs_newer_torch(parallel):

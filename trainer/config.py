@@ -102,8 +102,8 @@ class ParallelConfig(HasIdentity):
     """Pipeline micro batches per step; 0: derive from the micro batch size."""
     chunks: Count = 1
     """Pipeline stages per process: 2 or more for interleaved schedules, 2 for zbv and dualpipev."""
-    stages: str = "uniform"
-    """Layers of each pipeline stage: uniform, balanced by cost, or numbers of layers such as 3,3,4,2."""
+    stages: str = "balanced"
+    """Layers of each pipeline stage: balanced by cost, uniform, or numbers of layers such as 3,3,4,2."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
     """Activations to recompute in the backward pass: full: whole blocks; selective: all but matrix products."""
     checkpoint_every: Count = 1
@@ -208,6 +208,8 @@ class OptimizerFields:
 class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Pretraining on token shards."""
 
+    ONE_OF = (("steps", "tokens", "epochs"), ("warmup_steps", "warmup_share"))
+
     seed: NonNegative = 0
     """Seed of initial weights, sample order and dropout."""
     init: Literal["scratch", "checkpoint", "huggingface"] = "scratch"
@@ -238,7 +240,8 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     global_batch_size: Count = 32
     """Samples per step, over all processes."""
     micro_batch_size: HowToRun[NonNegative] = 0
-    """Samples per forward pass of one process, limited by memory; 0: its whole share of the batch."""
+    """Most samples per forward pass of one process, limited by memory: the largest number up to this that divides its
+    share of the batch is taken; 0: its whole share, or in a pipeline about twice as many micro batches as stages."""
     lr: Positive = 6e-4
     schedule: Schedule = "cosine"
     warmup_steps: NonNegative = 100
@@ -300,6 +303,8 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
 class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Fine-tuning of a GPT-2 as a classifier on one GLUE task."""
 
+    ONE_OF = (("steps", "epochs"), ("warmup_steps", "warmup_share"))
+
     seed: NonNegative = 42
     """Seed of the new head's weights, row order and dropout."""
     seeds: Count = 1
@@ -311,7 +316,7 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     global_batch_size: Count = 32
     """Rows per step, over all processes."""
     micro_batch_size: HowToRun[NonNegative] = 0
-    """Rows per forward pass of one process; 0: its whole share of the batch."""
+    """Most rows per forward pass of one process; 0: its whole share of the batch."""
     lr: Positive = 2.4e-5
     schedule: Schedule = "linear"
     warmup_share: Fraction = 0.1

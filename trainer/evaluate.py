@@ -7,10 +7,12 @@ Hugging Face folder + token shards -> scores.json (loss, perplexity, tokens), te
 The prompts are the first tokens of validation documents. The same seed gives the same texts.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipelines import store
 from pipelines.command import Output, Source, StageSpec
+from pipelines.config import PARAMS_YAML, check
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -46,12 +48,7 @@ def evaluate(
     portable.require(parallel)
     set_arithmetic(exact=True, threads=1)
     model, tokenizer = open_model(export.path, parallel.device)
-    length = config.sequence_length or model.shape.n_positions
-    if length > model.shape.n_positions:
-        raise ConfigError(
-            f"evaluate.sequence_length {length} is longer than the model's {model.shape.n_positions} positions: "
-            "shorten it, or set 0"
-        )
+    length = samples_length(config, model.shape.n_positions)
     score = language_score(
         lambda batch: model(batch.ids, **batch.inputs()),
         next(model.parameters()).device,
@@ -70,6 +67,16 @@ def evaluate(
     store.write_json(output.folder / "texts.json", texts)
     run.register_outputs(output, Counts(1, 1, totals={"tokens": score.tokens, "texts": len(texts)}))
     return scores
+
+
+def samples_length(config: EvaluateConfig, n_positions: int) -> int:
+    """Return the tokens per sample. Raises ConfigError if the model has fewer positions."""
+    if config.sequence_length > n_positions:
+        raise ConfigError(
+            f"evaluate.sequence_length {config.sequence_length} is longer than the model's {n_positions} positions: "
+            "shorten it, or set 0"
+        )
+    return config.sequence_length or n_positions
 
 
 def write_texts(
@@ -91,7 +98,14 @@ def write_texts(
     return texts
 
 
-STAGE = StageSpec.of(evaluate, VERSION, SHAPED_BY, environment=portable.environment)
+def check_parameters(params: Mapping[str, Any]) -> None:
+    """Refuse samples that are longer than the run's own model takes, when parameters are composed."""
+    samples_length(
+        check(EvaluateConfig, params["evaluate"], "evaluate", str(PARAMS_YAML)), params["model"]["n_positions"]
+    )
+
+
+STAGE = StageSpec.of(evaluate, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment)
 
 if __name__ == "__main__":
     stage_main("trainer.evaluate")

@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import store
 from pipelines.command import Output, Source, StageSpec
-from pipelines.errors import UserError
+from pipelines.config import PARAMS_YAML, check
+from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from pipelines.unchanged import require_unchanged
-from trainer.checks import check_finetune
+from trainer.checks import check_finetune, check_length
 from trainer.config import FinetuneConfig, ParallelConfig
 from trainer.glue.metrics import predict, score
 from trainer.glue.results import (
@@ -44,11 +45,19 @@ from trainer.glue.results import (
     write_seed_scores,
 )
 from trainer.glue.table import GlueTable, named_classes, require_task
-from trainer.plan import Layout, Plan, in_steps, plan_finetuning
+from trainer.plan import (
+    Layout,
+    Plan,
+    in_steps,
+    log_micro_batch,
+    plan_finetuning,
+    possible_processes,
+    processes_in_words,
+)
 from trainer.processes import launch, portable
 from trainer.processes.process import Process
 from trainer.weights.base_model import BaseModel, open_base_model
-from trainer.weights.exported import check_weights, read_sizes
+from trainer.weights.exported import CONFIG, check_weights, read_sizes
 from trainer.weights.records import newest_checkpoint, read_record, summary
 
 if TYPE_CHECKING:
@@ -206,7 +215,9 @@ def check_layout(config: FinetuneConfig, parallel: ParallelConfig, export: Path)
     """Return how processes share a step; refuse a layout that the exported model or the batch does not allow."""
     sizes = check_weights(export)
     check_finetune(config, parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
-    return plan_finetuning(config, parallel, launch.count_processes(parallel))
+    layout = plan_finetuning(config, parallel, launch.count_processes(parallel))
+    log_micro_batch("finetune", config.micro_batch_size, layout)
+    return layout
 
 
 def check_labels(tables: Sequence[GlueTable]) -> None:
@@ -408,7 +419,38 @@ def write_curves(job: FinetuneJob, folder: Path) -> None:
         file.write(epochs(read_curve_columns(folder / "epochs.csv")).encode())
 
 
-STAGE = StageSpec.of(finetune, VERSION, SHAPED_BY, environment=portable.environment)
+def check_parameters(params: Mapping[str, Any]) -> str:
+    """Refuse a run that could not start, when parameters are composed; return the line that says where it can run.
+
+    A base model that is not there yet is judged when the stage starts.
+    """
+    if not params["glue"]["tasks"]:
+        return ""
+    config = check(FinetuneConfig, params["finetune"], "finetune", str(PARAMS_YAML))
+    parallel = check(ParallelConfig, params["parallel"], "parallel", str(PARAMS_YAML))
+    check_length("finetune", config)
+    if config.steps:  # else only the rows say how many steps an epoch has
+        in_steps("finetune", config, 0)
+    sizes, base = params["model"], Path(params["base"]["model"])
+    if not is_own_export(params):
+        sizes = read_sizes(base) if (base / CONFIG).is_file() else None
+    if sizes:
+        check_finetune(config, parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
+        if (length := params["glue_tokenize"]["max_length"]) > sizes["n_positions"]:
+            raise ConfigError(
+                f"glue_tokenize.max_length {length} is longer than the {sizes['n_positions']} positions of the model "
+                f"to fine-tune: set it to {sizes['n_positions']} or less"
+            )
+    numbers = possible_processes(lambda processes: plan_finetuning(config, parallel, processes), parallel)
+    return f"finetune can run on {processes_in_words(numbers)}"
+
+
+def is_own_export(params: Mapping[str, Any]) -> bool:
+    """Whether fine-tuning starts from the model that this run pretrains."""
+    return params["base"]["model"] == f"runs/{params['run']}/export"
+
+
+STAGE = StageSpec.of(finetune, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment)
 
 if __name__ == "__main__":
     # Under torchrun or Slurm only the first process runs the stage.

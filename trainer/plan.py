@@ -4,7 +4,10 @@ The stage resolves it once, before any process starts, and each process gets it 
 raise ConfigError with the nearest values that have one. No torch.
 """
 
+import contextlib
 import dataclasses
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +15,12 @@ from pipelines.errors import ConfigError
 from trainer.checks import choices, divisors, nonzero
 from trainer.config import IN_ROUNDS, FinetuneConfig, ParallelConfig, PretrainConfig, WatchConfig
 
+logger = logging.getLogger(__name__)
+
 C = TypeVar("C", PretrainConfig, FinetuneConfig)
+
+MOST_PROCESSES = 64
+"""Up to so many processes a profile is judged for, if it leaves the number open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,33 @@ class Plan:
     layout: Layout
 
 
+def possible_processes(plan: Callable[[int], Layout], parallel: ParallelConfig) -> list[int]:
+    """Return the numbers of processes, up to 8 machines with 8 GPUs, that can share a step by `plan`.
+
+    Raises ConfigError, the one for the fewest processes, if none can.
+    """
+    replica = parallel.pp * parallel.dp_shard * parallel.tp
+    fewest = replica * max(1, parallel.dp_replicate)
+    most = fewest if parallel.dp_replicate else max(fewest, MOST_PROCESSES)
+    numbers: list[int] = []
+    for number in range(fewest, most + 1, replica):
+        with contextlib.suppress(ConfigError):
+            plan(number)
+            numbers.append(number)
+    if not numbers:
+        plan(fewest)
+    return numbers
+
+
+def processes_in_words(numbers: list[int]) -> str:
+    """Return numbers of processes as a sentence names them: `1, 2 or 4 processes (GPUs)`."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 4 and numbers == list(range(first, last + 1, first)):
+        multiple = "" if first == 1 else f", a multiple of {first},"
+        return f"any number of processes (GPUs){multiple} from {first} to {last}"
+    return f"{choices(numbers)} {'process (GPU)' if numbers == [1] else 'processes (GPUs)'}"
+
+
 def plan_pretraining(config: PretrainConfig, parallel: ParallelConfig, processes: int) -> Layout:
     """Resolve how `processes` share a step of pretraining, in equal shares."""
     ranks = data_ranks(parallel, processes)
@@ -56,6 +91,17 @@ def plan_finetuning(config: FinetuneConfig, parallel: ParallelConfig, processes:
     share, size = -(-config.global_batch_size // ranks), config.micro_batch_size
     size = (size or share) if parallel.pp == 1 else micro_batch(parallel, "finetune", share, size)
     return Layout(processes=processes, data_ranks=ranks, micro_batch_size=size)
+
+
+def log_micro_batch(section: str, limit: int, layout: Layout) -> None:
+    """Log a micro batch that is smaller than the limit."""
+    if layout.micro_batch_size < limit:
+        logger.info(
+            "%s: micro batches of %d samples, the most up to micro_batch_size %d that divide the share of a process",
+            section,
+            layout.micro_batch_size,
+            limit,
+        )
 
 
 def in_steps(section: str, config: C, epoch: int) -> C:
@@ -105,34 +151,34 @@ def data_ranks(parallel: ParallelConfig, processes: int) -> int:
     return replicas(parallel, processes) * parallel.dp_shard
 
 
-def micro_batch(parallel: ParallelConfig, section: str, share: int, micro_batch_size: int) -> int:
-    """Return the samples per forward pass of a process with `share` samples of a step.
+def micro_batch(parallel: ParallelConfig, section: str, share: int, limit: int) -> int:
+    """Return the samples per forward pass of a process with `share` samples of a step, at most `limit` (0: any number).
 
-    A pipeline needs several micro batches: by default twice as many as its processes, or the nearest possible number.
-    Raises ConfigError if no size fits.
+    It is the largest number that divides the share into micro batches that the schedule can run; a pipeline without a
+    limit makes about twice as many of them as it has processes. Raises ConfigError if no number does.
     """
     least, count = least_microbatches(parallel), parallel.microbatches
-    fitting = [number for number in divisors(share) if number >= least and _fills_rounds(number, parallel)]
-    if parallel.pp > 1 and not count and not micro_batch_size:
-        count = min(fitting, key=lambda number: abs(number - 2 * parallel.pp), default=0)
-    size = share // count if count else micro_batch_size or share
-    if not size or share % size or (count and (share % count or micro_batch_size not in (0, size))):
+    possible = [number for number in divisors(share) if number >= least and _fills_rounds(number, parallel)]
+    if not possible:
         raise ConfigError(
-            f"{section}.micro_batch_size {micro_batch_size}, parallel.microbatches {parallel.microbatches}: "
-            f"a process's share of {share} samples does not divide into them; use sizes {choices(divisors(share))}"
+            f"parallel.schedule {parallel.schedule}: a process's share of {share} samples does not divide into "
+            f"{least} or more micro batches in rounds of equal length over {parallel.pp} processes; raise "
+            f"{section}.global_batch_size, or use 1f1b, or a lower parallel.pp"
         )
-    if share // size < least:
+    within = [number for number in possible if not limit or share // number <= limit]
+    if not within:
         raise ConfigError(
-            f"parallel.schedule {parallel.schedule}: needs {least} micro batches or more, here are {share // size} of "
-            f"{size} samples; lower the micro batch size, or raise {section}.global_batch_size"
+            f"{section}.micro_batch_size {limit}: schedule {parallel.schedule} can run a process's share of {share} "
+            f"samples in micro batches of {choices([share // number for number in reversed(possible)])}; use one"
         )
-    if not _fills_rounds(share // size, parallel):
-        others = f"{choices(fitting)} of them" if fitting else "another batch size, or 1f1b"
+    if count and count not in within:
         raise ConfigError(
-            f"parallel.schedule {parallel.schedule}: {share // size} micro batches over {parallel.pp} processes make "
-            f"rounds of unequal length; use {others}"
+            f"{section}.micro_batch_size {limit}, parallel.microbatches {count}: schedule {parallel.schedule} can run "
+            f"a process's share of {share} samples in {choices(within)} micro batches; use one of these, or 0"
         )
-    return size
+    if not count:
+        count = within[0] if limit or parallel.pp == 1 else min(within, key=lambda n: abs(n - 2 * parallel.pp))
+    return share // count
 
 
 def least_microbatches(parallel: ParallelConfig) -> int:

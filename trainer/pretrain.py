@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import store
 from pipelines.command import Output, Source, StageSpec
-from pipelines.config import Kind, check, values_of
+from pipelines.config import PARAMS_YAML, Kind, check, values_of
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
-from trainer.checks import check_length, check_pretrain
+from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
-from trainer.loop.start import begin, find_start
-from trainer.plan import Plan, in_steps, plan_pretraining
+from trainer.loop.start import begin, find_start, require_sizes
+from trainer.plan import Plan, in_steps, log_micro_batch, plan_pretraining, possible_processes, processes_in_words
 from trainer.processes import launch, portable
 from trainer.processes.process import Process, rank_from_environment
 from trainer.weights.finished import PublishedRun, find_published, publish
@@ -119,6 +119,7 @@ def pretrain(
     data = {"train": run.sha256(train.path), "val": run.sha256(val.path)}
     data = {**data, "mixture": mixture} if mixture else data
     layout = plan_pretraining(config, parallel, launch.count_processes(parallel))
+    log_micro_batch("pretrain", config.micro_batch_size, layout)
     tokenizer = check_tokens(train.path, [*map(Path, config.mixture), val.path])
     config = count_steps(config, count_samples(open_batches(config, train.path, data, run.scratch), layout.data_ranks))
     job = PretrainJob(
@@ -169,14 +170,24 @@ def results(trained: Mapping[str, int], best: Mapping[str, Any], run: StageRun, 
     return {**trained, **summary(output.folder / "curve.csv"), **best}
 
 
-def check_parameters(params: Mapping[str, Any]) -> None:
-    """Refuse folders that the graph cannot depend on, when parameters are composed."""
-    if params["pretrain"]["mixture"]:
+def check_parameters(params: Mapping[str, Any]) -> str:
+    """Refuse a run that could not start, when parameters are composed; return the line that says where it can run."""
+    config, model, parallel = (
+        check(cls, params[section], section, str(PARAMS_YAML))
+        for section, cls in (("pretrain", PretrainConfig), ("model", ModelConfig), ("parallel", ParallelConfig))
+    )
+    if config.mixture:
         raise ConfigError(
             "pretrain.mixture: only for the command line, since DVC would not see the folders change; run "
             "python -m trainer.pretrain itself with --mixture"
         )
-    check_length("pretrain", check(PretrainConfig, params["pretrain"], "pretrain", "params.yaml"))
+    check_pretrain(config, model, parallel)
+    if not config.epochs:  # else only the samples say how many steps it has
+        in_steps("pretrain", config, epoch=0)
+    if config.init == "huggingface" and Path(config.init_path).exists():
+        require_sizes(Path(config.init_path), model)
+    numbers = possible_processes(lambda processes: plan_pretraining(config, parallel, processes), parallel)
+    return f"pretrain can run on {processes_in_words(numbers)}"
 
 
 def count_steps(config: PretrainConfig, samples: int) -> PretrainConfig:

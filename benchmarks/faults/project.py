@@ -24,6 +24,7 @@ PARAMETERS = {
     "download.local_site": "inputs/site",
     "corpus.documents": "inputs/documents",
     "glue.folder": "inputs/glue",
+    "glue.tasks": "[mrpc]",
     "download.urls_per_segment": 15,
     "urls.rows_per_part": 40,
     "clean.min_tokens": 20,

@@ -12,13 +12,12 @@ megatron, megatron-fix, gopher, c4, fineweb.
 """
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dataprep.clean.config import CleanConfig
 from pipelines.command import Documents, Part, StageSpec, Table
-from pipelines.config import PARAMS_YAML, check, given
+from pipelines.config import given
 from pipelines.documents import ShardWriter, is_jsonl, read_rows
 from pipelines.errors import ConfigError, did_you_mean
 from pipelines.manifest import Counts
@@ -58,11 +57,6 @@ def clean_part(part: Part, folder: Path, config: CleanConfig) -> Counts:
         for row in read_rows(part.file):
             decider.decide(row, shard)
     return shard.counts
-
-
-def check_parameters(params: Mapping[str, Any]) -> None:
-    """Apply `check_config` to the section `clean` of composed parameters."""
-    check_config(check(CleanConfig, params["clean"], "clean", str(PARAMS_YAML)))
 
 
 def check_config(config: CleanConfig) -> None:
@@ -153,4 +147,4 @@ def _check_languages(config: CleanConfig) -> None:
             )
 
 
-STAGE = StageSpec.of(clean, VERSION, SHAPED_BY, check_config=check_config, check_parameters=check_parameters)
+STAGE = StageSpec.of(clean, VERSION, SHAPED_BY, check_config=check_config)

@@ -109,6 +109,12 @@ def check_parameters(params: Mapping[str, Any]) -> None:
         )
 
 
+def check_config(config: DecontaminateConfig) -> None:
+    """Raise ConfigError if no text would be long enough."""
+    if config.min_words > config.ngram:
+        raise ConfigError(f"decontaminate.min_words: {config.min_words} is above ngram ({config.ngram}); lower it")
+
+
 def decontaminate(
     config: DecontaminateConfig,
     run: StageRun,
@@ -118,8 +124,6 @@ def decontaminate(
     contamination: Output,
 ) -> dict[str, Any]:
     """Index the items, search every shard for them, count, decide, then keep, drop or cut, and report."""
-    if config.min_words > config.ngram:
-        raise ConfigError(f"decontaminate.min_words: {config.min_words} is above ngram ({config.ngram}); lower it")
     sources = find_sources(config, run, glue)
     index = run.scratch / "index"
     files = [file for file, _ in sources]
@@ -285,4 +289,4 @@ def describe_index(index: CountedIndex, config: DecontaminateConfig) -> dict[str
     }
 
 
-STAGE = StageSpec.of(decontaminate, VERSION, SHAPED_BY, check_parameters=check_parameters)
+STAGE = StageSpec.of(decontaminate, VERSION, SHAPED_BY, check_config=check_config, check_parameters=check_parameters)

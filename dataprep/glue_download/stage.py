@@ -25,7 +25,7 @@ from dataprep.glue_download.duplicates import DuplicatesConfig, find_in_task, lo
 from dataprep.glue_download.tsv import read_splits, task_files
 from dataprep.web.hub import check_commit
 from pipelines.command import Output, Part, StageSpec
-from pipelines.config import StageSource
+from pipelines.config import PARAMS_YAML, StageSource, check
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
@@ -69,6 +69,26 @@ def check_config(config: GlueDownloadConfig) -> None:
         check_commit("glue_download.revision", HUB_DATASET, config.revision)
 
 
+def check_parameters(params: Mapping[str, Any]) -> None:
+    """Refuse tasks that do not exist or that their folder does not hold, when parameters are composed.
+
+    A folder that is not there yet is judged when the stage starts.
+    """
+    config = check(GlueDownloadConfig, params["glue_download"], "glue_download", str(PARAMS_YAML))
+    for name in config.tasks:
+        if name == CUSTOM:
+            check_custom(config)
+        elif (task := find_task(name)) and Path(config.source).is_dir():
+            task_files(Path(config.source), task)
+
+
+def check_custom(config: GlueDownloadConfig) -> None:
+    """Raise ConfigError if the task `custom` has no files, or columns that a model cannot read."""
+    if config.source == HUB:
+        raise ConfigError(f"glue_download.source: {CUSTOM} is read from files; name their folder with --source")
+    check_columns(config.columns, config.label, config.labels)
+
+
 def glue_download(config: GlueDownloadConfig, run: StageRun, tasks: tuple[str, ...], output: Output) -> dict[str, Any]:
     """Publish every split of every task, and the duplicates; the stats compare row counts with the published ones."""
     files, chosen = choose_tasks(tasks or config.tasks, config)
@@ -92,9 +112,7 @@ def choose_tasks(names: Sequence[str], config: GlueDownloadConfig) -> tuple[dict
     source = Path(config.source)
     files = {name: [] if config.source == HUB else task_files(source, task) for name, task in chosen.items()}
     if CUSTOM in names:
-        if config.source == HUB:
-            raise ConfigError(f"glue_download.source: {CUSTOM} is read from files; name their folder with --source")
-        check_columns(config.columns, config.label, config.labels)
+        check_custom(config)
         files[CUSTOM] = custom_files(source)
         chosen[CUSTOM] = custom_task(files[CUSTOM], config.columns, config.label, config.labels, config.label_kind)
     return files, chosen
@@ -281,4 +299,4 @@ def _published(rows: int | None) -> dict[str, int]:
     return {} if rows is None else {"published": rows}
 
 
-STAGE = StageSpec.of(glue_download, VERSION, SHAPED_BY, check_config=check_config)
+STAGE = StageSpec.of(glue_download, VERSION, SHAPED_BY, check_config=check_config, check_parameters=check_parameters)

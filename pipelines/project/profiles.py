@@ -7,17 +7,29 @@ profile and the overrides are recorded in `params.yaml` itself, so that it can b
 
 import dataclasses
 import functools
+import itertools
+import re
 import shlex
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipelines import presets
 from pipelines.command import StageSpec
-from pipelines.config import PARAMS_YAML, CorpusKind, SourcePath, View, check, named_sources, to_plain, write_yaml
-from pipelines.errors import ConfigError, did_you_mean, shown
+from pipelines.config import (
+    PARAMS_YAML,
+    CorpusKind,
+    SourcePath,
+    View,
+    check,
+    named_sources,
+    one_of,
+    to_plain,
+    write_yaml,
+)
+from pipelines.errors import ConfigError, choose_from, did_you_mean, shown
 from pipelines.names import check_texts
 from pipelines.project.graph import stage_modules
 
@@ -84,12 +96,28 @@ PLAIN = {"profile", "overrides", "data", "run", "seed"}
 CONFIGS = Path("configs")
 REQUIRED = "REQUIRED"
 """In a profile: a value that only the user can give. (Hydra's own `???` gives way to a default.)"""
+IMPLIED = {"tokenizer.files": "tokenizer=gpt2_files", "glue.folder": "glue=files"}
+"""Key that a user gives -> the choice that it means, unless another is made: who names a folder means no Hub."""
 _HEADER = "# Made by `python -m pipelines use`; `dvc exp run -S` may edit plain values. Do not edit by hand."
 
 
 def profiles() -> list[str]:
     """Return the names of all profiles."""
     return sorted(path.stem for path in (CONFIGS / "profile").glob("*.yaml"))
+
+
+def groups() -> dict[str, list[str]]:
+    """Return group of `configs/` -> the names of its choices; profiles are a group too."""
+    found = {path.name: sorted(file.stem for file in path.glob("*.yaml")) for path in sorted(CONFIGS.iterdir())}
+    return {group: names for group, names in found.items() if names}
+
+
+def describe_choice(group: str, name: str) -> str:
+    """Return the first sentence of the comment at the top of a choice's file."""
+    lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    words = [line.removeprefix("#").strip() for line in comment if not line.startswith("# @package")]
+    return re.split(r"(?<=[.:])\s(?=[A-Z]|python)", " ".join(words), maxsplit=1)[0].rstrip(".:")
 
 
 def section_types() -> dict[str, type]:
@@ -111,16 +139,19 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     if profile not in profiles():
-        raise ConfigError(f"profile {shown(profile)}: no such profile.{did_you_mean(profile, profiles())}")
+        raise ConfigError(f"profile {shown(profile)}: no such profile.{choose_from(profile, profiles())}")
     types = section_types()
     for file in CONFIGS.rglob("*.yaml"):
         _check_bounds(file.resolve(), file.stat().st_mtime_ns)
     _check_overrides(overrides, types)
     defaults: dict[str, Any] = {section: to_plain(cls()) for section, cls in types.items()}
+    # For the name of a folder that holds several things.
+    OmegaConf.register_new_resolver("join", "-".join, replace=True)
     ConfigStore.instance().store(name="stage_defaults", node=OmegaConf.create(defaults))
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
-            config = hydra_compose("config", [f"profile={profile}", *overrides])
+            words = [*_implied(overrides), *overrides, *_switched_off(overrides, types)]
+            config = hydra_compose("config", [f"profile={profile}", *words])
         written: dict[str, Any] = OmegaConf.to_container(config)  # pyright: ignore
         values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # pyright: ignore
     except (HydraException, OmegaConfBaseException) as error:
@@ -128,7 +159,7 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     if missing := sorted(_required(written)):
         raise ConfigError(f"profile {profile} needs {' '.join(f'{key}=VALUE' for key in missing)}")
     params = checked(values, types)
-    _check_together(params)
+    judge(params)
     return {"profile": profile, "overrides": list(overrides), **params}
 
 
@@ -138,11 +169,24 @@ def _check_bounds(file: Path, _changed: int) -> None:
     presets.read_choice(file)
 
 
-def _check_together(params: dict[str, Any]) -> None:
-    """Let each stage refuse parameters that cannot work together."""
+def judge(params: Mapping[str, Any]) -> list[str]:
+    """Let each stage refuse parameters that cannot work, its own and those of several stages together.
+
+    Returns the lines that tell a user what the stages need to run.
+    """
+    lines: list[str] = []
     for module in stage_modules().values():
-        if check_parameters := StageSpec.load(module).check_parameters:
-            check_parameters(params)
+        spec = StageSpec.load(module)
+        if spec.check_config:
+            spec.check_config(
+                **{
+                    name: check(cls, params[section], section, str(PARAMS_YAML))
+                    for name, (section, cls) in spec.sections.items()
+                }
+            )
+        if spec.check_parameters and (line := spec.check_parameters(params)):
+            lines.append(line)
+    return lines
 
 
 def missing_sources(params: dict[str, Any]) -> list[str]:
@@ -175,21 +219,42 @@ def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: 
     return values
 
 
+def _implied(overrides: Sequence[str]) -> list[str]:
+    """Return the choices that the keys among the overrides imply."""
+    keys = {override.partition("=")[0] for override in overrides}
+    return [choice for key, choice in IMPLIED.items() if key in keys and choice.partition("=")[0] not in keys]
+
+
+def _switched_off(overrides: Sequence[str], types: dict[str, type]) -> list[str]:
+    """Return the overrides that set keys to 0 in whose place another was set: epochs, if the steps are given."""
+    given_keys = {key: value for key, _, value in (override.partition("=") for override in overrides)}
+    off: list[str] = []
+    for section, cls in types.items():
+        for group in one_of(cls):
+            named = {key for key in group if given_keys.get(f"{section}.{key}", "0") != "0"}
+            off += [f"{section}.{key}=0" for key in group if named and f"{section}.{key}" not in given_keys]
+    return off
+
+
+def merge_overrides(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Return the overrides in the order in which their keys were first set, each with its last value."""
+    merged = {override.partition("=")[0]: override for override in (*old, *new)}
+    return list(merged.values())
+
+
 def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
     """Catch typos here: Hydra's own messages speak of structs and packages."""
-    groups = {
-        path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in CONFIGS.iterdir() if any(path.glob("*.yaml"))
-    }
+    choices = groups()
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise ConfigError(f"{override!r}: expected group=choice or key=value")
         section, _, field = key.partition(".")
-        if not field and key in groups:
-            if value not in groups[key]:
-                raise ConfigError(f"{override}: {key} has no choice {value!r}.{did_you_mean(value, groups[key])}")
-        elif section not in types and section not in groups and section not in PLAIN:
-            raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *groups, *PLAIN})}")
+        if not field and key in choices:
+            if value not in choices[key]:
+                raise ConfigError(f"{override}: {key} has no choice {value!r}.{choose_from(value, choices[key])}")
+        elif section not in types and section not in choices and section not in PLAIN:
+            raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *choices, *PLAIN})}")
         elif field and section in types:
             _check_key(override, types[section], section, field)
         _check_syntax(override, key, value)

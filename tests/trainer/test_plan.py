@@ -7,7 +7,18 @@ import pytest
 
 from pipelines.errors import ConfigError
 from trainer.config import FinetuneConfig, ParallelConfig, PretrainConfig
-from trainer.plan import Layout, check_batch, in_steps, micro_batch, plan_finetuning, plan_pretraining, replicas
+from trainer.plan import (
+    Layout,
+    check_batch,
+    in_steps,
+    log_micro_batch,
+    micro_batch,
+    plan_finetuning,
+    plan_pretraining,
+    possible_processes,
+    processes_in_words,
+    replicas,
+)
 
 PARALLEL, PRETRAIN = ParallelConfig(), PretrainConfig()
 
@@ -33,6 +44,13 @@ def test_the_batch_divides_into_processes() -> None:
         ({"pp": 2, "schedule": "dualpipev"}, 4, 0, 1),
         ({"pp": 4}, 36, 0, 4),
         ({"pp": 4, "schedule": "interleaved_1f1b"}, 36, 0, 6),  # 9 micro batches over 4 make no equal rounds
+        ({}, 4, 16, 4),  # the limit is above the share
+        ({}, 6, 4, 3),  # the largest divisor up to it
+        ({}, 7, 4, 1),
+        ({"pp": 2}, 6, 4, 3),
+        ({"pp": 4}, 6, 3, 1),  # 3 would make 2 micro batches, too few for 4 stages
+        ({"pp": 2, "schedule": "dualpipev"}, 6, 2, 1),
+        ({"pp": 2, "schedule": "interleaved_1f1b"}, 10, 2, 1),  # 5 of 2 over 2 make no equal rounds
     ],
 )
 def test_a_process_takes_its_share_in_micro_batches(changes: dict[str, Any], share: int, given: int, size: int) -> None:
@@ -40,39 +58,86 @@ def test_a_process_takes_its_share_in_micro_batches(changes: dict[str, Any], sha
 
 
 @pytest.mark.parametrize(
-    ("changes", "share", "given", "message", "nearest"),
+    ("changes", "share", "given", "message"),
     [
-        ({}, 6, 4, "share of 6 samples does not divide into them; use sizes 1, 2, 3 or 6", 3),
-        ({"pp": 2}, 6, 4, "share of 6 samples does not divide into them; use sizes 1, 2, 3 or 6", 3),
-        ({"pp": 4}, 6, 3, "needs 4 micro batches or more, here are 2 of 3 samples; lower the micro batch size", 1),
-        ({"pp": 2, "schedule": "dualpipev"}, 6, 2, "schedule dualpipev: needs 4 micro batches or more, here are 3", 1),
         (
-            {"pp": 2, "schedule": "interleaved_1f1b"},
-            10,
+            {"pp": 4},
             2,
-            "5 micro batches over 2 processes .*; use 2 or 10 of them",
-            5,
+            0,
+            r"share of 2 samples does not divide into 4 or more .*; raise finetune.global_batch",
+        ),
+        (
+            {"pp": 4, "schedule": "interleaved_1f1b"},
+            9,
+            0,
+            "share of 9 samples does not divide into 4 or more micro batches in rounds of equal length over 4",
+        ),
+        (
+            {"pp": 4, "schedule": "interleaved_1f1b"},
+            42,
+            2,
+            "finetune.micro_batch_size 2: schedule interleaved_1f1b .* 42 samples in micro batches of 6 or 7; use one",
+        ),
+        ({"pp": 2, "microbatches": 3}, 8, 0, r"parallel.microbatches 3: .* 8 samples in 2, 4 or 8 micro batches; use"),
+        (
+            {"pp": 2, "microbatches": 4},
+            8,
+            1,
+            r"micro_batch_size 1, parallel.microbatches 4: .* in 8 micro batches",
         ),
     ],
 )
 def test_micro_batches_that_a_step_cannot_have_are_refused(
-    changes: dict[str, Any], share: int, given: int, message: str, nearest: int
+    changes: dict[str, Any], share: int, given: int, message: str
 ) -> None:
     parallel = dataclasses.replace(PARALLEL, **changes)
     with pytest.raises(ConfigError, match=message):
-        micro_batch(parallel, "pretrain", share, given)
-    assert micro_batch(parallel, "pretrain", share, nearest) == nearest
+        micro_batch(parallel, "finetune", share, given)
 
 
-def test_too_small_a_batch_and_numbers_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"needs 4 micro batches or more, .* or raise finetune.global_batch_size"):
-        micro_batch(ParallelConfig(pp=4), "finetune", 2, 0)
-    with pytest.raises(ConfigError, match=r"micro_batch_size 0, parallel.microbatches 3: a process's share of 8"):
-        micro_batch(ParallelConfig(pp=2, microbatches=3), "pretrain", 8, 0)
-    with pytest.raises(ConfigError, match=r"micro_batch_size 1, parallel.microbatches 4: a process's share of 8"):
-        micro_batch(ParallelConfig(pp=2, microbatches=4), "pretrain", 8, 1)
-    with pytest.raises(ConfigError, match=r"9 micro batches over 4 processes .* use another batch size, or 1f1b"):
-        micro_batch(ParallelConfig(pp=4, schedule="interleaved_1f1b", microbatches=9), "pretrain", 9, 0)
+def test_a_micro_batch_below_the_limit_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    layout = Layout(processes=1, data_ranks=1, micro_batch_size=8)
+    with caplog.at_level("INFO"):
+        log_micro_batch("pretrain", 8, layout)
+        log_micro_batch("pretrain", 0, layout)
+    assert caplog.messages == []
+    with caplog.at_level("INFO"):
+        log_micro_batch("pretrain", 16, layout)
+    assert caplog.messages == [
+        "pretrain: micro batches of 8 samples, the most up to micro_batch_size 16 that divide the share of a process"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "batch", "expected"),
+    [
+        (ParallelConfig(), 32, [1, 2, 4, 8, 16, 32]),
+        (ParallelConfig(tp=2), 12, [2, 4, 6, 8, 12, 24]),
+        (ParallelConfig(pp=2), 8, [2, 4, 8]),  # a stage more than micro batches would wait for ever
+        (ParallelConfig(dp_replicate=3), 12, [3]),
+        (ParallelConfig(pp=32, tp=4), 64, [128]),
+    ],
+)
+def test_the_numbers_of_processes_that_can_share_a_step_are_known(
+    parallel: ParallelConfig, batch: int, expected: list[int]
+) -> None:
+    config = PretrainConfig(global_batch_size=batch)
+    assert possible_processes(lambda number: plan_pretraining(config, parallel, number), parallel) == expected
+
+
+def test_a_batch_that_no_number_of_processes_can_share_is_refused() -> None:
+    parallel = ParallelConfig(dp_replicate=5)
+    with pytest.raises(ConfigError, match="global_batch_size 12 does not divide by 5 data-parallel processes"):
+        possible_processes(
+            lambda number: plan_pretraining(PretrainConfig(global_batch_size=12), parallel, number), parallel
+        )
+
+
+def test_numbers_of_processes_are_named_in_words() -> None:
+    assert processes_in_words([1]) == "1 process (GPU)"
+    assert processes_in_words([2, 4]) == "2 or 4 processes (GPUs)"
+    assert processes_in_words([*range(2, 63, 2)]) == "any number of processes (GPUs), a multiple of 2, from 2 to 62"
+    assert processes_in_words([*range(1, 65)]) == "any number of processes (GPUs) from 1 to 64"
 
 
 def test_replicas_fill_the_processes() -> None:
@@ -114,8 +179,9 @@ def test_a_plan_has_what_the_sections_leave_open() -> None:
     tuning = FinetuneConfig(global_batch_size=12)
     assert plan_finetuning(tuning, PARALLEL, 5).micro_batch_size == 3
     assert plan_finetuning(dataclasses.replace(tuning, micro_batch_size=7), PARALLEL, 1).micro_batch_size == 7
-    with pytest.raises(ConfigError, match="a process's share of 12 samples does not divide into them"):
-        plan_finetuning(dataclasses.replace(tuning, micro_batch_size=7), ParallelConfig(pp=2), 2)
+    assert (
+        plan_finetuning(dataclasses.replace(tuning, micro_batch_size=7), ParallelConfig(pp=2), 2).micro_batch_size == 6
+    )
     sharded = ParallelConfig(zero=1, dp_shard=2)
     assert plan_finetuning(tuning, sharded, 4).record(sharded) == {
         **dataclasses.asdict(sharded),

@@ -446,8 +446,8 @@ def test_15_timing_does_not_make_the_device_wait(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("layers", "parallel", "sizes"),
     [
-        (7, {"pp": 2, "chunks": 2, "schedule": "interleaved_1f1b"}, [1, 2, 2, 2]),
-        (48, {"pp": 2, "chunks": 5, "schedule": "looped_bfs"}, [4, 5, 4, 5, 5, 5, 5, 5, 5, 5]),
+        (7, {"pp": 2, "chunks": 2, "schedule": "interleaved_1f1b", "stages": "uniform"}, [1, 2, 2, 2]),
+        (48, {"pp": 2, "chunks": 5, "schedule": "looped_bfs", "stages": "uniform"}, [4, 5, 4, 5, 5, 5, 5, 5, 5, 5]),
     ],
 )
 def test_16_layers_need_not_divide_into_chunks(layers: int, parallel: dict[str, Any], sizes: list[int]) -> None:

@@ -44,6 +44,12 @@ def find_start(
     return folder
 
 
+def require_sizes(folder: Path, model: ModelConfig) -> None:
+    """Raise UserError unless a Hugging Face folder holds a model of this section, whatever its vocabulary."""
+    expected = {name: getattr(model, name) for name in SIZES if name != "vocab_size"}
+    require_same_model(folder, {"model": read_sizes(folder)}, expected)
+
+
 def begin(training: "Training", config: PretrainConfig, folder: Path | None) -> None:
     """Load the weights before the first step; from a checkpoint also step, optimizer and position in the data.
 

@@ -42,15 +42,17 @@ V_SHAPED = ("zbv", "dualpipev")
 def partition(shape: Architecture, parallel: ParallelConfig) -> list[range]:
     """Return the layers of each stage, in order.
 
-    `uniform` is ColossalAI's `partition_uniform`: chunks of equal size, each divided among the pipeline's processes,
-    with any remainder in the later ones. `balanced` counts the head as the number of layers that cost as much.
-    Otherwise `parallel.stages` lists the numbers of layers, separated by commas.
+    `balanced` counts the language model's head as the number of layers that cost as much; a classifier's head costs
+    nothing. `uniform` is ColossalAI's `partition_uniform`: chunks of equal size, each divided among the pipeline's
+    processes, with any remainder in the later ones. Otherwise `parallel.stages` lists the numbers of layers, separated
+    by commas.
     """
     stages = parallel.pp * parallel.chunks
     if parallel.stages == "uniform":
         sizes = [size for chunk in _cut(shape.n_layer, parallel.chunks) for size in _cut(chunk, parallel.pp)]
     elif parallel.stages == "balanced":
-        sizes = _balance(shape.n_layer, stages, shape.vocab_size / (12 * shape.n_embd))
+        head = 0.0 if shape.num_labels else shape.vocab_size / (12 * shape.n_embd)
+        sizes = _balance(shape.n_layer, stages, head)
     else:
         sizes = [int(size) for size in parallel.stages.split(",")]
     ends = list(itertools.accumulate(sizes, initial=0))

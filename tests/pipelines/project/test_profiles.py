@@ -2,15 +2,15 @@
 
 import shutil
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
 
 from pipelines.__main__ import main
 from pipelines.config import check, given
-from pipelines.errors import ConfigError
-from pipelines.project.profiles import SourceConfig, compose, profiles
+from pipelines.errors import ConfigError, UserError
+from pipelines.project.profiles import SourceConfig, compose, judge, profiles
 from tests.test_structure import TEST_PATHS
 from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
@@ -49,7 +49,7 @@ def test_the_commands_of_the_pages_compose(page: str) -> None:
     commands = [
         line.partition("#")[0].partition("&&")[0] for line in lines if line.startswith("python -m pipelines use ")
     ]
-    whole = [command.split()[4:] for command in commands if "..." not in command]
+    whole = [command.split()[4:] for command in commands if "..." not in command and "--" not in command]
     assert len(whole) > 2
     for profile, *overrides in whole:
         params = compose(profile, overrides)
@@ -86,12 +86,139 @@ def test_sources_that_a_profile_has_not_are_empty_files(profile: str) -> None:
         ("sample", ["clean.gopher.min_word=3"], "clean.gopher has no key 'min_word'. Did you mean 'min_words'?"),
         ("sample", ["clean.c4.lines.min_word=3"], "clean.c4.lines has no key 'min_word'. Did you mean 'min_words'?"),
         ("sample", ["clean.gopher=3"], "clean.gopher=3: clean.gopher holds keys of its own"),
+        ("sample", ["model=gpt-2"], "model=gpt-2: .* Did you mean 'gpt2'\\? Choose from: gpt2, gpt2-exl"),
+        ("samples", [], "profile 'samples': no such profile. Did you mean 'sample'\\? Choose from: html, jso"),
+        ("local", ["corpus.documents=a", "glue.folder=inputs/glue"], "profile local needs glue.tasks=VALUE"),
+        # What a stage would refuse, hours later.
+        ("sample", ["clean.gopher.min_words=9", "clean.gopher.max_words=8"], "clean.gopher.min_words: 9 is above"),
+        ("sample", ["find_duplicates.bands=100", "find_duplicates.rows=9"], "100 bands of 9 rows need 900 perm"),
+        ("sample", ["find_duplicates.shingle=words"], "expected word:N or char:N"),
+        (
+            "sample",
+            ["group_duplicates.threshold=0.5"],
+            "threshold 0.5: find_duplicates.threshold is 0.7, .* set both",
+        ),
+        ("sample", ["group_duplicates.survivor=best_source"], "best_source needs the sources, the best first"),
+        ("sample", ["decontaminate.min_words=99"], "decontaminate.min_words: 99 is above ngram"),
+        ("sample", ["tokenizer.kind=files"], "tokenizer.files: kind is 'files', so name a tokenizer file or folder"),
+        ("sample", ["tokenizer=gpt2_hub", "tokenizer.hub_revision=main"], "tokenizer.hub_revision: expected a commit"),
+        ("sample", ["glue.tasks=[mrpc,rte]"], "dataprep/sample/glue: no folder of rte"),
+        ("sample", ["glue.tasks=[mrcp]"], "mrcp: not a GLUE task. Did you mean 'mrpc'"),
+        ("sample", ["glue_tokenize.max_length=300"], "max_length 300 is longer than the 256 positions of the model"),
+        ("sample", ["evaluate.sequence_length=300"], "evaluate.sequence_length 300 is longer than the model's 256"),
+        ("sample", ["pretrain.sequence_length=300"], "pretrain.sequence_length 300 is longer than model.n_positions"),
+        ("sample", ["pretrain.warmup_steps=90"], "pretrain.warmup_steps 90 is more than pretrain.steps 80"),
+        ("sample", ["finetune.steps=9", "finetune.warmup_steps=10"], "finetune.warmup_steps 10 is more than finetune"),
+        ("sample", ["model.n_head=3"], "model.n_head 3 does not divide model.n_embd 128: use 1, 2, 4"),
+        ("sample", ["parallel.pp=8"], "8 pipeline stages for 4 layers: lower pp or chunks"),
+        ("sample", ["parallel.tp=8", "parallel.pp=1"], "parallel.tp 8 .*heads"),
+        ("sample", ["parallel.dp_replicate=3"], "global_batch_size 16 does not divide by 3 data-parallel processes"),
+        ("sample", ["finetune.global_batch_size=1"], "a process's share of 1 samples does not divide into 2 or more"),
     ],
 )
 def test_a_combination_that_cannot_work_is_refused(profile: str, overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         compose(profile, overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_gpt2s_profile_trains_on_one_to_eight_gpus_whatever_its_micro_batch() -> None:
+    """Its micro batch of 16 is a limit: shares of 8 and of 4 samples are smaller."""
+    params = compose("openwebtext_hub", [])
+    assert params["pretrain"]["micro_batch_size"] == 16
+    assert judge(params) == [
+        "pretrain can run on 1, 2, 4, 8, 16 or 32 processes (GPUs)",
+        "finetune can run on any number of processes (GPUs) from 1 to 64",
+    ]
+
+
+def test_a_key_chooses_what_it_means() -> None:
+    params = compose("jsonl", ["corpus.documents=a", "glue.folder=inputs/glue", "glue.tasks=[mrpc,rte]"])
+    assert params["glue"] == {"name": "mrpc-rte", "folder": "inputs/glue", "tasks": ["mrpc", "rte"], "scored": {}}
+    assert (params["glue_download"]["source"], params["glue_download"]["tasks"]) == ("inputs/glue", ["mrpc", "rte"])
+    params = compose("jsonl", ["corpus.documents=a", "tokenizer.files=inputs/gpt2", "glue=none"])
+    assert (params["tokenizer"]["kind"], params["tokenizer"]["files"]) == ("files", "inputs/gpt2")
+    assert params["clean"]["tokenizer"] == "inputs/gpt2"
+    params = compose("sample", ["glue=custom", "glue.folder=inputs/a", "glue_download.columns=[text]"])
+    assert params["glue"]["tasks"] == ["custom"], "a choice that was made stands"
+
+
+def test_the_local_profile_needs_documents_alone() -> None:
+    params = compose("local", ["corpus.documents=inputs/my.jsonl"])
+    assert (params["tokenizer"]["kind"], params["glue"]["tasks"]) == ("train", [])
+    assert judge(params) == ["pretrain can run on 1 process (GPU)"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "section", "expected"),
+    [
+        (["finetune.steps=50"], "finetune", {"steps": 50, "epochs": 0, "warmup_share": 0.1}),
+        (["finetune.warmup_steps=5"], "finetune", {"steps": 0, "epochs": 1, "warmup_share": 0.0, "warmup_steps": 5}),
+        (["pretrain.epochs=2"], "pretrain", {"steps": 0, "tokens": 0, "epochs": 2.0}),
+        (["pretrain.tokens=200000", "pretrain.warmup_share=0.1"], "pretrain", {"steps": 0, "warmup_steps": 0}),
+        (["finetune.steps=0"], "finetune", {"steps": 0, "epochs": 1}),
+    ],
+)
+def test_the_length_that_is_given_replaces_the_profiles(
+    overrides: list[str], section: str, expected: dict[str, float]
+) -> None:
+    assert compose("sample", overrides)[section].items() >= expected.items()
+
+
+def test_two_lengths_that_are_given_contradict_each_other() -> None:
+    with pytest.raises(ConfigError, match=r"finetune.steps 50 and finetune.epochs 2"):
+        compose("sample", ["finetune.steps=50", "finetune.epochs=2"])
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project's graph and choices, with the sample's parameters."""
+    for name in ("dvc.yaml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    shutil.copytree(ROOT / "dataprep/sample/glue", tmp_path / "dataprep/sample/glue")
+    monkeypatch.chdir(tmp_path)
+    assert main(["use", "sample", "pretrain.steps=50", "clean.min_tokens=20"]) == 0
+    return tmp_path
+
+
+def read_params(project: Path) -> Any:
+    return yaml.safe_load((project / "params.yaml").read_text())
+
+
+def test_set_changes_one_value_and_keeps_the_others(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["set", "pretrain.steps=60", "model.n_layer=2"]) == 0
+    params = read_params(project)
+    assert params["overrides"] == ["pretrain.steps=60", "clean.min_tokens=20", "model.n_layer=2"]
+    assert (params["pretrain"]["steps"], params["clean"]["min_tokens"], params["model"]["n_layer"]) == (60, 20, 2)
+    assert "pretrain can run on 2, 4, 8 or 16 processes (GPUs)" in capsys.readouterr().out
+    assert main(["set", "pretrain.step=60"]) == 2
+    assert read_params(project) == params, "a typo changes nothing"
+
+
+def test_check_judges_what_dvc_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`dvc exp run -S` writes into params.yaml: sound values are said, others refused."""
+    edited = read_params(project)
+    edited["pretrain"]["lr"] = 0.25
+    (project / "params.yaml").write_text(yaml.safe_dump(edited))
+    assert main(["check"]) == 0
+    out = capsys.readouterr().out
+    assert "params.yaml: pretrain.lr: 0.25, composed 0.002" in out
+    assert "valid; 1 value differs from profile sample pretrain.steps=50 clean.min_tokens=20" in out
+    edited["pretrain"]["sequence_length"] = 300
+    (project / "params.yaml").write_text(yaml.safe_dump(edited))
+    assert main(["check"]) == 2
+    assert "pretrain.sequence_length 300 is longer than model.n_positions 256" in capsys.readouterr().err
+
+
+def test_use_lists_every_profile_and_choice(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["use", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = {line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "}
+    assert shown == {file.stem for file in (project / "configs").glob("*/*.yaml")}
+    assert any(line.startswith("  gpt2-medium      GPT-2 medium, 355 M parameters") for line in lines)
+    assert main(["use"]) == 2
+    assert "name a profile; `python -m pipelines use --list` shows them" in capsys.readouterr().err
 
 
 def test_use_writes_nothing_when_it_refuses(

@@ -42,7 +42,7 @@ def test_uniform_stages_are_those_of_the_seeds(pp: int, chunks: int) -> None:
         if n_layer % chunks or n_layer < pp * chunks:
             continue
         shape = Architecture(n_layer=n_layer, n_head=1, n_embd=8, n_positions=8, vocab_size=8)
-        found = partition(shape, ParallelConfig(pp=pp, chunks=chunks))
+        found = partition(shape, ParallelConfig(pp=pp, chunks=chunks, stages="uniform"))
         assert [(layers.start, layers.stop) for layers in found] == colossalai_partition(n_layer, pp, chunks)
 
 
@@ -57,7 +57,7 @@ def test_uniform_stages_are_those_of_the_seeds(pp: int, chunks: int) -> None:
     ],
 )
 def test_uniform_stages_differ_by_one_layer_at_most(n_layer: int, pp: int, chunks: int, expected: list[int]) -> None:
-    assert sizes(n_layer, pp=pp, chunks=chunks) == expected
+    assert sizes(n_layer, pp=pp, chunks=chunks, stages="uniform") == expected
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,12 @@ def test_uniform_stages_differ_by_one_layer_at_most(n_layer: int, pp: int, chunk
     [(12, 2, [9, 3]), (12, 4, [3, 4, 4, 1]), (24, 4, [7, 7, 8, 2]), (48, 2, [27, 21]), (12, 1, [12]), (4, 4, [1] * 4)],
 )
 def test_balanced_stages_count_the_head_as_layers(n_layer: int, pp: int, expected: list[int]) -> None:
-    assert sizes(n_layer, pp=pp, stages="balanced") == expected
+    assert sizes(n_layer, pp=pp) == expected
+
+
+def test_a_classifiers_head_costs_nothing() -> None:
+    shape = Architecture(n_layer=12, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257, num_labels=2)
+    assert [len(layers) for layers in partition(shape, ParallelConfig(pp=4))] == [3, 3, 3, 3]
 
 
 def test_stages_can_be_given_by_number() -> None:
