@@ -128,13 +128,14 @@ def run_set(options: argparse.Namespace) -> int:
 
 def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
     """Compose, judge and write params.yaml, and print what the stages will need."""
-    from pipelines.project.profiles import compose, judge, missing_sources, write_params
+    from pipelines.project.profiles import combine, judge, missing_sources, write_params
 
-    params = compose(profile, overrides)
+    params = combine(profile, overrides)
+    lines = judge(params)
     write_params(params)
     for missing in missing_sources(params):
         print(f"warning: {visible(str(missing))}: not there yet; dvc repro will need it", file=sys.stderr)
-    for line in judge(params):
+    for line in lines:
         print_line(line)
     print(f"{PARAMS_YAML}: profile {profile}, run {params['run']}; now: dvc repro")
     return 0
@@ -178,13 +179,13 @@ def _check_outputs(folders: list[Path]) -> int:
 
 def _check_params() -> int:
     """Check the sections, let every stage judge them, and say what differs from the recorded profile."""
-    from pipelines.project.profiles import checked, compose, difference, judge
+    from pipelines.project.profiles import checked, combine, difference, judge
 
     params = read_yaml(PARAMS_YAML)
     profile, overrides = _recorded(params)
     checked(dict(params))
     notes = judge(params)
-    lines = difference(params, compose(profile, overrides))
+    lines = difference(params, combine(profile, overrides))
     for line in [*(f"{PARAMS_YAML}: {line}" for line in lines), *notes]:
         print_line(line)
     name = " ".join([profile, *overrides])

@@ -262,12 +262,18 @@ def check(cls: type[C], value: Any, section: str, file: str, *, complete: bool =
         raise ConfigError(f"{file}: {section}: expected keys with values, got {shown(value)}")
     values = typing.cast(dict[str, Any], value)
     _check_names(cls, values, section, file, complete=complete)
-    adapter = pydantic.TypeAdapter(cls, config=None)
     try:
-        return adapter.validate_json(json.dumps(values, default=str), strict=True)
+        return _adapter(cls).validate_json(json.dumps(values, default=str), strict=True)
     except pydantic.ValidationError as error:
         lines = [_explain(section, problem) for problem in error.errors()]
         raise ConfigError("\n".join(f"{file}: {line}" for line in lines)) from None
+
+
+@functools.cache
+def _adapter(cls: type) -> Any:
+    import pydantic
+
+    return pydantic.TypeAdapter(cls, config=None)
 
 
 def _check_names(cls: type, values: dict[str, Any], section: str, file: str, *, complete: bool) -> None:

@@ -66,7 +66,7 @@ def own_process() -> Generator[None]:
 
 @pytest.fixture(params=samples.KINDS)
 def data(request: pytest.FixtureRequest) -> samples.Data:
-    """Test with the sample, and again with the real collections where they are."""
+    """Test with the sample, and by night again with the real collections where they are."""
     return samples.data_of(request.param)
 
 

@@ -2,7 +2,8 @@
 
 Both have the same folders (`warc/`, `text/`, `glue/`...). The sample is made by `tests/data/build.py`, once in a
 process, from `tests/data` and the project's own articles. The real collections lie in `../shared/data`. A test that
-takes the fixture `data` runs with the sample, and again with the real collections where they are; none is skipped.
+takes the fixture `data` runs with the sample, and by night again with the real collections where they are; none is
+skipped.
 """
 
 import functools
@@ -18,9 +19,10 @@ from typing import Any
 import pytest
 
 from tests.data.build import build
+from tests.nightly import nightly
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
-KINDS = ("sample", "real") if REAL.is_dir() else ("sample",)
+KINDS = ("sample", nightly("real")) if REAL.is_dir() else ("sample",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,13 @@ def gpt2() -> Path:
 def at_hand(*rows: tuple[Any, ...]) -> list[Any]:
     """Parameters of a test: rows that begin with a file's path in the data, less those whose file is not at hand.
 
-    Files whose names begin with `sample` are the sample's, and always stay.
+    Files whose names begin with `sample` are the sample's, and always stay; the others are for the night.
     """
-    return [pytest.param(*row, id=Path(row[0]).name) for row in rows if _of_sample(row[0]) or (REAL / row[0]).exists()]
+    return [
+        pytest.param(*row, id=Path(row[0]).name, marks=() if _of_sample(row[0]) else pytest.mark.nightly)
+        for row in rows
+        if _of_sample(row[0]) or (REAL / row[0]).exists()
+    ]
 
 
 def real_files(pattern: str) -> list[tuple[str]]:

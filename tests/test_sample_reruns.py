@@ -31,6 +31,7 @@ DATA_STAGES = [
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
+@pytest.mark.nightly
 def test_one_archive_gives_the_same_manifests_with_one_worker_another_hash_seed_less_memory_and_kills(
     sample: Path, tmp_path: Path
 ) -> None:

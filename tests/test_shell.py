@@ -40,6 +40,7 @@ def ran(project: Path) -> list[Path]:
     return [*project.rglob("pwn*"), *project.parent.glob("pwn*")]
 
 
+@pytest.mark.nightly
 def test_a_path_with_blanks_unicode_and_commands_is_read_and_runs_nothing(project: Path) -> None:
     used = use(project, f"corpus.documents='{ODD}'")
     assert used.returncode == 0, used.stderr

@@ -172,10 +172,9 @@ def results(trained: Mapping[str, int], best: Mapping[str, Any], run: StageRun, 
 
 def check_parameters(params: Mapping[str, Any]) -> str:
     """Refuse a run that could not start, when parameters are composed; return the line that says where it can run."""
-    config, model, parallel = (
-        check(cls, params[section], section, str(PARAMS_YAML))
-        for section, cls in (("pretrain", PretrainConfig), ("model", ModelConfig), ("parallel", ParallelConfig))
-    )
+    config = check(PretrainConfig, params["pretrain"], "pretrain", str(PARAMS_YAML))
+    model = check(ModelConfig, params["model"], "model", str(PARAMS_YAML))
+    parallel = check(ParallelConfig, params["parallel"], "parallel", str(PARAMS_YAML))
     if config.mixture:
         raise ConfigError(
             "pretrain.mixture: only for the command line, since DVC would not see the folders change; run "

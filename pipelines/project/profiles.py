@@ -127,10 +127,17 @@ def section_types() -> dict[str, type]:
 
 
 def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """Compose the parameters of `profile` with `overrides` (`group=choice` or `key=value`), and check them.
+    """Compose the parameters of `profile` with `overrides` (`group=choice` or `key=value`), and judge them.
 
-    Raises ConfigError for an unknown profile, group, choice or key, with the nearest name.
+    Raises ConfigError for an unknown profile, group, choice or key, with the nearest name, and what `judge` raises.
     """
+    params = combine(profile, overrides)
+    judge(params)
+    return params
+
+
+def combine(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose parameters of which each section by itself is valid, whether or not a stage could work with them."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
@@ -158,9 +165,7 @@ def compose(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(f"profile {profile} {' '.join(overrides)}: {' '.join(str(error).split())}") from None
     if missing := sorted(_required(written)):
         raise ConfigError(f"profile {profile} needs {' '.join(f'{key}=VALUE' for key in missing)}")
-    params = checked(values, types)
-    judge(params)
-    return {"profile": profile, "overrides": list(overrides), **params}
+    return {"profile": profile, "overrides": list(overrides), **checked(values, types)}
 
 
 @functools.cache

@@ -137,7 +137,7 @@ def degrees(keys: dict[str, Any]) -> list[int]:
     return [keys.get(name, 1) for name in ("pp", "tp", "dp_shard", "dp_replicate")]
 
 
-@pytest.mark.parametrize("parallel", nightly_but([{}, {"dp_replicate": 2}], 0))
+@pytest.mark.parametrize("parallel", nightly_but([{}, {"dp_replicate": 2}]))
 def test_exact_runs_of_one_layout_end_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, parallel: dict[str, Any]
 ) -> None:

@@ -360,6 +360,7 @@ def test_more_slices_than_one_change_no_byte(shards: Path, tmp_path: Path, monke
     assert digests(find(shards, tmp_path / "nothing", "--memory-budget", "0", *bands)) == expected
 
 
+@pytest.mark.nightly
 def test_pairs_named_in_many_pieces_change_no_byte(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from pipelines.documents import DOCUMENT_FIELDS, DOCUMENT_SCHEMA, ShardWriter, r
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
 from tests.dataprep.corpora import write_documents
+from tests.nightly import nightly_but
 
 ROOT = Path(__file__).parents[2]
 WORDS = [f"word{number}" for number in range(400)]
@@ -261,7 +262,7 @@ def test_nothing_kept_is_a_file_without_rows(tmp_path: Path) -> None:
     assert kept == expected
 
 
-@pytest.mark.parametrize("limit", [100, 5000, 100_000])
+@pytest.mark.parametrize("limit", nightly_but([100, 5000, 100_000], 1, 2))
 def test_row_groups_end_early_at_the_same_rows(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (documents, remove_duplicates):
         monkeypatch.setattr(module, "ROW_GROUP_BYTES", limit)

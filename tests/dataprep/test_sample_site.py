@@ -49,6 +49,7 @@ def pairs(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
+@pytest.mark.nightly
 def test_the_committed_site_is_what_its_maker_makes(tmp_path: Path) -> None:
     for _ in range(2):
         make_site().write(tmp_path / "site")

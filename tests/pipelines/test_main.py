@@ -66,7 +66,7 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
     good = file.read_text()
     file.write_text(good.replace("min_tokens: 128", "min_tokens: 12"))
     edited = run("check")
-    assert edited.returncode == 1
+    assert edited.returncode == 0
     assert "clean.min_tokens: 12, composed 128" in edited.stdout
     file.write_text(good.replace("min_tokens: 128", "min_token: 128"))
     wrong = run("check")
@@ -89,7 +89,7 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
         (["explain", "http://nowhere.test/"], "no published output knows this URL"),
         (["report"], "not there yet; make it with dvc repro"),
         (["verions"], "error: verions: no such command. Did you mean 'versions'?"),
-        (["integrity", "--deep"], "error: integrity: no such command. Choose from: check, explain, gc, report, status"),
+        (["integrity", "--deep"], "error: integrity: no such command. Choose from: check, explain, gc, report, set,"),
     ],
 )
 def test_a_typo_is_one_line_with_the_nearest_name_and_leaves_params_alone(
@@ -172,10 +172,9 @@ def test_check_of_parameters_of_a_profile_that_is_gone_names_the_nearest(project
     file = project / "params.yaml"
     file.write_text(file.read_text().replace("profile: sample\n", "profile: samples\n"))
     result = run("check")
-    assert (result.returncode, result.stderr) == (
-        2,
-        "error: profile 'samples': no such profile. Did you mean 'sample'?\n",
-    )
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: profile 'samples': no such profile. Did you mean 'sample'? Choose from: html, ")
 
 
 @pytest.mark.parametrize(

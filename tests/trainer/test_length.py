@@ -95,8 +95,8 @@ def test_two_lengths_are_refused_when_parameters_are_composed(monkeypatch: pytes
 
     monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError, match=r"pretrain.steps 80 and pretrain.epochs 2: each says how long the run is"):
-        compose("sample", ["pretrain.epochs=2.0"])
-    composed = compose("sample", ["pretrain.epochs=2.0", "pretrain.steps=0"])
+        compose("sample", ["pretrain.epochs=2.0", "pretrain.steps=80"])
+    composed = compose("sample", ["pretrain.epochs=2.0"])
     assert (composed["pretrain"]["epochs"], composed["pretrain"]["steps"]) == (2.0, 0)
 
 

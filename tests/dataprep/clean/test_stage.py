@@ -15,10 +15,10 @@ import pytest
 from dataprep.clean.config import CleanConfig, GopherRules, MegatronRules
 from dataprep.clean.language import detector
 from dataprep.clean.language.language import is_audited
-from dataprep.clean.stage import check_config, check_parameters
+from dataprep.clean.stage import check_config
 from pipelines import presets
 from pipelines.command import StageSpec
-from pipelines.config import to_plain, write_yaml
+from pipelines.config import check, to_plain, write_yaml
 from pipelines.documents import read_rows
 from pipelines.errors import ConfigError
 from pipelines.manifest import load_checked
@@ -190,22 +190,6 @@ def test_settings_are_refused_before_the_input_is_opened(
     assert sorted(tmp_path.iterdir()) == [source]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"compat": True},
-        {"annotate": True, "from_annotations": True},
-        {"languages": ["eng"]},
-        {"c4": {**to_plain(CleanConfig())["c4"], "max_bad_words": 0}},
-    ],
-    ids=lambda changes: "+".join(changes),
-)
-def test_composed_parameters_are_refused_too(changes: dict[str, Any]) -> None:
-    check_parameters({"clean": to_plain(CleanConfig())})
-    with pytest.raises(ConfigError, match=r"^clean\."):
-        check_parameters({"clean": {**to_plain(CleanConfig()), **changes}})
-
-
 @pytest.mark.parametrize("way", ["command line", "parameter file", "preset"])
 def test_the_language_mode_that_was_removed_is_named_as_such(
     way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -245,7 +229,7 @@ def test_english_must_be_known_to_the_engine_where_a_rule_asks_for_it(monkeypatc
 
 def test_languages_of_a_model_that_is_not_there_yet_are_not_judged(tmp_path: Path) -> None:
     model = {"language_engine": "fasttext", "language_model": str(tmp_path / "lid.bin"), "languages": ["eng_Latn"]}
-    check_parameters({"clean": {**to_plain(CleanConfig()), **model}})
+    check_config(check(CleanConfig, model, "clean", "here"))
 
 
 def test_the_waterfall_adds_up_in_stats_and_on_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

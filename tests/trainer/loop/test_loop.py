@@ -328,6 +328,7 @@ def compiled_shapes(job: PretrainJob) -> list[tuple[int, ...]]:
     return shapes
 
 
+@pytest.mark.nightly
 def test_compiled_training_has_a_graph_of_its_own_shape_whatever_validation_had(workers: Any, job: PretrainJob) -> None:
     shapes = workers.run(1, compiled_shapes, with_config(job, compile=True, global_batch_size=6))[0]
     assert len(set(shapes)) > 2, "validation must have other shapes, or this shows nothing"

@@ -64,6 +64,7 @@ def checked_operators() -> None:
     assert kept.mesh is mesh
 
 
+@pytest.mark.nightly
 def test_the_operators_keep_what_they_promise_the_compiler(workers: Any) -> None:
     workers.run(2, checked_operators)
 

@@ -31,11 +31,11 @@ def test_the_product_is_what_is_feasible_and_what_is_refused() -> None:
 def test_a_failing_case_stops_nothing_and_is_tried_again(workers: Any, tmp_path: Path) -> None:
     workers.run(1, len, [])  # children that are not the matrix' own, for which it must not wait
     results = tmp_path / "results.jsonl"
-    tasks = {"wrong": Task(Case(micro_batch_size=3)), "right": Task(Case(micro_batch_size=2))}
+    tasks = {"wrong": Task(Case(dp_replicate=3)), "right": Task(Case(micro_batch_size=2))}
     results.write_text('{"case": "cut sho')
     matrix.run(tasks, results, "code", jobs=1)
     wrong, right = (json.loads(line) for line in results.read_text().splitlines()[1:])
-    assert "micro_batch_size 3" in wrong["error"]
+    assert "does not divide by 3 data-parallel processes" in wrong["error"]
     assert right["error"] == ""
     assert 0 < right["updates"] < 1e-6
     assert not Result(**wrong).counts

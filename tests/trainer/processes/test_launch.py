@@ -158,6 +158,7 @@ def test_a_signal_to_the_parent_lets_the_processes_stop_in_order(tmp_path: Path,
     wait_until(lambda: not session(process.pid))
 
 
+@pytest.mark.nightly
 def test_a_second_signal_does_not_wait_for_a_long_step(tmp_path: Path) -> None:
     process = start_waiting(tmp_path, "never_stop")
     process.send_signal(signal.SIGTERM)

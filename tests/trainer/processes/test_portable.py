@@ -51,7 +51,7 @@ def command(module: str, *arguments: str, **variables: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_process_that_computes_has_one_instruction_set(road: Road, tmp_path: Path) -> None:
     """Two training processes, and the evaluation, which computes in the stage's own process."""
     (tmp_path / "first").mkdir()
