@@ -157,7 +157,8 @@ def decontaminate(
 
 def find_sources(config: DecontaminateConfig, run: StageRun, glue: Source | None) -> list[tuple[Path, ItemSource]]:
     """Return every file of items. Raise ConfigError if there is none, or if a target has the name of a task."""
-    splits = find_splits(glue.path, config.tasks, config.splits) if glue and given(glue.path) else []
+    has_tasks = glue and given(glue.path) and not is_empty(glue)
+    splits = find_splits(glue.path, config.tasks, config.splits) if glue and has_tasks else []
     targets = find_targets(config.against, given(config.targets))
     if not glue and not targets:
         raise ConfigError("decontaminate: nothing to look for; give --glue FOLDER or --against NAME=FILE")
@@ -165,6 +166,11 @@ def find_sources(config: DecontaminateConfig, run: StageRun, glue: Source | None
         raise ConfigError(f"decontaminate: {targets[name]}: {name} is a GLUE task already; rename the target")
     sources = [(file, ItemSource.of_split(file, run.sha256(file))) for file in splits]
     return sources + [(file, ItemSource.of_target(name, run.sha256(file))) for name, file in targets.items()]
+
+
+def is_empty(glue: Source) -> bool:
+    """Whether this is a published output without a file: that of `glue_download` with no tasks (`glue=none`)."""
+    return glue.manifest is not None and not glue.manifest.files
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,6 +255,22 @@ def test_a_task_that_was_removed_is_not_shown_and_its_files_stay(
     assert all((results / name).exists() for name in removed)
 
 
+def test_a_run_without_tasks_says_nothing_of_glue(results: Path) -> None:
+    glue = {"name": "none", "folder": "none", "tasks": [], "scored": {}}
+    write(results / "params.yaml", {"glue": glue, "glue_download": {"tasks": []}})
+    shutil.rmtree(results / "runs/web-tiny/finetune")
+    output = results / "stats.json"
+    assert report(results, "--params", results / "params.yaml", "--stats", output) == 0
+    read = Reader(page(results))
+    assert "glue" not in read.ids
+    assert "#glue" not in read.addresses
+    assert "fine-tun" not in read.text.lower()
+    assert [line for line in json.loads(output.read_text())["missing"] if "finetune" in line] == []
+    markdown = (results / "report/report.md").read_text()
+    assert "GLUE" not in markdown
+    assert "\n\n## All numbers\n" in markdown
+
+
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     for folder in ("stats/web", "stats/web-tiny", "runs/web-tiny"):
         (tmp_path / folder).mkdir(parents=True)

@@ -82,6 +82,8 @@ class Results:
     tasks: list[Scored] = field(default_factory=list[Scored])
     finetune: dict[str, Curve] = field(default_factory=dict[str, Curve])
     missing: list[str] = field(default_factory=list[str])
+    has_tasks: bool = True
+    """Whether the run has any tasks to fine-tune on, scored yet or not."""
 
     @property
     def flow(self) -> list[StageCounts]:
@@ -141,7 +143,7 @@ class Tasks:
 
 def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Results:
     """Read all three folders. `shown`: the tasks that count."""
-    results = Results(stats.name, run_stats.name)
+    results = Results(stats.name, run_stats.name, has_tasks=shown.finetune is None or bool(shown.finetune))
     results.corpus_stages = read_stages(shown.stats(stats))
     results.run_stages = read_stages(shown.stats(run_stats))
     _say_missing_stages(results, results.corpus, FLOW[:-1])
@@ -161,7 +163,7 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Resu
     for task in (folder.name for folder in shown.folders(runs, "glue_score")):
         if file := _present(results, runs, f"glue_score/{task}/scores.json"):
             results.tasks += read_task_scores(task, _mapping(file))
-    if not results.tasks:
+    if results.has_tasks and not results.tasks:
         results.missing.append(f"runs/{results.run}/finetune")
     return results
 

@@ -23,9 +23,11 @@ from dataprep.decontaminate.hits import CONTAMINATION_SCHEMA
 from dataprep.decontaminate.items import ItemSource, build_index
 from dataprep.decontaminate.ngrams import Index
 from dataprep.decontaminate.stage import VERSION, Context, DecontaminateConfig, check_parameters, count_part
+from dataprep.glue_download.stage import GlueDownloadConfig
 from dataprep.text.folding import raw_texts
 from pipelines import store
 from pipelines.command import Part, StageSpec
+from pipelines.config import to_plain, write_yaml
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
@@ -217,6 +219,18 @@ def test_a_folder_that_is_no_glue_is_one_line(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "empty").mkdir()
     assert run(documents, tmp_path / "out", tmp_path / "found", "--glue", tmp_path / "empty") == 1
     assert "holds no TASK/SPLIT.parquet" in capsys.readouterr().err
+
+
+def test_a_project_without_glue_keeps_every_document(tmp_path: Path) -> None:
+    """With `glue=none`, `glue_download` publishes a folder without a table."""
+    write_yaml(tmp_path / "params.yaml", {"glue_download": {**to_plain(GlueDownloadConfig()), "tasks": []}}, "# None.")
+    empty = tmp_path / "none"
+    assert (
+        run_command(StageSpec.load("dataprep.glue_download"), [str(empty), "--params", f"{tmp_path}/params.yaml"]) == 0
+    )
+    kept, dropped, found = decontaminate(tmp_path, [LONG, SECOND], "--glue", empty)
+    assert len(kept) == 2
+    assert (dropped, found) == ({}, [])
 
 
 def test_nothing_to_look_for_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
