@@ -23,7 +23,7 @@ from dataprep.glue.tasks import CUSTOM, HIDDEN_LABEL, TASKS, GlueTask, RowError,
 from dataprep.glue_download.custom import LabelKind, check_columns, custom_files, custom_task, read_custom
 from dataprep.glue_download.duplicates import DuplicatesConfig, find_in_task, log_leaks
 from dataprep.glue_download.tsv import read_splits, task_files
-from dataprep.web.hub import check_commit
+from dataprep.web.hub import check_commit, unreachable
 from pipelines.command import Output, Part, StageSpec
 from pipelines.config import PARAMS_YAML, StageSource, check
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
@@ -133,6 +133,7 @@ def take_task(part: Part, folder: Path, tasks: Mapping[str, GlueTask], config: G
 
 def read_hub(task: GlueTask, revision: str) -> Iterator[tuple[str, str, Rows]]:
     """Yield (split, origin, rows) for each split of `task`; raise UserError unless the data set is as expected."""
+    problem = unreachable()  # before the import, which reads whether there is a network
     import datasets
     from datasets.exceptions import DatasetsError
 
@@ -140,8 +141,9 @@ def read_hub(task: GlueTask, revision: str) -> Iterator[tuple[str, str, Rows]]:
     try:
         splits: Any = datasets.load_dataset(HUB_DATASET, task.name, revision=revision)
     except (OSError, ValueError, DatasetsError) as error:
+        reason = f"not in the local cache, and {problem}" if problem else " ".join(str(error).split())
         raise UserError(
-            f"{origin}: cannot load {task.name} ({' '.join(str(error).split())}); "
+            f"{origin}: cannot load {task.name} ({reason}); "
             "check the network, or give a folder of TSV files with --source"
         ) from None
     for split in task.published:

@@ -5,18 +5,26 @@ do. Files are fetched by its `http_get`, because `hf_hub_download` starts a file
 No code of a repository is ever run.
 """
 
+import functools
 import hashlib
+import os
 import re
+import socket
+import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies
 
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
 
+REACH_SECONDS = 4.0
+"""How long the Hub's server is tried before the local cache alone is used."""
 PATIENCE = 3
 """Attempts without a byte of progress before a download is given up; in each, the client retries by itself too."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -45,6 +53,7 @@ class HubDataset:
         """Return the files that match one of `patterns`, in order of path; offline, those of the local cache."""
         from huggingface_hub.constants import is_offline_mode
 
+        unreachable()  # which makes the client work from the cache
         offline = is_offline_mode()
         missing = "unset HF_HUB_OFFLINE to fetch it" if offline else "check the network"
         with explained(self, missing):
@@ -160,6 +169,7 @@ def explained(what: object, advice: str) -> Generator[None]:
     from huggingface_hub.utils import logging
 
     logging.disable_propagation()  # the client logs every retry to its own handler, and would again to ours
+    problem = unreachable()
     try:
         yield
     except HFValidationError as error:
@@ -177,10 +187,47 @@ def explained(what: object, advice: str) -> Generator[None]:
     except (OSError, _client_error()) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError):
             raise  # such as a full disk or missing rights: the error says what and where
+        if problem:
+            missing = f"not in the local cache, and {problem}"
+            raise UserError(f"{what}: {missing}; check the network, or give local files") from None
         reason = " ".join(str(error).split()) or type(error).__name__
         if _status(error) in (401, 403):
             advice = "check the name, and set HF_TOKEN if it is private"
         raise UserError(f"{what}: cannot be fetched from the Hub ({reason}); {advice}") from None
+
+
+@functools.cache
+def unreachable() -> str:
+    """Return why the Hub cannot be reached, and have its client work from the local cache; empty if it can be.
+
+    The client itself finds out after half a minute of retries, and again in each worker. Behind a proxy, or offline by
+    HF_HUB_OFFLINE, nothing is tried.
+    """
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode() or getproxies():
+        return ""
+    # In a thread, since a search for the name of a host has no limit of its own.
+    address, found = urlsplit(constants.ENDPOINT), list[str]()
+    searching = threading.Thread(target=_connect, args=(address, found), daemon=True)
+    searching.start()
+    searching.join(REACH_SECONDS)
+    reason = found[0] if found else f"no answer within {REACH_SECONDS:g} s"
+    if not reason:
+        return ""
+    constants.HF_HUB_OFFLINE = True
+    os.environ["HF_HUB_OFFLINE"] = "1"  # for the library datasets, which reads it when it is imported
+    return f"{address.hostname} cannot be reached ({reason})"
+
+
+def _connect(address: SplitResult, found: list[str]) -> None:
+    """Append what keeps this process from the address; an empty text if nothing does."""
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname, port), timeout=REACH_SECONDS).close()
+        found.append("")
+    except OSError as error:
+        found.append(error.strerror or str(error))
 
 
 def _status(error: Exception) -> int:

@@ -74,8 +74,14 @@ def test_a_hub_tokenizer_is_fetched_at_a_pinned_commit_and_again_from_the_cache_
     assert hub_command(source, tmp_path / "offline", COMMIT, offline) == (0, "")
     for name in ("online", "offline"):
         assert (tmp_path / name / "tokenizer.json").read_bytes() == (trained / "tokenizer.json").read_bytes()
-    status, said = hub_command(source, tmp_path / "empty", COMMIT, {**offline, "HF_HOME": str(tmp_path / "nothing")})
+    nothing = {"HF_HOME": str(tmp_path / "nothing")}
+    status, said = hub_command(source, tmp_path / "empty", COMMIT, {**offline, **nothing})
     assert (status, said.count("\n"), "HF_HUB_OFFLINE" in said) == (1, 1, True), said
+    # The server has ended: what is in the cache is taken, anything else given up at once, where the client would retry.
+    assert hub_command(source, tmp_path / "unreachable", COMMIT, online) == (0, "")
+    status, said = hub_command(source, tmp_path / "empty", COMMIT, {**online, **nothing})
+    assert (status, said.count("\n")) == (1, 1), said
+    assert "not in the local cache, and 127.0.0.1 cannot be reached (Connection refused); check the network" in said
 
 
 def hub_command(source: Path, output: Path, revision: str, environment: dict[str, str]) -> tuple[int, str]:
