@@ -22,6 +22,7 @@ from trainer.attention import attend
 from trainer.config import ModelConfig
 from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
 from trainer.loss import Differentiate, class_loss, linear_cross_entropy
+from trainer.stages import head_layers
 
 TIED, HEAD = "transformer.wte.weight", "lm_head.weight"
 """The token embedding and the language-model head: one parameter, or two if they are on different stages."""
@@ -53,6 +54,11 @@ class Architecture:
     def padded_vocab(self) -> int:
         """Return the rows of the embedding in memory."""
         return -(-self.vocab_size // self.pad_vocab_to) * self.pad_vocab_to
+
+    @property
+    def head_layers(self) -> float:
+        """Return how many layers cost as much as the head; a classifier's costs nothing."""
+        return 0.0 if self.num_labels else head_layers(self.vocab_size, self.n_embd)
 
     @property
     def parameters(self) -> int:

@@ -207,3 +207,11 @@ def check_batch(section: str, global_batch: int, ranks: int) -> int:
             f"use a multiple of {ranks}, or {choices(divisors(global_batch))} processes"
         )
     return global_batch // ranks
+
+
+if __name__ == "__main__":
+    import sys
+
+    from trainer.planner.command import main
+
+    sys.exit(main())

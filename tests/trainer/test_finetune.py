@@ -392,7 +392,7 @@ def test_a_model_that_no_process_holds_is_published_whole(
     [
         (("--parallel.tp", "3"), "parallel.tp 3 does not divide the model's 2 heads"),
         (("--parallel.pp", "3"), "3 pipeline stages for 2 layers"),
-        (("--parallel.pp", "2", "--micro-batch-size", "3"), "share of 8 samples does not divide into them"),
+        (("--parallel.pp", "2", "--parallel.microbatches", "3"), "share of 8 samples in 2, 4 or 8 micro batches"),
     ],
 )
 def test_a_layout_that_the_exported_model_does_not_allow_is_refused_before_any_process_starts(

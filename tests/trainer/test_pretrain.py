@@ -254,7 +254,7 @@ def test_what_does_not_fit_is_refused(road: Road, tmp_path: Path, capsys: pytest
         ("--parallel.tp", "3"): "parallel.tp 3 does not divide the model's 2 heads: use tp 1 or 2",
         ("--parallel.zero", "3"): "give zero 1, 2 or 3 two processes or more to shard over",
         ("--parallel.pp", "2", "--parallel.schedule", "zbv"): "chunks 1: schedule zbv has 2 stages per process",
-        ("--parallel.pp", "2", "--micro-batch-size", "8"): "needs 2 micro batches or more, here are 1 of 8 samples",
+        ("--parallel.pp", "2", "--global-batch-size", "1"): "share of 1 samples does not divide into 2 or more micro",
         ("--init", "checkpoint", "--init-path", str(road.pretrain)): "is at step 60 already; ask for more steps",
         ("--init", "checkpoint", "--init-path", str(road.tokenizer), "--steps", "99"): "holds no checkpoint",
         ("--model.n-positions", "20000", "--sequence-length", "20000"): "fewer than one sample of 20001",

@@ -452,11 +452,11 @@ def test_15_timing_does_not_make_the_device_wait(monkeypatch: pytest.MonkeyPatch
 )
 def test_16_layers_need_not_divide_into_chunks(layers: int, parallel: dict[str, Any], sizes: list[int]) -> None:
     """partition_uniform asserts num_items % num_chunks == 0."""
-    from trainer.parallel.pipeline import partition
+    from trainer.stages import partition
 
     config = ParallelConfig(**parallel)
     check_pretrain(PretrainConfig(), ModelConfig(n_layer=layers), config)
-    ranges = partition(Architecture.of(ModelConfig(n_layer=layers), 50257), config)
+    ranges = partition(config, layers, 0.0)
     assert [layer for stage in ranges for layer in stage] == list(range(layers)), "each once, in order"
     assert [len(stage) for stage in ranges] == sizes
 

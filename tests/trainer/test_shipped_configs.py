@@ -19,7 +19,7 @@ from tests.nightly import nightly_but
 from trainer.checks import check_parallel
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.model import Architecture, LanguageModel
-from trainer.parallel.pipeline import partition
+from trainer.stages import partition
 
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 50257
@@ -193,7 +193,8 @@ def test_a_process_of_gpt3_builds_its_part_of_its_stage_and_nothing_else(
         expected |= {"transformer.ln_f.weight": [width], "transformer.ln_f.bias": [width]}
         expected |= {"lm_head.weight": [rows, width]}
     assert found["parts"] == expected
-    assert len(partition(Architecture.of(model, VOCABULARY), parallel)) == 32
+    shape = Architecture.of(model, VOCABULARY)
+    assert len(partition(parallel, shape.n_layer, shape.head_layers)) == 32
 
 
 def test_the_stages_of_gpt3_have_all_its_parameters_between_them(choices: dict[str, Sections]) -> None:
@@ -201,7 +202,7 @@ def test_the_stages_of_gpt3_have_all_its_parameters_between_them(choices: dict[s
     from trainer.model import Stage
 
     shape = Architecture.of(choices["gpt3"]["model"], VOCABULARY)
-    ranges = partition(shape, choices["pp32-tp4"]["parallel"])
+    ranges = partition(choices["pp32-tp4"]["parallel"], shape.n_layer, shape.head_layers)
     total = 0
     for number, layers in enumerate(ranges):
         with torch.device("meta"):

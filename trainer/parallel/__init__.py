@@ -14,9 +14,10 @@ from trainer.loss import Differentiate, compiled_loss_and_gradient
 from trainer.model import GPT2, Architecture, Block, LanguageModel, Stage, canonical, initial_weight
 from trainer.parallel.local import fill
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.pipeline import OneStage, Pipeline, partition, split_pipeline, stage_owner
+from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
 from trainer.parallel.tensor import split_tensors
 from trainer.parallel.zero import Gradients, Tied, shard_states
+from trainer.stages import stage_owner
 
 M = TypeVar("M", bound=GPT2)
 _KEPT = {
@@ -108,7 +109,7 @@ def parallelize(
         stage.to_empty(device="cpu" if parallel.offload == "all" and parallel.zero else mesh.device)
         stage.tie()
     # A classifier's head is not the embedding, so nothing has to be kept equal.
-    last = 0 if shape.num_labels else stage_owner(len(partition(shape, parallel)) - 1, parallel)
+    last = 0 if shape.num_labels else stage_owner(parallel.pp * parallel.chunks - 1, parallel)
     tied = Tied(mesh, 0, last)
     gradients = Gradients(stages, parallel, mesh, tied)
     pipeline = Pipeline(stages, shape, parallel, mesh) if mesh.pp > 1 else OneStage(stages[0], gradients, mesh)

@@ -6,7 +6,6 @@ whole step, so no schedule scales gradients. Evaluation has its own forward pass
 some schedules and one batch shape.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from trainer.model import GPT2, Architecture, Stage
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.zero import Gradients
 from trainer.plan import fill_schedule
+from trainer.stages import partition, stage_owner
 
 M = TypeVar("M", bound=GPT2)
 
@@ -36,47 +36,6 @@ SCHEDULES = {
     "zbv": "ZBVZeroBubble",
     "dualpipev": "DualPipeV",
 }
-V_SHAPED = ("zbv", "dualpipev")
-
-
-def partition(shape: Architecture, parallel: ParallelConfig) -> list[range]:
-    """Return the layers of each stage, in order.
-
-    `balanced` counts the language model's head as the number of layers that cost as much; a classifier's head costs
-    nothing. `uniform` is ColossalAI's `partition_uniform`: chunks of equal size, each divided among the pipeline's
-    processes, with any remainder in the later ones. Otherwise `parallel.stages` lists the numbers of layers, separated
-    by commas.
-    """
-    stages = parallel.pp * parallel.chunks
-    if parallel.stages == "uniform":
-        sizes = [size for chunk in _cut(shape.n_layer, parallel.chunks) for size in _cut(chunk, parallel.pp)]
-    elif parallel.stages == "balanced":
-        head = 0.0 if shape.num_labels else shape.vocab_size / (12 * shape.n_embd)
-        sizes = _balance(shape.n_layer, stages, head)
-    else:
-        sizes = [int(size) for size in parallel.stages.split(",")]
-    ends = list(itertools.accumulate(sizes, initial=0))
-    return [range(first, end) for first, end in itertools.pairwise(ends)]
-
-
-def _cut(number: int, parts: int) -> list[int]:
-    small, more = divmod(number, parts)
-    return [small + (part >= parts - more) for part in range(parts)]
-
-
-def _balance(layers: int, stages: int, head: float) -> list[int]:
-    """Return sizes that make the slowest stage as fast as possible; each has a layer, the last one also the head."""
-    for most in range(-(-layers // stages), layers + 1):
-        last = max(1, min(most, int(most - head)))
-        if layers - last <= most * (stages - 1):
-            return [*_cut(layers - last, stages - 1), last]
-    return _cut(layers, stages)
-
-
-def stage_owner(stage: int, parallel: ParallelConfig) -> int:
-    """Return the pp rank of a stage: stages go round the processes, or there and back in V-shaped schedules."""
-    turn, rank = divmod(stage, parallel.pp)
-    return parallel.pp - 1 - rank if parallel.schedule in V_SHAPED and turn % 2 else rank
 
 
 def split_pipeline(
@@ -85,7 +44,7 @@ def split_pipeline(
     """Build the stages of the model that this process computes, in order: with one stage, all of it."""
     if mesh.pp == 1:
         return [build(None)]
-    ranges = partition(shape, parallel)
+    ranges = partition(parallel, shape.n_layer, shape.head_layers)
     last = len(ranges) - 1
     return [
         build(Stage(layers, first=number == 0, last=number == last))

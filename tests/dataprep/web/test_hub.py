@@ -27,9 +27,16 @@ def test_both_of_the_hubs_digests_are_computed(tmp_path: Path) -> None:
     assert digest_of(file, HubFile("a", 6, "c" * 64)) == hashlib.sha256(b"hello\n").hexdigest()
 
 
-def test_the_networks_errors_become_one_line_and_the_machines_own_pass() -> None:
+def test_the_networks_errors_become_one_line_and_the_machines_own_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataprep.web.hub.unreachable", lambda: "")
     line = r"^owner/name: cannot be fetched from the Hub \(no route\); check the network$"
     with pytest.raises(UserError, match=line), explained("owner/name", "check the network"):
         raise ConnectionError("no\n  route")
     with pytest.raises(OSError, match="No space left"), explained("owner/name", "check the network"):
         raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("dataprep.web.hub.unreachable", lambda: "hub.test cannot be reached (no answer)")
+    line = (
+        r"^owner/name: not in the local cache, and hub.test cannot be reached \(no answer\); check the network, or give"
+    )
+    with pytest.raises(UserError, match=line), explained("owner/name", "check the network"):
+        raise ConnectionError("no\n  route")

@@ -10,13 +10,13 @@ from tests.nightly import nightly_but
 from tests.trainer.parallel.cases import SCHEDULES, Case, References, prepare
 from trainer.config import ParallelConfig
 from trainer.model import Architecture
-from trainer.parallel.pipeline import V_SHAPED, partition, stage_owner
 from trainer.pretrain import PretrainJob
+from trainer.stages import V_SHAPED, partition, stage_owner
 
 
 def sizes(n_layer: int, **layout: Any) -> list[int]:
     shape = Architecture(n_layer=n_layer, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
-    ranges = partition(shape, ParallelConfig(**layout))
+    ranges = partition(ParallelConfig(**layout), n_layer, shape.head_layers)
     assert list(itertools.chain(*ranges)) == list(range(n_layer))
     return [len(layers) for layers in ranges]
 
@@ -41,8 +41,7 @@ def test_uniform_stages_are_those_of_the_seeds(pp: int, chunks: int) -> None:
     for n_layer in (12, 24, 36, 48, 16, 20, 40):
         if n_layer % chunks or n_layer < pp * chunks:
             continue
-        shape = Architecture(n_layer=n_layer, n_head=1, n_embd=8, n_positions=8, vocab_size=8)
-        found = partition(shape, ParallelConfig(pp=pp, chunks=chunks, stages="uniform"))
+        found = partition(ParallelConfig(pp=pp, chunks=chunks, stages="uniform"), n_layer, 0.0)
         assert [(layers.start, layers.stop) for layers in found] == colossalai_partition(n_layer, pp, chunks)
 
 
@@ -63,7 +62,15 @@ def test_uniform_stages_differ_by_one_layer_at_most(n_layer: int, pp: int, chunk
 @pytest.mark.parametrize(
     ("n_layer", "pp", "expected"),
     # GPT-2's head costs as much as 5.5 of its layers.
-    [(12, 2, [9, 3]), (12, 4, [3, 4, 4, 1]), (24, 4, [7, 7, 8, 2]), (48, 2, [27, 21]), (12, 1, [12]), (4, 4, [1] * 4)],
+    [
+        (12, 2, [9, 3]),
+        (12, 4, [3, 4, 4, 1]),
+        (24, 4, [7, 7, 8, 2]),
+        (48, 2, [27, 21]),
+        (12, 1, [12]),
+        (1, 1, [1]),
+        (4, 4, [1] * 4),
+    ],
 )
 def test_balanced_stages_count_the_head_as_layers(n_layer: int, pp: int, expected: list[int]) -> None:
     assert sizes(n_layer, pp=pp) == expected
@@ -71,7 +78,7 @@ def test_balanced_stages_count_the_head_as_layers(n_layer: int, pp: int, expecte
 
 def test_a_classifiers_head_costs_nothing() -> None:
     shape = Architecture(n_layer=12, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257, num_labels=2)
-    assert [len(layers) for layers in partition(shape, ParallelConfig(pp=4))] == [3, 3, 3, 3]
+    assert [len(layers) for layers in partition(ParallelConfig(pp=4), 12, shape.head_layers)] == [3, 3, 3, 3]
 
 
 def test_stages_can_be_given_by_number() -> None:

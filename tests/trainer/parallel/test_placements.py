@@ -379,7 +379,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("number", nightly_but(range(len(LAYOUTS)), 5))
+@pytest.mark.parametrize("number", nightly_but(range(len(LAYOUTS))))
 def test_a_checkpoint_passes_between_maps_to_the_bit_and_training_goes_on(
     workers: Any, references: References, tmp_path: Path, number: int
 ) -> None:

@@ -1,0 +1,178 @@
+"""`python -m trainer.plan`: what it prints, writes and refuses."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.planner import command, machines
+from trainer.planner.command import main
+from trainer.planner.machines import GPUS, Machine
+from trainer.planner.prediction import Task
+from trainer.planner.search import name_of, search
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with the sample's parameters and no GPU."""
+    for name in ("dvc.yaml", "constraints.txt", "params.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    shutil.copytree(ROOT / "dataprep/sample/glue", tmp_path / "dataprep/sample/glue")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "gpus_at_hand", lambda: None)
+    return tmp_path
+
+
+def found(model: ModelConfig, gpu: str, gpus: int, **changes: Any) -> Any:
+    settings: dict[str, Any] = {"global_batch_size": 512, "precision": "bf16", "compile": True, **changes}
+    task = Task(model=model, vocab_size=50257, config=PretrainConfig(**settings))
+    return search(task, Machine(gpu=GPUS[gpu], gpus=gpus), ParallelConfig())
+
+
+def test_the_best_layouts_are_shown_with_where_their_time_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "gpt2-xl", "--gpus", "8", "--gpu", "h100", "--tokens", "1e10"]) == 0
+    title, header, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith(
+        "1,558 M parameters, 512 samples of 1,024 tokens per step, bf16, compiled; 8 x h100 with 78"
+    )
+    assert header.split() == ["GiB", "ms/step", "tokens/s", "MFU", "hours", "micro", "batch,", "layout"]
+    rows = [line for line in lines if re.match(r" \d ", line)]
+    assert len(rows) == 5
+    assert all(float(row.split()[1]) < 78 for row in rows)
+    assert re.search(r"\d+%\s+\d+\.\d  16 x 4, dp_replicate=8$", rows[0])
+    assert "products 6" in lines[1]
+    assert "Slower:" in lines
+    assert lines[-1].startswith("To use the first: python -m pipelines set parallel.pp=1 parallel.tp=1 ")
+
+
+def test_a_small_model_is_replicated_and_a_large_one_sharded_or_split() -> None:
+    small = found(ModelConfig(n_layer=12, n_head=12, n_embd=768), "h100", 8)
+    assert name_of(small.fitting[0]) == "dp_replicate=8"
+    large = found(ModelConfig(n_layer=44, n_head=40, n_embd=5120), "h100", 8)  # 14 B
+    assert large.fitting
+    assert all(each.parallel.zero or each.parallel.pp > 1 or each.parallel.tp > 1 for each in large.fitting)
+    assert all(each.bytes <= GPUS["h100"].memory for each in large.fitting)
+    assert all(each.parallel.offload == "none" for each in large.fitting)
+
+
+def test_what_fits_only_in_the_hosts_memory_is_offloaded() -> None:
+    offloaded = found(ModelConfig(n_layer=48, n_head=25, n_embd=1600), "rtx4090", 1)
+    assert offloaded.fitting[0].parallel.offload == "optimizer"
+
+
+def test_every_layout_is_one_that_the_trainer_takes() -> None:
+    """Of models with awkward sizes: 25 heads, 7 layers, a batch of 12."""
+    from trainer.checks import check_pretrain
+    from trainer.plan import plan_pretraining
+
+    for model, gpus, batch in (
+        (ModelConfig(n_layer=48, n_head=25, n_embd=1600), 16, 256),
+        (ModelConfig(n_layer=7, n_head=5, n_embd=320), 12, 12),
+    ):
+        layouts = found(model, "a100-80gb", gpus, global_batch_size=batch).fitting
+        assert layouts
+        for each in layouts:
+            check_pretrain(each.task.config, model, each.parallel)
+            layout = plan_pretraining(each.task.config, each.parallel, gpus)
+            assert layout.processes == each.processes == gpus
+            assert each.parallel.tp in (1, 5)
+
+
+def test_a_175_b_model_on_1024_gpus_is_planned() -> None:
+    gpt3 = ModelConfig(n_layer=96, n_head=96, n_embd=12288, n_positions=2048)
+    best = found(gpt3, "a100-80gb", 1024, global_batch_size=1536, sequence_length=2048).fitting[0]
+    assert best.processes == 1024
+    assert best.parallel.tp > 1
+
+
+def test_write_makes_the_best_layout_part_of_the_parameters(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "gpt2-medium", "--gpus", "4", "--gpu", "h200", "--write"]) == 2
+    assert "first python -m pipelines set model=gpt2-medium" in capsys.readouterr().err
+    assert main(["--gpus", "2", "--gpu", "h200", "--write"]) == 0
+    params = yaml.safe_load((project / "params.yaml").read_text())
+    assert (params["parallel"]["pp"], params["parallel"]["dp_replicate"]) == (1, 0)
+    assert params["pretrain"]["micro_batch_size"] == 8
+    assert "parallel.pp=1" in params["overrides"]
+    assert "params.yaml: profile sample" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--model", "gpt2-xll", "--gpu", "h100"],
+            "--model 'gpt2-xll': not in configs/model. Did you mean 'gpt2-xl'?",
+        ),
+        (["--gpu", "h10"], "--gpu 'h10': not in the table of GPUs. Did you mean 'h100'?"),
+        ([], "--gpu: no GPU of a known kind is here; name one of b200, h200"),
+        (["--gpu", "v100-32gb", "--model", "gpt2"], "--gpu v100-32gb: does not compute in bf16; add --precision fp16"),
+        (
+            ["--gpu", "h100", "--model", "gpt2", "--sequence-length", "2048"],
+            "--sequence-length 2048 is longer",
+        ),
+        (["--gpu", "h100", "--gpus", "-1"], "gpus: expected"),
+        (
+            ["--gpu", "t4", "--model", "gpt2-xl", "--precision", "fp16"],
+            "nothing fits into 12 GiB: dp_rep",
+        ),
+        (
+            ["--gpu", "h100", "--gpus", "13", "--model", "gpt2"],
+            "no layout divides the model and the batch among",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) in (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_without_parameters_a_model_is_asked_for(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "params.yaml").unlink()
+    assert main(["--gpu", "h100"]) == 2
+    assert "there are no active parameters; name a model with --model" in capsys.readouterr().err
+    assert main(["--gpu", "h100", "--model", "gpt2", "--write"]) == 2
+    assert "params.yaml is not here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("called", "gib", "expected"),
+    [
+        ("NVIDIA H200", 139.8, "h200"),
+        ("NVIDIA H100 80GB HBM3", 79.2, "h100"),
+        ("NVIDIA H100 PCIe", 79.2, "h100-pcie"),
+        ("NVIDIA A100-SXM4-80GB", 79.2, "a100-80gb"),
+        ("NVIDIA A100-SXM4-40GB", 39.4, "a100-40gb"),
+        ("NVIDIA GeForce RTX 4090", 23.6, "rtx4090"),
+        ("NVIDIA A10G", 22.0, "a10"),
+        ("Tesla T4", 14.6, "t4"),
+        ("Quadro P600", 2.0, None),
+    ],
+)
+def test_the_gpus_of_this_machine_are_known_by_name(
+    called: str, gib: float, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    properties = type("Properties", (), {"total_memory": int(gib * 2**30)})()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: called)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert machines.gpus_at_hand() == (expected and (expected, 4))
+
+
+def test_the_command_answers_help() -> None:
+    words = [sys.executable, "-m", "trainer.plan", "--help"]
+    shown = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "python -m trainer.plan --model gpt2-xl --gpus 8 --gpu h100" in shown
+    assert "--gpu-memory" in shown

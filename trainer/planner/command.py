@@ -1,0 +1,234 @@
+"""Say which layout trains a GPT-2 fastest on some GPUs, whether it fits, and how long it takes, before anything runs.
+
+    python -m trainer.plan                                     the active parameters, on the GPUs of this machine
+    python -m trainer.plan --model gpt2-xl --gpus 8 --gpu h100
+    python -m trainer.plan --gpus 16 --gpu a100-80gb --write   makes the best layout part of params.yaml
+
+Nothing is trained or timed: memory and time are sums of bytes and operations, divided by the rates of the GPU, which
+were fitted to runs on one to four H200s. Beside these runs, memory is within 7 % and time within 12 %; on other GPUs
+and across machines nothing was compared.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines import presets
+from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, read_yaml
+from pipelines.errors import ConfigError, UserError, choose_from, shown
+from pipelines.terminal import print_error, print_line
+from trainer.config import ModelConfig, NonNegativeFloat, ParallelConfig, Precision, PretrainConfig
+from trainer.planner.machines import GIB, GPUS, Machine, find_gpu, gpus_at_hand
+from trainer.planner.prediction import Prediction, Task
+from trainer.planner.search import Found, name_of, search, why, why_it_loses, why_nothing_fits
+
+MODELS = Path("configs/model")
+SHOWN = 5
+USUAL = {"precision": "bf16", "compile": True, "global_batch_size": 512, "micro_batch_size": 0}
+"""How a model that is named on the command line is trained on GPUs; half a million tokens of 1,024 in each step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What to plan, and for which machines."""
+
+    model: str = ""
+    """A model of configs/model, trained in bf16, compiled, with 512 samples per step; none: the active parameters."""
+    gpus: NonNegative = 0
+    """GPUs in all; 0: those of this machine."""
+    gpu: str = ""
+    """Their kind, such as h100; none: that of this machine."""
+    gpu_memory: NonNegativeFloat = 0.0
+    """GB that a process can use of one, if not as in the table."""
+    gpu_tflops: NonNegativeFloat = 0.0
+    """TFLOP/s of matrix products in bf16, dense, if not as in the table."""
+    gpu_bandwidth: NonNegativeFloat = 0.0
+    """GB/s of its own memory, if not as in the table."""
+    gpu_link: NonNegativeFloat = 0.0
+    """GB/s to another GPU of its machine, in one direction, if not as in the table."""
+    per_node: Count = 8
+    """GPUs of one machine."""
+    node_link: Positive = 50.0
+    """GB/s between machines, for each GPU."""
+    host_memory: Positive = 1000.0
+    """GB of a machine's own memory, for offloading."""
+    vocab_size: Count = 50_257
+    """Tokens of the vocabulary."""
+    global_batch_size: NonNegative = 0
+    """Samples per step; 0: as described at --model."""
+    sequence_length: NonNegative = 0
+    """Tokens per sample; 0: as described at --model, where it is all positions of the model."""
+    precision: Precision | None = None
+    """Precision of matrix products; none: as described at --model."""
+    tokens: NonNegativeFloat = 0.0
+    """Length of the run, for its hours; 0: that of the active parameters, if they are planned."""
+    write: bool = False
+    """Make the best layout and its micro batch part of params.yaml."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    import tyro
+
+    try:
+        options = tyro.cli(PlanOptions, prog="python -m trainer.plan", description=__doc__, args=arguments)
+        plan(check(PlanOptions, options, "plan", "command line"))
+        sys.stdout.flush()
+    except UserError as error:
+        print_error(error)
+        return 2 if isinstance(error, ConfigError) else 1
+    except BrokenPipeError:  # the reader has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def plan(options: PlanOptions) -> None:
+    """Search, print what was found, and write it if asked to. Raises UserError if nothing fits."""
+    params = read_yaml(PARAMS_YAML) if PARAMS_YAML.exists() else {}
+    if options.write:
+        check_write(options, params)
+    task, base = read_task(options, params)
+    machine = read_machine(options)
+    if task.config.precision == "bf16" and not machine.gpu.has_bf16:
+        raise ConfigError(f"--gpu {options.gpu}: does not compute in bf16; add --precision fp16")
+    found = search(task, machine, base)
+    print_line(describe(task, machine, options.gpu))
+    if not found.fitting:
+        raise UserError(why_nothing_fits(found, machine))
+    for line in table(found, machine, tokens_of(task, options)):
+        print_line(line)
+    best = overrides(found.fitting[0])
+    if options.write:
+        from pipelines.__main__ import compose_and_write, recorded
+        from pipelines.project.profiles import merge_overrides
+
+        profile, old = recorded(params)
+        compose_and_write(profile, merge_overrides(old, best))
+    else:
+        print_line(f"To use the first: python -m pipelines set {' '.join(best)}")
+
+
+def check_write(options: PlanOptions, params: dict[str, Any]) -> None:
+    """Raise ConfigError unless the active parameters are what is planned."""
+    if not params:
+        raise ConfigError(f"--write: {PARAMS_YAML} is not here; compose it with `python -m pipelines use PROFILE`")
+    for key in ("model", "global_batch_size", "sequence_length", "precision"):
+        if value := getattr(options, key):
+            name = key if key == "model" else f"pretrain.{key}"
+            raise ConfigError(
+                f"--write: writes a layout for the active parameters, not for another --{key.replace('_', '-')}; first "
+                f"python -m pipelines set {name}={value}"
+            )
+
+
+def read_task(options: PlanOptions, params: dict[str, Any]) -> tuple[Task, ParallelConfig]:
+    """Return what is to be trained, and the section `parallel` whose other keys stay."""
+    where = str(PARAMS_YAML)
+    base = check(ParallelConfig, params["parallel"], "parallel", where) if "parallel" in params else ParallelConfig()
+    base = dataclasses.replace(base, device="auto", determinism="auto", placements=())  # what is planned are GPUs
+    if options.model:
+        names = sorted(file.stem for file in MODELS.glob("*.yaml"))
+        if options.model not in names:
+            raise ConfigError(f"--model {shown(options.model)}: not in {MODELS}.{choose_from(options.model, names)}")
+        file = MODELS / f"{options.model}.yaml"
+        model = check(ModelConfig, presets.read_choice(file)["model"], "model", str(file))
+        config = dataclasses.replace(PretrainConfig(sequence_length=model.n_positions), **USUAL)
+    elif "pretrain" in params and "model" in params:
+        model = check(ModelConfig, params["model"], "model", where)
+        config = check(PretrainConfig, params["pretrain"], "pretrain", where)
+    else:
+        raise ConfigError(f"{where}: not here, so there are no active parameters; name a model with --model")
+    changes: dict[str, Any] = {
+        "global_batch_size": options.global_batch_size,
+        "sequence_length": options.sequence_length,
+        "precision": options.precision,
+    }
+    config = dataclasses.replace(config, **{key: value for key, value in changes.items() if value})
+    if config.sequence_length > model.n_positions:
+        raise ConfigError(
+            f"--sequence-length {config.sequence_length} is longer than the model's {model.n_positions} positions"
+        )
+    return Task(model=model, vocab_size=options.vocab_size, config=config), base
+
+
+def read_machine(options: PlanOptions) -> Machine:
+    """Return the machines, those at hand where none are named."""
+    name, gpus = options.gpu, options.gpus
+    if not name or not gpus:
+        here = gpus_at_hand()
+        if not name and here is None:
+            raise ConfigError(f"--gpu: no GPU of a known kind is here; name one of {', '.join(GPUS)}")
+        name, gpus = name or (here[0] if here else ""), gpus or (here[1] if here else 1)
+    changes = {
+        "memory": options.gpu_memory * 1e9,
+        "half": options.gpu_tflops * 1e12,
+        "bandwidth": options.gpu_bandwidth * 1e9,
+        "link": options.gpu_link * 1e9,
+    }
+    return Machine(
+        gpu=find_gpu(name, changes),
+        gpus=gpus,
+        per_node=options.per_node,
+        node_link=options.node_link * 1e9,
+        host_memory=options.host_memory * 1e9,
+    )
+
+
+def describe(task: Task, machine: Machine, kind: str) -> str:
+    """Return one line that says what is planned."""
+    config = task.config
+    how = f"{config.precision}{', compiled' if config.compile else ''}"
+    return (
+        f"{task.parameters / 1e6:,.0f} M parameters, {config.global_batch_size:,} samples of "
+        f"{config.sequence_length:,} tokens per step, {how}; {machine.gpus:,} x {kind or 'this GPU'} with "
+        f"{machine.gpu.memory / GIB:,.0f} GiB for a process"
+    )
+
+
+def tokens_of(task: Task, options: PlanOptions) -> float:
+    """Return the tokens of the run; 0 if they are not known."""
+    if options.tokens or options.model:
+        return options.tokens
+    return task.config.tokens or task.config.steps * task.tokens
+
+
+def table(found: Found, machine: Machine, tokens: float) -> list[str]:
+    """Return the lines of the best layouts, and of the others with what makes them slower."""
+    best, first, others = found.fitting[0], found.fitting[:SHOWN], found.fitting[SHOWN:]
+    hours = "hours" if tokens else ""
+    lines = [f"{'GiB':>9} {'ms/step':>9} {'tokens/s':>11} {'MFU':>5} {hours:>7}  micro batch, layout"]
+    for number, each in enumerate(first, 1):
+        hours = f"{tokens / each.tokens_per_second / 3600:,.1f}" if tokens else ""
+        figures = f"{each.bytes / GIB:>6,.0f} {each.step * 1e3:>9,.0f} {each.tokens_per_second:>11,.0f}"
+        layout = f"{each.micro_batch} x {each.passes}, {name_of(each)}"
+        lines.append(f"{number:>2} {figures} {each.mfu(machine):>5.0%} {hours:>7}  {layout}")
+        lines.append(f"{'':>12}{why(each)}")
+    seen = {_family(each) for each in first}
+    slower: list[Prediction] = []
+    for each in others:
+        if _family(each) not in seen:
+            seen.add(_family(each))
+            slower.append(each)
+    if slower:
+        lines += ["Slower:", *(f"   {name_of(each)}: {why_it_loses(each, best)}" for each in slower)]
+    return lines
+
+
+def _family(found: Prediction) -> tuple[bool, bool, int]:
+    return found.parallel.pp > 1, found.parallel.tp > 1, found.parallel.zero
+
+
+def overrides(best: Prediction) -> list[str]:
+    """Return the parameters that make a layout."""
+    parallel = best.parallel
+    keys = ("pp", "tp", "dp_shard", "zero", "chunks", "schedule", "activation_checkpointing", "offload")
+    return [
+        *(f"parallel.{key}={getattr(parallel, key)}" for key in keys),
+        "parallel.dp_replicate=0",
+        f"pretrain.micro_batch_size={best.micro_batch}",
+    ]

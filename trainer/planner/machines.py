@@ -1,0 +1,110 @@
+"""What is known of GPUs and of the machines that hold them.
+
+Peak figures are the makers' data sheets (dense bf16; V100 and T4: fp16). How much of them a training step reaches was
+measured with this trainer on H200s (benchmarks/README.md) and is taken over for the others.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.errors import ConfigError, did_you_mean, shown
+
+GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One kind of GPU, and its place in a machine."""
+
+    memory: float
+    """Bytes that a process can allocate."""
+    half: float
+    """Matrix products in bf16 (or fp16), FLOP/s, dense."""
+    single: float
+    """Matrix products in fp32, FLOP/s, without TF32."""
+    bandwidth: float
+    """Reading and writing its own memory, bytes/s."""
+    link: float
+    """To another GPU of its machine, in one direction, bytes/s: NVLink, or PCI Express."""
+    host: float
+    """To the host's memory, in one direction, bytes/s."""
+    has_bf16: bool = True
+    """Whether it computes in bf16; if not, `half` is of fp16."""
+
+
+def _gpu(memory: float, half: float, single: float, bandwidth: float, link: float, host: float) -> Gpu:
+    """Return a GPU from GB, TFLOP/s, TFLOP/s, GB/s, GB/s and GB/s."""
+    # The driver, CUDA's context, NCCL and what the allocator cannot use take some of the memory.
+    usable = memory * 1e9 - 2.5 * GIB
+    return Gpu(
+        memory=usable,
+        half=half * 1e12,
+        single=single * 1e12,
+        bandwidth=bandwidth * 1e9,
+        link=link * 1e9,
+        host=host * 1e9,
+    )
+
+
+GPUS: dict[str, Gpu] = {
+    "b200": _gpu(192, 2250, 75, 8000, 900, 55),
+    "h200": _gpu(151, 989, 67, 4800, 450, 55),
+    "h100-pcie": _gpu(85.9, 756, 51, 2000, 55, 55),
+    "h100": _gpu(85.9, 989, 67, 3350, 450, 55),
+    "a100-80gb": _gpu(85.9, 312, 19.5, 2039, 300, 25),
+    "a100-40gb": _gpu(42.9, 312, 19.5, 1555, 300, 25),
+    "v100-32gb": dataclasses.replace(_gpu(34.3, 125, 15.7, 900, 150, 12), has_bf16=False),
+    "l40s": _gpu(48.3, 362, 91.6, 864, 25, 25),
+    "rtx4090": _gpu(25.7, 165, 82.6, 1008, 25, 25),
+    "rtx3090": _gpu(25.7, 71, 35.6, 936, 25, 25),
+    "a10": _gpu(24.1, 125, 31.2, 600, 25, 25),
+    "l4": _gpu(24.1, 121, 30.3, 300, 25, 25),
+    "t4": dataclasses.replace(_gpu(16.1, 65, 8.1, 320, 12, 12), has_bf16=False),
+}
+"""Name -> GPU. bf16 is half of the RTX cards' fp16 figure with fp16 sums, since sums are in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machines that train together."""
+
+    gpu: Gpu
+    gpus: int
+    per_node: int = 8
+    """GPUs of one machine."""
+    node_link: float = 50e9
+    """Between machines, bytes/s for each GPU: 400 Gbit/s."""
+    host_memory: float = 1e12
+    """Bytes of one machine's own memory."""
+    updates: float = 3.2e9
+    """Parameters per second that a machine's CPUs update by AdamW: measured with 16 cores."""
+
+    def link(self, processes: int, stride: int) -> float:
+        """Return the bytes/s between neighbours of a group of `processes`, whose ranks are `stride` apart."""
+        inside = processes * stride <= min(self.per_node, self.gpus)
+        return self.gpu.link if inside else self.node_link
+
+
+def find_gpu(name: str, changes: dict[str, Any]) -> Gpu:
+    """Return the GPU called `name` with other values for the fields in `changes`. Raises ConfigError if unknown."""
+    known = name.lower().replace(" ", "-")
+    if known not in GPUS:
+        raise ConfigError(f"--gpu {shown(name)}: not in the table of GPUs.{did_you_mean(known, GPUS)}")
+    return dataclasses.replace(GPUS[known], **{key: value for key, value in changes.items() if value})
+
+
+def gpus_at_hand() -> tuple[str, int] | None:
+    """Return the name (in GPUS) and number of this machine's GPUs; None without a GPU or for one of another kind."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    called = torch.cuda.get_device_name(0).lower()
+    gib = torch.cuda.get_device_properties(0).total_memory / GIB
+    for name in GPUS:
+        words = name.removeprefix("rtx").split("-")
+        sizes = [float(word.removesuffix("gb")) for word in words if word.endswith("gb")]
+        if all(word in called for word in words if not word.endswith("gb")) and all(abs(s - gib) < 6 for s in sizes):
+            return name, torch.cuda.device_count()
+    return None

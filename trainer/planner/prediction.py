@@ -1,0 +1,329 @@
+"""Predict the memory of each process and the time of a step, for one layout of one pretraining.
+
+Nothing is run: the figures are sums of bytes and of operations, divided by the rates of the GPU. The shares of the
+peak rates that kernels reach, and the host's time, are fitted to runs on H200s with torch 2.11 (tests/trainer/planner);
+their places are named beside each constant. Per token and layer of width D, in bf16, a block keeps 32 D bytes for its
+backward pass: the inputs of its four matrix products (2, 2, 2 and 8 D), of both norms (4 D), of attention (6 D) and of
+GELU (8 D).
+"""
+
+import functools
+from dataclasses import dataclass, field
+
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.planner.machines import Machine
+from trainer.stages import head_layers, partition, stage_owner
+
+PRODUCTS, ATTENTION, MEMORY = 0.69, 0.22, 0.82
+"""Shares of the peak rates that matrix products, attention and all other kernels reach in a compiled step."""
+ELEMENTWISE, ELEMENTWISE_EAGER = 142.0, 225.0
+"""Bytes that all kernels of a block but products and attention move, per token and value of its width, both passes."""
+LOSS, LOSS_EAGER = 6.0, 46.0
+"""Bytes moved per logit in bf16: two readings and one writing, and in plain operations."""
+CASTS = 20.0
+"""Bytes per weight and pass: its copy in bf16, and its gradient added in fp32."""
+UPDATE = 34.0
+"""Bytes per weight of clipping and AdamW."""
+EXCHANGE, COLLECTIVE = 0.55, 0.8
+"""Shares of a link's rate that the exchanges of tensor parallelism and large sums over data ranks reach."""
+COPIES = 1.2e-12 * 4.8e12
+"""Bytes copied around an exchange of tensor parallelism, per byte of it, as time on the GPU's own memory."""
+LAUNCH, LAUNCH_EAGER, LAUNCH_TP = 1.1e-3, 3.0e-3, 2.2
+"""Seconds that the host needs to start a block's forward or backward pass, compiled and eager; how many times as many
+with tensor parallelism."""
+SHARDED = {0: 0.0, 1: 32.0, 2: 40.0, 3: 75.0}
+"""ZeRO stage -> bytes per weight and pass of casts, copies and waits, as time on the GPU's own memory."""
+SEND = 0.08
+"""Share of a link's rate at which pipeline stages send to each other; most of it is waiting."""
+OVERLAPPED = 0.75
+"""Share of a sum over data ranks that is hidden beside a backward pass, where it is done block by block."""
+BUFFERS = 0.6e9
+"""Bytes of workspaces and of what the allocator cannot use again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is to be trained."""
+
+    model: ModelConfig
+    vocab_size: int
+    config: PretrainConfig
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding in memory."""
+        return -(-self.vocab_size // self.model.pad_vocab_to) * self.model.pad_vocab_to
+
+    @property
+    def block(self) -> int:
+        """Weights of a block."""
+        return 12 * self.model.n_embd**2 + 13 * self.model.n_embd
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the model."""
+        embeddings = (self.vocabulary + self.model.n_positions + 2) * self.model.n_embd
+        return embeddings + self.model.n_layer * self.block
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.config.global_batch_size * self.config.sequence_length
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs of both passes over a token, by nanoGPT's formula: 6 N + 12 layers x width x length."""
+        attention = 12 * self.model.n_layer * self.model.n_embd * self.config.sequence_length
+        return 6 * (self.parameters - self.model.n_positions * self.model.n_embd) + attention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Memory and time of a layout."""
+
+    task: Task
+    parallel: ParallelConfig
+    micro_batch: int
+    passes: int
+    """Micro batches of a step."""
+    processes: int
+    memory: dict[str, float]
+    """Bytes by what they are for, in the process that needs most."""
+    host_memory: float
+    """Bytes of the memory of one machine's host, for what is offloaded."""
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds of a step by what they are for."""
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of GPU memory."""
+        return sum(self.memory.values())
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step."""
+        return sum(self.seconds.values())
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second of all processes."""
+        return self.task.tokens / self.step
+
+    def mfu(self, machine: Machine) -> float:
+        """Return the share of the GPUs' peak rate, by nanoGPT's formula."""
+        return self.tokens_per_second * self.task.flops_per_token / (self.processes * machine.gpu.half)
+
+
+def ranks_to_look_at(parallel: ParallelConfig) -> list[int]:
+    """Return the pp ranks among which are the one that needs most memory and the one that takes longest.
+
+    Stages between the first and the last differ by one layer at most, the larger ones later.
+    """
+    if parallel.stages not in ("balanced", "uniform"):
+        return list(range(parallel.pp))
+    return sorted({0, min(1, parallel.pp - 1), max(0, parallel.pp - 2), parallel.pp - 1})
+
+
+def predict(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int) -> Prediction:
+    """Predict a layout whose open degrees are filled in: `dp_replicate` is not 0."""
+    ranks = parallel.dp_replicate * parallel.dp_shard
+    passes = task.config.global_batch_size // ranks // micro_batch
+    return Prediction(
+        task=task,
+        parallel=parallel,
+        micro_batch=micro_batch,
+        passes=passes,
+        processes=parallel.pp * parallel.tp * ranks,
+        memory=most_memory(task, parallel, micro_batch, passes),
+        host_memory=host_memory_of(task, machine, parallel),
+        seconds=seconds_of(task, machine, parallel, micro_batch, passes),
+    )
+
+
+def most_memory(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int) -> dict[str, float]:
+    """Return the bytes of GPU memory of the process that needs most, by what they are for."""
+    needed = (memory_of(task, parallel, micro_batch, passes, rank) for rank in ranks_to_look_at(parallel))
+    return max(needed, key=lambda parts: sum(parts.values()))
+
+
+def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int, rank: int) -> dict[str, float]:
+    """Return the bytes of GPU memory of a process of the pipeline's `rank`, by what they are for."""
+    width, size = task.model.n_embd, 4 if task.config.precision == "fp32" else 2
+    layers, first, last = _stages_of(task, parallel, rank)
+    matrices = layers * task.block / parallel.tp
+    embedding = task.vocabulary * width / parallel.tp
+    ends = (first or (last and parallel.pp > 1)) + (first and last and parallel.pp > 1)
+    rows = embedding * ends + (task.model.n_positions * width if first else 0) + (2 * width if last else 0)
+    weights, shard = matrices + rows, parallel.dp_shard
+    everywhere = 0 if parallel.offload == "all" else 1
+    memory = {
+        "weights": 4 * weights / (shard if parallel.zero else 1) * everywhere,
+        "gradients": 4 * weights / (shard if parallel.zero > 1 else 1) * everywhere,
+        "optimizer": 8 * weights / (shard if parallel.zero else 1) * (parallel.offload == "none"),
+    }
+    in_flight = _in_flight(parallel, passes, rank)
+    tokens = micro_batch * task.config.sequence_length
+    # Without ZeRO each micro batch in flight keeps its own copies in half precision; FSDP gathers one for all.
+    block = task.block / parallel.tp
+    if parallel.zero:
+        # Two blocks at once, and the gradients of one in fp32 before and after they are reduced.
+        memory["gathered"] = 4 * rows + (size * matrices if parallel.zero < 3 else (2 * size + 8) * block)
+    elif size == 2:
+        kept = min(layers, 1) if parallel.activation_checkpointing == "full" else layers * in_flight
+        memory["gathered"] = 2.0 * block * kept
+    per_token = _kept_bytes(task, parallel) * size / 2
+    memory["activations"] = tokens * per_token * layers * in_flight
+    recomputed = 0.0 if parallel.activation_checkpointing == "none" else _block_bytes(task, parallel) * size / 2
+    working = tokens * recomputed
+    if last:
+        # The loss works on chunks of a power of two of tokens (`loss.linear_cross_entropy`); compiled, in place.
+        most = max(1, 2**28 * (4 if task.config.compile else 1) // (task.vocabulary // parallel.tp))
+        chunk = min(tokens, 1 << (most.bit_length() - 1))
+        logits = chunk * task.vocabulary / parallel.tp * (size if task.config.compile else size + 8)
+        working = max(working, logits + (size + 4) * embedding + 2 * size * tokens * width)
+    memory["loss or block"] = working
+    memory["buffers"] = BUFFERS + 2 * tokens * width * size * (parallel.tp > 1)
+    return memory
+
+
+def _stages_of(task: Task, parallel: ParallelConfig, rank: int) -> tuple[int, bool, bool]:
+    """Return the layers of a rank, and whether it has the first and the last stage."""
+    sizes = _sizes(parallel, task.model.n_layer, head_layers(task.vocab_size, task.model.n_embd))
+    own = [number for number in range(len(sizes)) if stage_owner(number, parallel) == rank]
+    return sum(sizes[number] for number in own), 0 in own, len(sizes) - 1 in own
+
+
+@functools.lru_cache(maxsize=1024)
+def _sizes(parallel: ParallelConfig, n_layer: int, head: float) -> list[int]:
+    return [len(layers) for layers in partition(parallel, n_layer, head)]
+
+
+def _in_flight(parallel: ParallelConfig, passes: int, rank: int) -> float:
+    """Return how many micro batches have passed forward through all of a rank's stages and not yet backward."""
+    if parallel.pp == 1:
+        return 1
+    if parallel.schedule in ("gpipe", "looped_bfs"):
+        return passes
+    if parallel.chunks == 1:
+        return min(passes, parallel.pp - rank)
+    slots = 2 * (parallel.pp - rank - 1) + (parallel.chunks - 1) * parallel.pp + 1
+    return min(passes * parallel.chunks, slots) / parallel.chunks
+
+
+def _block_bytes(task: Task, parallel: ParallelConfig) -> float:
+    """Return the bytes per token that a block keeps in bf16 if nothing is computed anew."""
+    width, tp = task.model.n_embd, parallel.tp
+    if tp == 1:
+        return 32 * width
+    # The inputs of the products that begin attention and MLP are whole in each process; without sequence parallelism
+    # also what lies between the exchanges.
+    whole = 4 if parallel.sequence_parallel else 12
+    return 32 * width / tp + whole * width * (1 - 1 / tp)
+
+
+def _kept_bytes(task: Task, parallel: ParallelConfig) -> float:
+    """Return the bytes per token and layer that are kept for the backward pass."""
+    whole = parallel.tp if parallel.sequence_parallel else 1
+    entered = 2 * task.model.n_embd / whole
+    kept = {
+        "none": _block_bytes(task, parallel),
+        "selective": entered + 20 * task.model.n_embd / parallel.tp,
+        "full": entered,
+    }
+    return kept[parallel.activation_checkpointing]
+
+
+def host_memory_of(task: Task, machine: Machine, parallel: ParallelConfig) -> float:
+    """Return the bytes of a machine's memory for what is offloaded, and for the copies of a save beside training."""
+    if parallel.offload == "none":
+        return 0.0
+    held = task.parameters / (parallel.pp * parallel.tp) / (parallel.dp_shard if parallel.zero else 1)
+    copies = 16.0 + (12.0 if task.config.async_save else 0.0)
+    return held * copies * min(machine.per_node, machine.gpus)
+
+
+def seconds_of(
+    task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int, passes: int
+) -> dict[str, float]:
+    """Return the seconds of a step by what they are for."""
+    tokens = micro_batch * task.config.sequence_length
+    ranks = (_pass_seconds(task, machine, parallel, tokens, rank) for rank in ranks_to_look_at(parallel))
+    slowest = max(ranks, key=lambda parts: sum(parts.values()))
+    seconds = {name: value * passes for name, value in slowest.items()}
+    if parallel.pp > 1:
+        seconds["bubble"] = sum(slowest.values()) * (parallel.pp - 1) / parallel.chunks
+    weights = task.parameters / (parallel.pp * parallel.tp)
+    seconds["sums"] = _sums(machine, parallel, weights, passes)
+    seconds["update"] = _update(machine, parallel, weights / (parallel.dp_shard if parallel.zero else 1))
+    if parallel.offload == "all":  # in each pass weights come, twice, and gradients leave
+        seconds["streams"] = passes * 3 * 4 * weights / machine.gpu.host * (1 - OVERLAPPED)
+    return seconds
+
+
+def _pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens: int, rank: int) -> dict[str, float]:
+    """Return the seconds of both passes of one micro batch through a rank's stages, by what they are for.
+
+    `host`: how much longer than the GPU the host needs to start it all.
+    """
+    gpu, width, tp, config = machine.gpu, task.model.n_embd, parallel.tp, task.config
+    layers, _, last = _stages_of(task, parallel, rank)
+    rate = (gpu.single if config.precision == "fp32" else gpu.half) * PRODUCTS
+    memory, doubled = gpu.bandwidth * MEMORY, 2 if config.precision == "fp32" else 1
+    again = {"none": 0.0, "selective": 0.0, "full": 1 / 3}[parallel.activation_checkpointing]
+    moved = {"none": 0.0, "selective": 1 / 3, "full": 1 / 3}[parallel.activation_checkpointing]
+    head = task.vocabulary * width if last else 0
+    elementwise = ELEMENTWISE if config.compile else ELEMENTWISE_EAGER
+    weights = (layers * task.block + head) / tp
+    parts = {
+        "products": 6 * tokens * (12 * width**2 * layers * (1 + again) + head) / tp / rate,
+        "attention": 6 * tokens * config.sequence_length * width * layers * (1 + again) / tp / (gpu.half * ATTENTION),
+        "elementwise": tokens * layers * width * elementwise * doubled * (1 + moved) / tp / memory,
+        "loss": tokens * head / max(1, width) * (LOSS if config.compile else LOSS_EAGER) * doubled / tp / memory,
+        "casts": (CASTS + SHARDED[parallel.zero]) * weights / memory,
+    }
+    if parallel.pp > 1:
+        link = machine.link(parallel.pp, parallel.tp * parallel.dp_replicate * parallel.dp_shard)
+        parts["sends"] = 2 * parallel.chunks * tokens * width * 2 * doubled / tp / (link * SEND)
+    if tp > 1:
+        exchanged = (8 + 2 * (again > 0)) * tokens * width * 2 * doubled * layers
+        parts["exchanges"] = exchanged * (tp - 1) / tp / (machine.link(tp, 1) * EXCHANGE)
+        parts["copies"] = exchanged * COPIES / gpu.bandwidth
+    if parallel.zero == 3 and parallel.dp_shard > 1:
+        gathered = 2 * 2 * doubled * weights * (parallel.dp_shard - 1) / parallel.dp_shard
+        link = machine.link(parallel.dp_shard, tp)
+        parts["gathers"] = gathered / (link * COLLECTIVE) * (1 - OVERLAPPED)
+    launch = (LAUNCH if config.compile else LAUNCH_EAGER) * (LAUNCH_TP if tp > 1 else 1)
+    return {**parts, "host": max(0.0, 2 * layers * launch - sum(parts.values()))}
+
+
+def _sums(machine: Machine, parallel: ParallelConfig, weights: float, passes: int) -> float:
+    """Return the seconds in which gradients are summed over data ranks and nothing else is done."""
+    ranks = parallel.dp_replicate * parallel.dp_shard
+    if ranks == 1:
+        return 0.0
+    # Ranks of a tp group are neighbours; then those of a shard, then replicas.
+    rate = machine.link(ranks, parallel.tp) * COLLECTIVE
+    if not parallel.zero:
+        return 2 * 4 * weights * (ranks - 1) / ranks / rate
+    times = passes if parallel.zero > 1 and parallel.pp == 1 else 1
+    shard = parallel.dp_shard
+    scattered = 4 * weights * (shard - 1) / shard / (machine.link(shard, parallel.tp) * COLLECTIVE)
+    gathered = 2 * weights * (shard - 1) / shard / (machine.link(shard, parallel.tp) * COLLECTIVE)
+    replicated = 2 * 4 * weights / shard * (parallel.dp_replicate - 1) / parallel.dp_replicate / rate
+    return (times * scattered + (gathered if parallel.zero < 3 else 0)) * (1 - OVERLAPPED) + replicated
+
+
+def _update(machine: Machine, parallel: ParallelConfig, held: float) -> float:
+    """Return the seconds from the last gradient to the new weights."""
+    if parallel.offload == "none":
+        return UPDATE * held / (machine.gpu.bandwidth * MEMORY)
+    updated = held * min(machine.per_node, machine.gpus) / machine.updates
+    if parallel.offload == "all":
+        return updated + 0.5 * held * 1e-9  # norm and clipping on the host
+    return updated + (8 + 4) * held / machine.gpu.host
+
+
+def shares(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    """Return the parts of a step with their shares of it, the largest first."""
+    whole = sum(seconds.values())
+    return sorted(((name, value / whole) for name, value in seconds.items()), key=lambda pair: -pair[1])

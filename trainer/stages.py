@@ -1,0 +1,52 @@
+"""Which layers each pipeline stage has, and which process has which stage. No torch."""
+
+import itertools
+
+from trainer.config import ParallelConfig
+
+V_SHAPED = ("zbv", "dualpipev")
+
+
+def head_layers(vocab_size: int, n_embd: int) -> float:
+    """Return how many layers cost as much as the head of a language model, by the FLOPs of their products."""
+    return vocab_size / (12 * n_embd)
+
+
+def partition(parallel: ParallelConfig, n_layer: int, head: float) -> list[range]:
+    """Return the layers of each stage, in order.
+
+    `balanced` counts the head as `head` layers (`head_layers`; a classifier's costs nothing). `uniform` is
+    ColossalAI's `partition_uniform`: chunks of equal size, each divided among the pipeline's processes, with any
+    remainder in the later ones. Otherwise `parallel.stages` lists the numbers of layers, separated by commas.
+    """
+    stages = parallel.pp * parallel.chunks
+    if parallel.stages == "uniform":
+        sizes = [size for chunk in _cut(n_layer, parallel.chunks) for size in _cut(chunk, parallel.pp)]
+    elif parallel.stages == "balanced":
+        sizes = _balance(n_layer, stages, head)
+    else:
+        sizes = [int(size) for size in parallel.stages.split(",")]
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return [range(first, end) for first, end in itertools.pairwise(ends)]
+
+
+def _cut(number: int, parts: int) -> list[int]:
+    small, more = divmod(number, parts)
+    return [small + (part >= parts - more) for part in range(parts)]
+
+
+def _balance(layers: int, stages: int, head: float) -> list[int]:
+    """Return sizes that make the slowest stage as fast as possible; each has a layer, the last one also the head."""
+    if stages == 1:
+        return [layers]
+    for most in range(-(-layers // stages), layers + 1):
+        last = max(1, min(most, int(most - head)))
+        if layers - last <= most * (stages - 1):
+            return [*_cut(layers - last, stages - 1), last]
+    return _cut(layers, stages)
+
+
+def stage_owner(stage: int, parallel: ParallelConfig) -> int:
+    """Return the pp rank of a stage: stages go round the processes, or there and back in V-shaped schedules."""
+    turn, rank = divmod(stage, parallel.pp)
+    return parallel.pp - 1 - rank if parallel.schedule in V_SHAPED and turn % 2 else rank
