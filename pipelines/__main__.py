@@ -122,7 +122,7 @@ def run_set(options: argparse.Namespace) -> int:
     """Compose params.yaml from the recorded profile with the recorded overrides and these."""
     from pipelines.project.profiles import merge_overrides
 
-    profile, overrides = recorded(read_yaml(PARAMS_YAML))
+    profile, overrides = _recorded(read_yaml(PARAMS_YAML))
     return compose_and_write(profile, merge_overrides(overrides, options.overrides))
 
 
@@ -182,7 +182,7 @@ def _check_params() -> int:
     from pipelines.project.profiles import checked, combine, difference, judge
 
     params = read_yaml(PARAMS_YAML)
-    profile, overrides = recorded(params)
+    profile, overrides = _recorded(params)
     checked(dict(params))
     notes = judge(params)
     lines = difference(params, combine(profile, overrides))
@@ -200,7 +200,7 @@ def _check_params() -> int:
     return 0
 
 
-def recorded(params: dict[str, Any]) -> tuple[str, list[str]]:
+def _recorded(params: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the profile and the overrides that params.yaml was composed from."""
     if "profile" not in params:
         raise ConfigError(f"{PARAMS_YAML}: no profile is recorded; write it with `python -m pipelines use PROFILE`")

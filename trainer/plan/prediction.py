@@ -1,7 +1,7 @@
 """Predict the memory of each process and the time of a step, for one layout of one pretraining.
 
 Nothing is run: the figures are sums of bytes and of operations, divided by the rates of the GPU. The shares of the
-peak rates that kernels reach, and the host's time, are fitted to runs on H200s with torch 2.11 (tests/trainer/planner);
+peak rates that kernels reach, and the host's time, are fitted to runs on H200s with torch 2.11 (tests/trainer/plan);
 their places are named beside each constant. Per token and layer of width D, in bf16, a block keeps 32 D bytes for its
 backward pass: the inputs of its four matrix products (2, 2, 2 and 8 D), of both norms (4 D), of attention (6 D) and of
 GELU (8 D).
@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass, field
 
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
-from trainer.planner.machines import Machine
+from trainer.plan.machines import Machine
 from trainer.stages import head_layers, partition, stage_owner
 
 PRODUCTS, ATTENTION, MEMORY = 0.69, 0.22, 0.82

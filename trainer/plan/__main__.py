@@ -11,6 +11,7 @@ and across machines nothing was compared.
 
 import dataclasses
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, r
 from pipelines.errors import ConfigError, UserError, choose_from, shown
 from pipelines.terminal import print_error, print_line
 from trainer.config import ModelConfig, NonNegativeFloat, ParallelConfig, Precision, PretrainConfig
-from trainer.planner.machines import GIB, GPUS, Machine, find_gpu, gpus_at_hand
-from trainer.planner.prediction import Prediction, Task
-from trainer.planner.search import Found, name_of, search, why, why_it_loses, why_nothing_fits
+from trainer.plan.machines import GIB, GPUS, Machine, find_gpu, gpus_at_hand
+from trainer.plan.prediction import Prediction, Task
+from trainer.plan.search import Found, name_of, search, why, why_it_loses, why_nothing_fits
 
 MODELS = Path("configs/model")
 SHOWN = 5
@@ -104,11 +105,10 @@ def plan(options: PlanOptions) -> None:
         print_line(line)
     best = overrides(found.fitting[0])
     if options.write:
-        from pipelines.__main__ import compose_and_write, recorded
-        from pipelines.project.profiles import merge_overrides
-
-        profile, old = recorded(params)
-        compose_and_write(profile, merge_overrides(old, best))
+        sys.stdout.flush()
+        done = subprocess.run([sys.executable, "-m", "pipelines", "set", *best], check=False)
+        if done.returncode:  # it has said why
+            raise SystemExit(done.returncode)
     else:
         print_line(f"To use the first: python -m pipelines set {' '.join(best)}")
 
@@ -232,3 +232,7 @@ def overrides(best: Prediction) -> list[str]:
         "parallel.dp_replicate=0",
         f"pretrain.micro_batch_size={best.micro_batch}",
     ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

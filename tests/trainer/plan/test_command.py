@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
-from trainer.planner import command, machines
-from trainer.planner.command import main
-from trainer.planner.machines import GPUS, Machine
-from trainer.planner.prediction import Task
-from trainer.planner.search import name_of, search
+from trainer.plan import __main__ as command
+from trainer.plan import machines
+from trainer.plan.__main__ import main
+from trainer.plan.machines import GPUS, Machine
+from trainer.plan.prediction import Task
+from trainer.plan.search import name_of, search
 
 ROOT = Path(__file__).parents[3]
 
@@ -94,15 +95,15 @@ def test_a_175_b_model_on_1024_gpus_is_planned() -> None:
     assert best.parallel.tp > 1
 
 
-def test_write_makes_the_best_layout_part_of_the_parameters(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_makes_the_best_layout_part_of_the_parameters(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "gpt2-medium", "--gpus", "4", "--gpu", "h200", "--write"]) == 2
-    assert "first python -m pipelines set model=gpt2-medium" in capsys.readouterr().err
+    assert "first python -m pipelines set model=gpt2-medium" in capfd.readouterr().err
     assert main(["--gpus", "2", "--gpu", "h200", "--write"]) == 0
     params = yaml.safe_load((project / "params.yaml").read_text())
     assert (params["parallel"]["pp"], params["parallel"]["dp_replicate"]) == (1, 0)
     assert params["pretrain"]["micro_batch_size"] == 8
     assert "parallel.pp=1" in params["overrides"]
-    assert "params.yaml: profile sample" in capsys.readouterr().out
+    assert "params.yaml: profile sample" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
-from trainer.planner.machines import GIB, GPUS, Machine
-from trainer.planner.prediction import Prediction, Task, memory_of, predict
+from trainer.plan.machines import GIB, GPUS, Machine
+from trainer.plan.prediction import Prediction, Task, memory_of, predict
 
 SMALL = ModelConfig(n_layer=12, n_head=12, n_embd=768)
 XL = ModelConfig(n_layer=48, n_head=25, n_embd=1600)

@@ -1,7 +1,8 @@
 """The plan of a run: its steps, its warm-up, and how the processes share a step.
 
 The stage resolves it once, before any process starts, and each process gets it as a `Plan`. Settings without a solution
-raise ConfigError with the nearest values that have one. No torch.
+raise ConfigError with the nearest values that have one. No torch. The other modules predict what a layout needs and how
+fast it is, for the command `python -m trainer.plan`.
 """
 
 import contextlib
@@ -207,11 +208,3 @@ def check_batch(section: str, global_batch: int, ranks: int) -> int:
             f"use a multiple of {ranks}, or {choices(divisors(global_batch))} processes"
         )
     return global_batch // ranks
-
-
-if __name__ == "__main__":
-    import sys
-
-    from trainer.planner.command import main
-
-    sys.exit(main())

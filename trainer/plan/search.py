@@ -9,8 +9,8 @@ from pipelines.errors import ConfigError
 from trainer.checks import check_pretrain, divisors
 from trainer.config import ParallelConfig
 from trainer.plan import plan_pretraining
-from trainer.planner.machines import GIB, Machine
-from trainer.planner.prediction import Prediction, Task, most_memory, predict, shares
+from trainer.plan.machines import GIB, Machine
+from trainer.plan.prediction import Prediction, Task, most_memory, predict, shares
 
 CHUNKS = (2, 3, 4)
 """Stages per process that are tried for an interleaved pipeline."""
