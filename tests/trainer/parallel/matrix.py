@@ -38,7 +38,8 @@ SECONDS = 180
 """Until a case is given up; on a busy machine eight processes wait long for each other."""
 CODE = (
     "trainer/parallel",
-    *(f"trainer/{name}.py" for name in ("config", "dropout", "loss", "model", "placements", "plan")),
+    *(f"trainer/{name}.py" for name in ("config", "dropout", "loss", "model", "placements", "stages")),
+    "trainer/plan/__init__.py",
     *(f"trainer/loop/{name}.py" for name in ("loop", "optimizer", "precision", "training")),
     *(f"trainer/data/{name}.py" for name in ("batch", "feed")),
     "tests/trainer/parallel/cases.py",
