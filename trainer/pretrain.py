@@ -140,9 +140,21 @@ def pretrain(
     # With receipts the scratch folder survives an error, and the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
-    run.provenance["segments"] = store.read_json(job.segments)
+    run.provenance["segments"] = compared(job, store.read_json(job.segments), tokenizer["vocab_size"])
     best = publish(config, checkpoints(job.checkpoints), job.scratch, output, job.plan.steps)
     return results(trained, best, run, output)
+
+
+def compared(job: PretrainJob, segments: list[dict[str, Any]], vocab_size: int) -> list[dict[str, Any]]:
+    """Return the segments, the last with what was planned for it, which is logged; on CPUs nothing is planned."""
+    from trainer.plan import comparison
+
+    last, layout = segments[-1], job.plan.layout
+    planned = comparison.compare(job.config, job.model, job.parallel, layout, vocab_size, last)
+    if planned is None:
+        return segments
+    logger.info("pretrain: %s", comparison.in_words(planned, last))
+    return [*segments[:-1], {**last, "planned": planned}]
 
 
 def publish_anew(job: PretrainJob, published: PublishedRun, run: StageRun, output: Output) -> dict[str, Any]:

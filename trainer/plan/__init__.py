@@ -34,10 +34,13 @@ class Layout:
     micro_batch_size: int
     """Samples per forward pass of a process, at most."""
 
+    def filled(self, parallel: ParallelConfig) -> ParallelConfig:
+        """Return section `parallel` with its open values filled in."""
+        return dataclasses.replace(parallel, dp_replicate=self.data_ranks // parallel.dp_shard)
+
     def record(self, parallel: ParallelConfig) -> dict[str, Any]:
         """Return section `parallel` with its open values filled in, for the provenance."""
-        degrees = {"dp_replicate": self.data_ranks // parallel.dp_shard, "processes": self.processes}
-        return {**dataclasses.asdict(parallel), **degrees}
+        return {**dataclasses.asdict(self.filled(parallel)), "processes": self.processes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

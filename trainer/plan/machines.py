@@ -5,6 +5,7 @@ measured with this trainer on H200s (benchmarks/README.md) and is taken over for
 """
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,17 +95,17 @@ def find_gpu(name: str, changes: dict[str, Any]) -> Gpu:
     return dataclasses.replace(GPUS[known], **{key: value for key, value in changes.items() if value})
 
 
+def known_gpu(called: str) -> str | None:
+    """Return the name in GPUS of what a driver calls its GPU, such as NVIDIA A100-SXM4-80GB; None for another kind."""
+    words = {*re.split(r"[^a-z0-9]+", called.lower().replace("a10g", "a10"))}
+    return next((name for name in GPUS if {*name.removeprefix("rtx").split("-")} <= words), None)
+
+
 def gpus_at_hand() -> tuple[str, int] | None:
     """Return the name (in GPUS) and number of this machine's GPUs; None without a GPU or for one of another kind."""
     import torch
 
     if not torch.cuda.is_available():
         return None
-    called = torch.cuda.get_device_name(0).lower()
-    gib = torch.cuda.get_device_properties(0).total_memory / GIB
-    for name in GPUS:
-        words = name.removeprefix("rtx").split("-")
-        sizes = [float(word.removesuffix("gb")) for word in words if word.endswith("gb")]
-        if all(word in called for word in words if not word.endswith("gb")) and all(abs(s - gib) < 6 for s in sizes):
-            return name, torch.cuda.device_count()
-    return None
+    name = known_gpu(torch.cuda.get_device_name(0))
+    return (name, torch.cuda.device_count()) if name else None

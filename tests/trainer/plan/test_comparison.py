@@ -1,0 +1,55 @@
+"""A run beside what was predicted for it."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.plan import Layout, Plan
+from trainer.plan.comparison import compare
+from trainer.pretrain import PretrainJob, compared
+
+MODEL = ModelConfig(n_layer=12, n_head=12, n_embd=768)
+CONFIG = PretrainConfig(global_batch_size=512, precision="bf16", compile=True, steps=10)
+LAYOUT = Layout(processes=1, data_ranks=1, micro_batch_size=64)
+
+
+def segment(device: str) -> dict[str, Any]:
+    """One of 124M on one H200 (benchmarks/README.md, 561,327 tokens per second, 24 GiB)."""
+    return {"device": device, "median_step_seconds": 0.934, "peak_memory_gb": 25.8, "to_step": 10}
+
+
+def test_a_run_on_a_known_gpu_is_compared() -> None:
+    found = compare(CONFIG, MODEL, ParallelConfig(), LAYOUT, 50257, segment("NVIDIA H200"))
+    assert found is not None
+    assert found["step_error"] == pytest.approx(found["step_seconds"] / 0.934 - 1, abs=1e-3)
+    assert abs(found["step_error"]) < 0.2
+    assert abs(found["memory_error"]) < 0.1
+
+
+@pytest.mark.parametrize("device", ["cpu", "Quadro P600"])
+def test_nothing_is_said_of_cpus_and_unknown_gpus(device: str) -> None:
+    assert compare(CONFIG, MODEL, ParallelConfig(), LAYOUT, 50257, segment(device)) is None
+
+
+def test_the_provenance_and_the_log_have_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = PretrainJob(
+        config=CONFIG,
+        model=MODEL,
+        parallel=ParallelConfig(),
+        plan=Plan(steps=10, warmup_steps=1, layout=LAYOUT),
+        train=tmp_path,
+        val=tmp_path,
+        data={},
+        scratch=tmp_path,
+    )
+    with caplog.at_level(logging.INFO):
+        segments = compared(job, [segment("cpu"), segment("NVIDIA H200")], 50257)
+    assert "planned" not in segments[0]
+    assert segments[1]["planned"]["memory_gb"] > 20
+    (line,) = caplog.messages
+    assert line.startswith("pretrain: a step took 934.0 ms, 9")
+    assert "memory 25.8 GB, 2" in line
+    assert compared(job, [segment("cpu")], 50257) == [segment("cpu")]
