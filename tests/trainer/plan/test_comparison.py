@@ -50,6 +50,7 @@ def test_the_provenance_and_the_log_have_it(tmp_path: Path, caplog: pytest.LogCa
     assert "planned" not in segments[0]
     assert segments[1]["planned"]["memory_gb"] > 20
     (line,) = caplog.messages
-    assert line.startswith("pretrain: a step took 934.0 ms, 9")
-    assert "memory 25.8 GB, 2" in line
+    (line,) = caplog.messages
+    assert line.startswith("pretrain: a step took 934.0 ms, planned 9")
+    assert "memory 25.8 GB, planned 2" in line
     assert compared(job, [segment("cpu")], 50257) == [segment("cpu")]

@@ -18,6 +18,10 @@ FULL = {"activation_checkpointing": "full"}
 INTERLEAVED = {"schedule": "interleaved_1f1b", "chunks": 3, "stages": "uniform"}
 
 
+def filled(layout: dict[str, Any]) -> ParallelConfig:
+    return ParallelConfig(**({"dp_replicate": 1} | layout))  # pyright: ignore[reportArgumentType]
+
+
 @dataclass(frozen=True)
 class Run:
     """A run on H200s, torch 2.11, 2026-11-20 to 23; benchmarks/README.md says how they were made."""
@@ -36,8 +40,8 @@ class Run:
     def predicted(self) -> Prediction:
         config = PretrainConfig(global_batch_size=self.samples, precision="bf16", compile=self.compiled)
         task = Task(model=self.model, vocab_size=50257, config=config)
-        parallel = ParallelConfig(**{"dp_replicate": 1, **self.layout})
-        return predict(task, Machine(gpu=GPUS["h200"], gpus=self.gpus), parallel, self.micro_batch)
+        machine = Machine(gpu=GPUS["h200"], gpus=self.gpus)
+        return predict(task, machine, filled(self.layout), self.micro_batch)
 
 
 # With tensor parallelism: profiles of 2026-11-22 with exchanges as operators, which they became a day later.
@@ -99,8 +103,7 @@ def test_other_machines_have_a_plausible_share_of_their_peak(
     """Nothing of these was used to fit the constants."""
     config = PretrainConfig(global_batch_size=samples, sequence_length=length, precision="bf16", compile=True)
     machine = Machine(gpu=GPUS[gpu], gpus=gpus)
-    parallel = ParallelConfig(**{"dp_replicate": 1, **layout})
-    found = predict(Task(model=model, vocab_size=50257, config=config), machine, parallel, micro_batch)
+    found = predict(Task(model=model, vocab_size=50257, config=config), machine, filled(layout), micro_batch)
     assert found.mfu(machine) == pytest.approx(mfu, rel=0.2), source
 
 
