@@ -120,9 +120,17 @@ def run_use(options: argparse.Namespace) -> int:
 
 def run_set(options: argparse.Namespace) -> int:
     """Compose params.yaml from the recorded profile with the recorded overrides and these."""
-    from pipelines.project.profiles import merge_overrides
+    from pipelines.project.profiles import combine, difference, merge_overrides
 
-    profile, overrides = _recorded(read_yaml(PARAMS_YAML))
+    params = read_yaml(PARAMS_YAML)
+    profile, overrides = _recorded(params)
+    given = {override.partition("=")[0] for override in options.overrides}
+    lost = [line for line in difference(params, combine(profile, overrides)) if line.partition(":")[0] not in given]
+    if lost:
+        raise ConfigError(
+            f"{PARAMS_YAML}: {'; '.join(lost)}: edited since it was composed, which would be lost; name these keys "
+            f"too, or write the file anew with `python -m pipelines use {profile}`"
+        )
     return compose_and_write(profile, merge_overrides(overrides, options.overrides))
 
 

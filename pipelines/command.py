@@ -340,11 +340,12 @@ def _without_others(default: Any, arguments: Sequence[str]) -> Any:
     named: dict[str, str] = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         flag, equals, value = word.partition("=")
-        named[flag.removeprefix("--").replace("-", "_")] = value if equals else following
+        if flag.startswith("--"):
+            named[flag.removeprefix("--").replace("-", "_")] = value if equals else following
     replaced = {
         key: 0
         for group in configs.one_of(type(default))
-        if any(named.get(key, "0") != "0" for key in group)
+        if not all(configs.is_zero(named.get(key, "0")) for key in group)
         for key in group
         if key not in named
     }

@@ -102,6 +102,14 @@ def one_of(cls: type) -> tuple[tuple[str, ...], ...]:
     return getattr(cls, "ONE_OF", ())
 
 
+def is_zero(value: str) -> bool:
+    """Whether a value of a command line is the number 0."""
+    try:
+        return float(value) == 0
+    except ValueError:
+        return False
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceKind:
     """What a source path may be."""

@@ -1,7 +1,7 @@
 """Checks that the trainer's sections agree with each other and with the model, before any process starts.
 
 No torch. Each check raises ConfigError with the nearest values that agree. Values that depend on the number of
-processes or on the data are checked where they are resolved, in `trainer/plan.py`.
+processes or on the data are checked where they are resolved, in `trainer/plan/__init__.py`.
 """
 
 import importlib.util
@@ -137,11 +137,6 @@ def check_finetune(
     check_length("finetune", config)
     check_loss_scale("finetune", config.loss_scale)
     check_watch("finetune", config, parallel)
-    if config.micro_batch_size > config.global_batch_size:
-        raise ConfigError(
-            f"finetune.micro_batch_size {config.micro_batch_size} is larger than finetune.global_batch_size "
-            f"{config.global_batch_size}: lower it, or set 0"
-        )
 
 
 def check_parallel(

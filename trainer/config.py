@@ -312,7 +312,7 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     epochs: NonNegative = 3
     """Passes over the training rows, including each epoch's last, smaller batch; 0: use steps."""
     steps: NonNegative = 0
-    """Optimizer steps instead, with epochs 0; 0: use epochs."""
+    """Optimizer steps in place of epochs; 0: use epochs."""
     global_batch_size: Count = 32
     """Rows per step, over all processes."""
     micro_batch_size: HowToRun[NonNegative] = 0

@@ -25,7 +25,7 @@ from dataprep.glue_download.duplicates import DuplicatesConfig, find_in_task, lo
 from dataprep.glue_download.tsv import read_splits, task_files
 from dataprep.web.hub import check_commit, unreachable
 from pipelines.command import Output, Part, StageSpec
-from pipelines.config import PARAMS_YAML, StageSource, check
+from pipelines.config import PARAMS_YAML, StageSource, check, given
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
@@ -75,11 +75,20 @@ def check_parameters(params: Mapping[str, Any]) -> None:
     A folder that is not there yet is judged when the stage starts.
     """
     config = check(GlueDownloadConfig, params["glue_download"], "glue_download", str(PARAMS_YAML))
+    if config.tasks and config.source != HUB and given(config.source) is None:
+        raise ConfigError(
+            f"glue.tasks {' '.join(config.tasks)}: no source; give glue.folder=FOLDER, or choose glue=hub"
+        )
     for name in config.tasks:
+        here = config.source != HUB and Path(config.source).is_dir()
         if name == CUSTOM:
             check_custom(config)
-        elif (task := find_task(name)) and Path(config.source).is_dir():
+            if here:
+                custom_files(Path(config.source))
+        elif (task := find_task(name)) and here:
             task_files(Path(config.source), task)
+        if name != CUSTOM and name in params["glue"]["tasks"] and "train" not in find_task(name).published:
+            raise ConfigError(f"glue.tasks: {name} has no training rows; score it by glue.scored, with another's model")
 
 
 def check_custom(config: GlueDownloadConfig) -> None:

@@ -205,10 +205,10 @@ def unreachable() -> str:
     """
     from huggingface_hub import constants
 
-    if constants.is_offline_mode() or getproxies():
+    address, found, proxies = urlsplit(constants.ENDPOINT), list[str](), getproxies()
+    if constants.is_offline_mode() or proxies.get(address.scheme) or proxies.get("all"):
         return ""
     # In a thread, since a search for the name of a host has no limit of its own.
-    address, found = urlsplit(constants.ENDPOINT), list[str]()
     searching = threading.Thread(target=_connect, args=(address, found), daemon=True)
     searching.start()
     searching.join(REACH_SECONDS)

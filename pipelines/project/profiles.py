@@ -24,6 +24,7 @@ from pipelines.config import (
     SourcePath,
     View,
     check,
+    is_zero,
     named_sources,
     one_of,
     to_plain,
@@ -117,7 +118,7 @@ def describe_choice(group: str, name: str) -> str:
     lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
     comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
     words = [line.removeprefix("#").strip() for line in comment if not line.startswith("# @package")]
-    return re.split(r"(?<=[.:])\s(?=[A-Z]|python)", " ".join(words), maxsplit=1)[0].rstrip(".:")
+    return re.split(r"\.\s(?=[A-Z])|:\s+(?=python)", " ".join(words), maxsplit=1)[0].rstrip(".:")
 
 
 def section_types() -> dict[str, type]:
@@ -153,7 +154,7 @@ def combine(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     _check_overrides(overrides, types)
     defaults: dict[str, Any] = {section: to_plain(cls()) for section, cls in types.items()}
     # For the name of a folder that holds several things.
-    OmegaConf.register_new_resolver("join", "-".join, replace=True)
+    OmegaConf.register_new_resolver("join", lambda names: "-".join(names) or "none", replace=True)
     ConfigStore.instance().store(name="stage_defaults", node=OmegaConf.create(defaults))
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
@@ -215,6 +216,9 @@ def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: 
     """Check every section of `values` against its dataclass; raise ConfigError on the first wrong key."""
     check_texts(values, file)
     types = types or section_types()
+    for plain in ("data", "run"):
+        if plain not in values:
+            raise ConfigError(f"{file}: {plain!r} is missing; write the file with `python -m pipelines use PROFILE`")
     for section in values.keys() - types.keys() - PLAIN:
         raise ConfigError(f"{file}: {section}: unknown section.{did_you_mean(section, {*types, *PLAIN})}")
     for section, cls in types.items():
@@ -236,14 +240,29 @@ def _switched_off(overrides: Sequence[str], types: dict[str, type]) -> list[str]
     off: list[str] = []
     for section, cls in types.items():
         for group in one_of(cls):
-            named = {key for key in group if given_keys.get(f"{section}.{key}", "0") != "0"}
+            named = {key for key in group if not is_zero(given_keys.get(f"{section}.{key}", "0"))}
             off += [f"{section}.{key}=0" for key in group if named and f"{section}.{key}" not in given_keys]
     return off
 
 
 def merge_overrides(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return the overrides in the order in which their keys were first set, each with its last value."""
-    merged = {override.partition("=")[0]: override for override in (*old, *new)}
+    """Return the overrides in the order in which their keys were first set, each with its last value.
+
+    A new choice of a group replaces what was set of its keys; a key that implies a choice replaces another choice; of
+    keys that exclude each other the new one stays.
+    """
+    keys = {override.partition("=")[0] for override in new}
+    gone = {choice.partition("=")[0] for key, choice in IMPLIED.items() if key in keys}
+    for section, cls in section_types().items():
+        for group in one_of(cls):
+            named = {f"{section}.{key}" for key in group}
+            gone |= named if named & keys else set()
+    kept = [
+        override
+        for override in old
+        if (key := override.partition("=")[0]) not in gone and not ("." in key and key.partition(".")[0] in keys)
+    ]
+    merged = {override.partition("=")[0]: override for override in (*kept, *new)}
     return list(merged.values())
 
 
@@ -260,6 +279,8 @@ def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
                 raise ConfigError(f"{override}: {key} has no choice {value!r}.{choose_from(value, choices[key])}")
         elif section not in types and section not in choices and section not in PLAIN:
             raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *choices, *PLAIN})}")
+        elif not field and section in types:
+            raise ConfigError(f"{override}: {section} holds keys of its own; set one, as {section}.KEY=…")
         elif field and section in types:
             _check_key(override, types[section], section, field)
         _check_syntax(override, key, value)

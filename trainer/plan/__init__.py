@@ -93,7 +93,7 @@ def plan_finetuning(config: FinetuneConfig, parallel: ParallelConfig, processes:
     """Resolve how `processes` share a step of fine-tuning; without a pipeline shares need not be equal."""
     ranks = data_ranks(parallel, processes)
     share, size = -(-config.global_batch_size // ranks), config.micro_batch_size
-    size = (size or share) if parallel.pp == 1 else micro_batch(parallel, "finetune", share, size)
+    size = min(size or share, share) if parallel.pp == 1 else micro_batch(parallel, "finetune", share, size)
     return Layout(processes=processes, data_ranks=ranks, micro_batch_size=size)
 
 

@@ -22,6 +22,7 @@ from pipelines import presets
 from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, read_yaml
 from pipelines.errors import ConfigError, UserError, choose_from, shown
 from pipelines.terminal import print_error, print_line
+from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, NonNegativeFloat, ParallelConfig, Precision, PretrainConfig
 from trainer.plan.machines import GIB, GPUS, Machine, find_gpu, gpus_at_hand
 from trainer.plan.prediction import Prediction, Task
@@ -29,6 +30,7 @@ from trainer.plan.search import Found, name_of, search, why, why_it_loses, why_n
 
 MODELS = Path("configs/model")
 SHOWN = 5
+GPT2_TOKENS = 50_257
 USUAL = {"precision": "bf16", "compile": True, "global_batch_size": 512, "micro_batch_size": 0}
 """How a model that is named on the command line is trained on GPUs; half a million tokens of 1,024 in each step."""
 
@@ -57,8 +59,8 @@ class PlanOptions:
     """GB/s between machines, for each GPU."""
     host_memory: Positive = 1000.0
     """GB of a machine's own memory, for offloading."""
-    vocab_size: Count = 50_257
-    """Tokens of the vocabulary."""
+    vocab_size: NonNegative = 0
+    """Tokens of the vocabulary; 0: as many as the active parameters train, otherwise GPT-2's 50,257."""
     global_batch_size: NonNegative = 0
     """Samples per step; 0: as described at --model."""
     sequence_length: NonNegative = 0
@@ -94,13 +96,15 @@ def plan(options: PlanOptions) -> None:
     if options.write:
         check_write(options, params)
     task, base = read_task(options, params)
+    check_pretrain(dataclasses.replace(task.config, draw_schedule=0), task.model, ParallelConfig())
+    task = dataclasses.replace(task, config=dataclasses.replace(task.config, draw_schedule=0))
     machine = read_machine(options)
     if task.config.precision == "bf16" and not machine.gpu.has_bf16:
         raise ConfigError(f"--gpu {options.gpu}: does not compute in bf16; add --precision fp16")
     found = search(task, machine, base)
     print_line(describe(task, machine, options.gpu))
     if not found.fitting:
-        raise UserError(why_nothing_fits(found, machine))
+        raise UserError(why_nothing_fits(task, machine, base, found))
     for line in table(found, machine, tokens_of(task, options)):
         print_line(line)
     best = overrides(found.fitting[0])
@@ -110,7 +114,7 @@ def plan(options: PlanOptions) -> None:
         if done.returncode:  # it has said why
             raise SystemExit(done.returncode)
     else:
-        print_line(f"To use the first: python -m pipelines set {' '.join(best)}")
+        print_line(f"To use the first: python -m pipelines set {' '.join([*task_overrides(options, task), *best])}")
 
 
 def check_write(options: PlanOptions, params: dict[str, Any]) -> None:
@@ -153,7 +157,9 @@ def read_task(options: PlanOptions, params: dict[str, Any]) -> tuple[Task, Paral
         raise ConfigError(
             f"--sequence-length {config.sequence_length} is longer than the model's {model.n_positions} positions"
         )
-    return Task(model=model, vocab_size=options.vocab_size, config=config), base
+    trained = params.get("tokenizer", {})
+    own = trained.get("vocab_size") if trained.get("kind") == "train" and not options.model else 0
+    return Task(model=model, vocab_size=options.vocab_size or own or GPT2_TOKENS, config=config), base
 
 
 def read_machine(options: PlanOptions) -> Machine:
@@ -163,7 +169,9 @@ def read_machine(options: PlanOptions) -> Machine:
         here = gpus_at_hand()
         if not name and here is None:
             raise ConfigError(f"--gpu: no GPU of a known kind is here; name one of {', '.join(GPUS)}")
-        name, gpus = name or (here[0] if here else ""), gpus or (here[1] if here else 1)
+        if not gpus and here is None:
+            raise ConfigError("--gpus: no GPU of a known kind is here; say how many there are")
+        name, gpus = name or (here[0] if here else ""), gpus or (here[1] if here else 0)
     changes = {
         "memory": options.gpu_memory * 1e9,
         "half": options.gpu_tflops * 1e12,
@@ -224,14 +232,24 @@ def _family(found: Prediction) -> tuple[bool, bool, int]:
 
 
 def overrides(best: Prediction) -> list[str]:
-    """Return the parameters that make a layout."""
+    """Return the parameters that make a layout, also those that were assumed of all layouts."""
     parallel = best.parallel
     keys = ("pp", "tp", "dp_shard", "zero", "chunks", "schedule", "activation_checkpointing", "offload")
+    assumed = ("dp_replicate=0", "stages=balanced", "microbatches=0", "checkpoint_every=1", "placements=[]")
     return [
         *(f"parallel.{key}={getattr(parallel, key)}" for key in keys),
-        "parallel.dp_replicate=0",
+        *(f"parallel.{each}" for each in (*assumed, "device=auto", "determinism=auto")),
         f"pretrain.micro_batch_size={best.micro_batch}",
     ]
+
+
+def task_overrides(options: PlanOptions, task: Task) -> list[str]:
+    """Return the parameters that make the task, as far as it is not that of the active ones."""
+    keys = [key for key in ("global_batch_size", "sequence_length", "precision") if getattr(options, key)]
+    if options.model:
+        keys = ["global_batch_size", "sequence_length", "precision", "compile"]
+    model = [f"model={options.model}"] if options.model else []
+    return [*model, *(f"pretrain.{key}={str(getattr(task.config, key)).lower()}" for key in keys)]
 
 
 if __name__ == "__main__":

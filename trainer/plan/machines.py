@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.errors import ConfigError, did_you_mean, shown
+from pipelines.errors import ConfigError, choose_from, shown
 
 GIB = 2.0**30
 
@@ -83,7 +83,9 @@ class Machine:
 
     def link(self, processes: int, stride: int) -> float:
         """Return the bytes/s between neighbours of a group of `processes`, whose ranks are `stride` apart."""
-        inside = processes * stride <= min(self.per_node, self.gpus)
+        inside = self.gpus <= self.per_node or (
+            processes * stride <= self.per_node and self.per_node % (processes * stride) == 0
+        )
         return self.gpu.link if inside else self.node_link
 
 
@@ -91,13 +93,18 @@ def find_gpu(name: str, changes: dict[str, Any]) -> Gpu:
     """Return the GPU called `name` with other values for the fields in `changes`. Raises ConfigError if unknown."""
     known = name.lower().replace(" ", "-")
     if known not in GPUS:
-        raise ConfigError(f"--gpu {shown(name)}: not in the table of GPUs.{did_you_mean(known, GPUS)}")
+        raise ConfigError(
+            f"--gpu {shown(name)}: not in the table of GPUs; name the nearest, and what is different by --gpu-memory, "
+            f"--gpu-tflops, --gpu-bandwidth and --gpu-link.{choose_from(known, GPUS)}"
+        )
     return dataclasses.replace(GPUS[known], **{key: value for key, value in changes.items() if value})
 
 
 def known_gpu(called: str) -> str | None:
     """Return the name in GPUS of what a driver calls its GPU, such as NVIDIA A100-SXM4-80GB; None for another kind."""
     words = {*re.split(r"[^a-z0-9]+", called.lower().replace("a10g", "a10"))}
+    if words & {"nvl", "mig"}:  # more memory, or a part of it
+        return None
     return next((name for name in GPUS if {*name.removeprefix("rtx").split("-")} <= words), None)
 
 

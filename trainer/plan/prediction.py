@@ -114,14 +114,14 @@ class Prediction:
         return self.tokens_per_second * self.task.flops_per_token / (self.processes * machine.gpu.half)
 
 
-def ranks_to_look_at(parallel: ParallelConfig) -> list[int]:
+def ranks_to_look_at(task: Task, parallel: ParallelConfig) -> list[int]:
     """Return the pp ranks among which are the one that needs most memory and the one that takes longest.
 
-    Stages between the first and the last differ by one layer at most, the larger ones later.
+    Of neighbours with as many layers the first keeps the most micro batches; both ends also have embedding or head.
     """
-    if parallel.stages not in ("balanced", "uniform"):
-        return list(range(parallel.pp))
-    return sorted({0, min(1, parallel.pp - 1), max(0, parallel.pp - 2), parallel.pp - 1})
+    layers = [_stages_of(task, parallel, rank)[0] for rank in range(parallel.pp)]
+    first_of_each = {rank for rank in range(1, parallel.pp) if rank == 1 or layers[rank] != layers[rank - 1]}
+    return sorted({0, parallel.pp - 1} | first_of_each)
 
 
 def predict(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int) -> Prediction:
@@ -142,23 +142,22 @@ def predict(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch:
 
 def most_memory(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int) -> dict[str, float]:
     """Return the bytes of GPU memory of the process that needs most, by what they are for."""
-    needed = (memory_of(task, parallel, micro_batch, passes, rank) for rank in ranks_to_look_at(parallel))
+    needed = (memory_of(task, parallel, micro_batch, passes, rank) for rank in ranks_to_look_at(task, parallel))
     return max(needed, key=lambda parts: sum(parts.values()))
 
 
 def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int, rank: int) -> dict[str, float]:
     """Return the bytes of GPU memory of a process of the pipeline's `rank`, by what they are for."""
     width, size = task.model.n_embd, 4 if task.config.precision == "fp32" else 2
-    layers, first, last = _stages_of(task, parallel, rank)
-    matrices = layers * task.block / parallel.tp
+    layers, _, last = _stages_of(task, parallel, rank)
+    matrices, rows = weights_of(task, parallel, rank)
     embedding = task.vocabulary * width / parallel.tp
-    ends = (first or (last and parallel.pp > 1)) + (first and last and parallel.pp > 1)
-    rows = embedding * ends + (task.model.n_positions * width if first else 0) + (2 * width if last else 0)
     weights, shard = matrices + rows, parallel.dp_shard
-    everywhere = 0 if parallel.offload == "all" else 1
+    on_gpu = parallel.offload != "all"
     memory = {
-        "weights": 4 * weights / (shard if parallel.zero else 1) * everywhere,
-        "gradients": 4 * weights / (shard if parallel.zero > 1 else 1) * everywhere,
+        "weights": 4 * weights / (shard if parallel.zero else 1) * on_gpu,
+        # ZeRO 1 adds up whole gradients until the end of the step, wherever the rest is.
+        "gradients": 4 * weights / (shard if parallel.zero > 1 else 1) * (on_gpu or parallel.zero == 1),
         "optimizer": 8 * weights / (shard if parallel.zero else 1) * (parallel.offload == "none"),
     }
     in_flight = _in_flight(parallel, passes, rank)
@@ -169,7 +168,7 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         # Two blocks at once, and the gradients of one in fp32 before and after they are reduced.
         memory["gathered"] = 4 * rows + (size * matrices if parallel.zero < 3 else (2 * size + 8) * block)
     elif size == 2:
-        kept = min(layers, 1) if parallel.activation_checkpointing == "full" else layers * in_flight
+        kept = min(layers, 1) if parallel.activation_checkpointing != "none" else layers * in_flight
         memory["gathered"] = 2.0 * block * kept
     per_token = _kept_bytes(task, parallel) * size / 2
     memory["activations"] = tokens * per_token * layers * in_flight
@@ -177,7 +176,7 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     working = tokens * recomputed
     if last:
         # The loss works on chunks of a power of two of tokens (`loss.linear_cross_entropy`); compiled, in place.
-        most = max(1, 2**28 * (4 if task.config.compile else 1) // (task.vocabulary // parallel.tp))
+        most = max(128, 2**28 * (4 if task.config.compile else 1) // (task.vocabulary // parallel.tp))
         chunk = min(tokens, 1 << (most.bit_length() - 1))
         logits = chunk * task.vocabulary / parallel.tp * (size if task.config.compile else size + 8)
         working = max(working, logits + (size + 4) * embedding + 2 * size * tokens * width)
@@ -186,16 +185,26 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     return memory
 
 
+def weights_of(task: Task, parallel: ParallelConfig, rank: int) -> tuple[float, float]:
+    """Return the weights of a rank's blocks, and its others: embeddings, the last norm, the head's own copy."""
+    width = task.model.n_embd
+    layers, first, last = _stages_of(task, parallel, rank)
+    ends = (first or (last and parallel.pp > 1)) + (first and last and parallel.pp > 1)
+    rows = task.vocabulary * width / parallel.tp * ends
+    rows += (task.model.n_positions * width if first else 0) + (2 * width if last else 0)
+    return layers * task.block / parallel.tp, rows
+
+
 def _stages_of(task: Task, parallel: ParallelConfig, rank: int) -> tuple[int, bool, bool]:
     """Return the layers of a rank, and whether it has the first and the last stage."""
-    sizes = _sizes(parallel, task.model.n_layer, head_layers(task.vocab_size, task.model.n_embd))
-    own = [number for number in range(len(sizes)) if stage_owner(number, parallel) == rank]
-    return sum(sizes[number] for number in own), 0 in own, len(sizes) - 1 in own
+    return _stages(parallel, task.model.n_layer, head_layers(task.vocab_size, task.model.n_embd))[rank]
 
 
-@functools.lru_cache(maxsize=1024)
-def _sizes(parallel: ParallelConfig, n_layer: int, head: float) -> list[int]:
-    return [len(layers) for layers in partition(parallel, n_layer, head)]
+@functools.lru_cache(maxsize=4096)
+def _stages(parallel: ParallelConfig, n_layer: int, head: float) -> list[tuple[int, bool, bool]]:
+    sizes = [len(layers) for layers in partition(parallel, n_layer, head)]
+    owned = [[n for n in range(len(sizes)) if stage_owner(n, parallel) == rank] for rank in range(parallel.pp)]
+    return [(sum(sizes[n] for n in own), 0 in own, len(sizes) - 1 in own) for own in owned]
 
 
 def _in_flight(parallel: ParallelConfig, passes: int, rank: int) -> float:
@@ -216,8 +225,8 @@ def _block_bytes(task: Task, parallel: ParallelConfig) -> float:
     if tp == 1:
         return 32 * width
     # The inputs of the products that begin attention and MLP are whole in each process; without sequence parallelism
-    # also what lies between the exchanges.
-    whole = 4 if parallel.sequence_parallel else 12
+    # also those of the norms.
+    whole = 4 if parallel.sequence_parallel else 8
     return 32 * width / tp + whole * width * (1 - 1 / tp)
 
 
@@ -227,7 +236,7 @@ def _kept_bytes(task: Task, parallel: ParallelConfig) -> float:
     entered = 2 * task.model.n_embd / whole
     kept = {
         "none": _block_bytes(task, parallel),
-        "selective": entered + 20 * task.model.n_embd / parallel.tp,
+        "selective": entered + (16 / parallel.tp + 4) * task.model.n_embd,  # sums over tp have the whole width
         "full": entered,
     }
     return kept[parallel.activation_checkpointing]
@@ -237,7 +246,8 @@ def host_memory_of(task: Task, machine: Machine, parallel: ParallelConfig) -> fl
     """Return the bytes of a machine's memory for what is offloaded, and for the copies of a save beside training."""
     if parallel.offload == "none":
         return 0.0
-    held = task.parameters / (parallel.pp * parallel.tp) / (parallel.dp_shard if parallel.zero else 1)
+    weights = max(sum(weights_of(task, parallel, rank)) for rank in ranks_to_look_at(task, parallel))
+    held = weights / (parallel.dp_shard if parallel.zero else 1)
     copies = 16.0 + (12.0 if task.config.async_save else 0.0)
     return held * copies * min(machine.per_node, machine.gpus)
 
@@ -247,16 +257,22 @@ def seconds_of(
 ) -> dict[str, float]:
     """Return the seconds of a step by what they are for."""
     tokens = micro_batch * task.config.sequence_length
-    ranks = (_pass_seconds(task, machine, parallel, tokens, rank) for rank in ranks_to_look_at(parallel))
+    ranks = (_pass_seconds(task, machine, parallel, tokens, rank) for rank in ranks_to_look_at(task, parallel))
     slowest = max(ranks, key=lambda parts: sum(parts.values()))
     seconds = {name: value * passes for name, value in slowest.items()}
     if parallel.pp > 1:
         seconds["bubble"] = sum(slowest.values()) * (parallel.pp - 1) / parallel.chunks
-    weights = task.parameters / (parallel.pp * parallel.tp)
-    seconds["sums"] = _sums(machine, parallel, weights, passes)
-    seconds["update"] = _update(machine, parallel, weights / (parallel.dp_shard if parallel.zero else 1))
-    if parallel.offload == "all":  # in each pass weights come, twice, and gradients leave
-        seconds["streams"] = passes * 3 * 4 * weights / machine.gpu.host * (1 - OVERLAPPED)
+    weights = max(sum(weights_of(task, parallel, rank)) for rank in ranks_to_look_at(task, parallel))
+    held = weights / (parallel.dp_shard if parallel.zero else 1)
+    half = 4 if task.config.precision == "fp32" else 2
+    seconds["sums"] = _sums(machine, parallel, weights, passes, half)
+    if parallel.pp > 1:  # embedding and head are one parameter, whose gradients the first and the last stage add up
+        link = machine.link(parallel.pp, parallel.tp * parallel.dp_replicate * parallel.dp_shard)
+        seconds["sums"] += 4 * task.vocabulary * task.model.n_embd / parallel.tp / (link * COLLECTIVE)
+    seconds["update"] = _update(machine, parallel, held)
+    if parallel.offload == "all":  # in each pass the own part of the weights comes, twice, and that of gradients leaves
+        times = passes if parallel.zero > 1 else 1
+        seconds["streams"] = times * 3 * 4 * held / machine.gpu.host * (1 - OVERLAPPED)
     return seconds
 
 
@@ -267,7 +283,7 @@ def _pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens
     """
     gpu, width, tp, config = machine.gpu, task.model.n_embd, parallel.tp, task.config
     layers, _, last = _stages_of(task, parallel, rank)
-    rate = (gpu.single if config.precision == "fp32" else gpu.half) * PRODUCTS
+    peak = gpu.single if config.precision == "fp32" else gpu.half
     memory, doubled = gpu.bandwidth * MEMORY, 2 if config.precision == "fp32" else 1
     again = {"none": 0.0, "selective": 0.0, "full": 1 / 3}[parallel.activation_checkpointing]
     moved = {"none": 0.0, "selective": 1 / 3, "full": 1 / 3}[parallel.activation_checkpointing]
@@ -275,17 +291,18 @@ def _pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens
     elementwise = ELEMENTWISE if config.compile else ELEMENTWISE_EAGER
     weights = (layers * task.block + head) / tp
     parts = {
-        "products": 6 * tokens * (12 * width**2 * layers * (1 + again) + head) / tp / rate,
-        "attention": 6 * tokens * config.sequence_length * width * layers * (1 + again) / tp / (gpu.half * ATTENTION),
+        "products": 6 * tokens * (12 * width**2 * layers * (1 + again) + head) / tp / (peak * PRODUCTS),
+        "attention": 6 * tokens * config.sequence_length * width * layers * (1 + again) / tp / (peak * ATTENTION),
         "elementwise": tokens * layers * width * elementwise * doubled * (1 + moved) / tp / memory,
         "loss": tokens * head / max(1, width) * (LOSS if config.compile else LOSS_EAGER) * doubled / tp / memory,
         "casts": (CASTS + SHARDED[parallel.zero]) * weights / memory,
     }
     if parallel.pp > 1:
         link = machine.link(parallel.pp, parallel.tp * parallel.dp_replicate * parallel.dp_shard)
-        parts["sends"] = 2 * parallel.chunks * tokens * width * 2 * doubled / tp / (link * SEND)
+        whole = tp if parallel.sequence_parallel else 1
+        parts["sends"] = 2 * parallel.chunks * tokens * width * 2 * doubled / whole / (link * SEND)
     if tp > 1:
-        exchanged = (8 + 2 * (again > 0)) * tokens * width * 2 * doubled * layers
+        exchanged = (8 + 3 * (moved > 0)) * tokens * width * 2 * doubled * layers
         parts["exchanges"] = exchanged * (tp - 1) / tp / (machine.link(tp, 1) * EXCHANGE)
         parts["copies"] = exchanged * COPIES / gpu.bandwidth
     if parallel.zero == 3 and parallel.dp_shard > 1:
@@ -296,7 +313,7 @@ def _pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens
     return {**parts, "host": max(0.0, 2 * layers * launch - sum(parts.values()))}
 
 
-def _sums(machine: Machine, parallel: ParallelConfig, weights: float, passes: int) -> float:
+def _sums(machine: Machine, parallel: ParallelConfig, weights: float, passes: int, half: int) -> float:
     """Return the seconds in which gradients are summed over data ranks and nothing else is done."""
     ranks = parallel.dp_replicate * parallel.dp_shard
     if ranks == 1:
@@ -308,7 +325,7 @@ def _sums(machine: Machine, parallel: ParallelConfig, weights: float, passes: in
     times = passes if parallel.zero > 1 and parallel.pp == 1 else 1
     shard = parallel.dp_shard
     scattered = 4 * weights * (shard - 1) / shard / (machine.link(shard, parallel.tp) * COLLECTIVE)
-    gathered = 2 * weights * (shard - 1) / shard / (machine.link(shard, parallel.tp) * COLLECTIVE)
+    gathered = half * weights * (shard - 1) / shard / (machine.link(shard, parallel.tp) * COLLECTIVE)
     replicated = 2 * 4 * weights / shard * (parallel.dp_replicate - 1) / parallel.dp_replicate / rate
     return (times * scattered + (gathered if parallel.zero < 3 else 0)) * (1 - OVERLAPPED) + replicated
 

@@ -14,6 +14,10 @@ from trainer.plan.prediction import Prediction, Task, most_memory, predict, shar
 
 CHUNKS = (2, 3, 4)
 """Stages per process that are tried for an interleaved pipeline."""
+MARGIN = 0.93
+"""Share of the memory that a layout may be predicted to need: predictions were up to 7 % too low."""
+MOST_TRIED = 32
+"""Numbers of GPUs that are tried where nothing fits."""
 MOST_MICRO_BATCH = 256
 """Larger micro batches fill no GPU better."""
 
@@ -23,9 +27,11 @@ class Found:
     """What a search found: layouts that fit, the fastest first, and the one that needs least memory."""
 
     fitting: list[Prediction]
-    """One of each kind: those that differ in the micro batch alone are one kind."""
+    """The best of each kind, which is told by `kind_of`."""
     smallest: Prediction | None
-    """The layout that needs least memory, whether it fits or not."""
+    """Of those that do not fit, the layout that needs least memory of a GPU."""
+    host: Prediction | None
+    """Of those that fit the GPU but not the host's memory, the layout that needs least of that."""
 
 
 def search(task: Task, machine: Machine, base: ParallelConfig) -> Found:
@@ -35,30 +41,35 @@ def search(task: Task, machine: Machine, base: ParallelConfig) -> Found:
     for any layout.
     """
     smallest: Prediction | None = None
+    host: Prediction | None = None
     for offloads in (("none",), ("optimizer", "all")):
         best: dict[tuple[object, ...], Prediction] = {}
         for parallel in layouts(task, machine, base, offloads):
             for size in micro_batches(task, parallel):
                 passes = task.config.global_batch_size // (parallel.dp_replicate * parallel.dp_shard) // size
-                if sum(most_memory(task, parallel, size, passes).values()) <= machine.gpu.memory:
+                if sum(most_memory(task, parallel, size, passes).values()) <= MARGIN * machine.gpu.memory:
                     found = predict(task, machine, parallel, size)
-                    if found.host_memory <= machine.host_memory:
-                        kind = kind_of(found)
-                        if kind not in best or found.step < best[kind].step:
-                            best[kind] = found
+                    if found.host_memory > machine.host_memory:
+                        if host is None or found.host_memory < host.host_memory:
+                            host = found
+                        continue
+                    kind = kind_of(found)
+                    # Of micro batches that are as fast within 1 %, the smaller one.
+                    if kind not in best or found.step < 0.99 * best[kind].step:
+                        best[kind] = found
                 elif size == 1 and (smallest is None or _bytes(task, parallel, passes) < smallest.bytes):
                     smallest = predict(task, machine, parallel, 1)
         fitting = [each for each in ordered(best.values()) if accepted(each)]
         if fitting:
-            return Found(fitting, smallest)
-    return Found([], smallest)
+            return Found(fitting, smallest, host)
+    return Found([], smallest, host)
 
 
 def ordered(found: Iterable[Prediction]) -> list[Prediction]:
-    """Sort by time; of layouts within 2 %, which no prediction can tell apart, the simplest comes first."""
+    """Sort by time; of layouts within 3 %, which no prediction can tell apart, the simplest comes first."""
     left, order = sorted(found, key=lambda each: each.step), list[Prediction]()
     while left:
-        alike = itertools.takewhile(lambda each: each.step <= 1.02 * left[0].step, left)
+        alike = itertools.takewhile(lambda each: each.step <= 1.03 * left[0].step, left)
         order.append(min(alike, key=_complexity))
         left.remove(order[-1])
     return order
@@ -78,7 +89,7 @@ def layouts(task: Task, machine: Machine, base: ParallelConfig, offloads: Sequen
     """Yield every layout that uses all GPUs and that the trainer can compile; tp groups stay in one machine."""
     gpus, batch = machine.gpus, task.config.global_batch_size
     inside = min(machine.per_node, gpus)
-    for tp in (each for each in divisors(task.model.n_head) if gpus % each == 0 and each <= inside):
+    for tp in (each for each in divisors(task.model.n_head) if gpus % each == 0 and inside % each == 0):
         for pp in (each for each in divisors(gpus // tp) if each <= task.model.n_layer):
             data = gpus // tp // pp
             if batch % data:
@@ -163,14 +174,23 @@ def why_it_loses(found: Prediction, best: Prediction) -> str:
     return f"{best.step / found.step:.0%} of the speed; {found.seconds[name] / found.step:.0%} of a step: {name}"
 
 
-def why_nothing_fits(found: Found, machine: Machine) -> str:
-    """Return one line with the layout that needs least memory, and what would have to change."""
-    smallest = found.smallest
-    if smallest is None:
-        return "no layout divides the model and the batch among so many GPUs: change --gpus, or the global batch"
-    most = max(smallest.memory.items(), key=lambda pair: pair[1])
-    return (
-        f"nothing fits into {machine.gpu.memory / GIB:,.0f} GiB: {name_of(smallest)} with micro batches of 1 needs "
-        f"{smallest.bytes / GIB:,.0f} GiB ({most[0]} {most[1] / GIB:,.0f}), and {smallest.host_memory / GIB:,.0f} GiB "
-        f"of a host's {machine.host_memory / GIB:,.0f}; use more GPUs, larger ones, or a smaller model"
-    )
+def why_nothing_fits(task: Task, machine: Machine, base: ParallelConfig, found: Found) -> str:
+    """Return one line that says what is short, and the nearest number of GPUs that would do."""
+    if found.host:
+        short = (
+            f"{name_of(found.host)} fits the GPUs, but needs {found.host.host_memory / GIB:,.0f} GiB of a host's "
+            f"{machine.host_memory / GIB:,.0f}"
+        )
+    elif found.smallest:
+        most = max(found.smallest.memory.items(), key=lambda pair: pair[1])
+        short = (
+            f"nothing fits into {MARGIN:.0%} of {machine.gpu.memory / GIB:,.0f} GiB: {name_of(found.smallest)} with "
+            f"micro batches of 1 needs {found.smallest.bytes / GIB:,.0f} GiB ({most[0]} {most[1] / GIB:,.0f})"
+        )
+    else:
+        short = f"no layout divides the model and {task.config.global_batch_size} samples among {machine.gpus:,} GPUs"
+    nearest = sorted(range(1, 4 * machine.gpus + 8), key=lambda number: (abs(number - machine.gpus), number))
+    for number in [each for each in nearest if each != machine.gpus][:MOST_TRIED]:
+        if search(task, dataclasses.replace(machine, gpus=number), base).fitting:
+            return f"{short}; {number:,} of these GPUs would do"
+    return f"{short}; use more or larger GPUs, a smaller model, or another global batch"

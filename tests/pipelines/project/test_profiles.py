@@ -10,7 +10,7 @@ import yaml
 from pipelines.__main__ import main
 from pipelines.config import check, given
 from pipelines.errors import ConfigError, UserError
-from pipelines.project.profiles import SourceConfig, compose, judge, profiles
+from pipelines.project.profiles import SourceConfig, compose, judge, merge_overrides, profiles
 from tests.test_structure import TEST_PATHS
 from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
@@ -103,6 +103,14 @@ def test_sources_that_a_profile_has_not_are_empty_files(profile: str) -> None:
         ("sample", ["tokenizer.kind=files"], "tokenizer.files: kind is 'files', so name a tokenizer file or folder"),
         ("sample", ["tokenizer=gpt2_hub", "tokenizer.hub_revision=main"], "tokenizer.hub_revision: expected a commit"),
         ("sample", ["glue.tasks=[mrpc,rte]"], "dataprep/sample/glue: no folder of rte"),
+        (
+            "local",
+            ["corpus.documents=a", "glue.tasks=[mrpc]"],
+            "glue.tasks mrpc: no source; give glue.folder=FOLDER",
+        ),
+        ("sample", ["pretrain=5"], "pretrain=5: pretrain holds keys of its own; set one, as pretrain.KEY="),
+        ("openwebtext_hub", ["glue.tasks=[ax]"], "glue.tasks: ax has no training rows; score it by glue.scored"),
+        ("sample", ["glue=custom", "glue.folder=docs", "glue_download.columns=[a]"], "docs: has no file for train"),
         ("sample", ["glue.tasks=[mrcp]"], "mrcp: not a GLUE task. Did you mean 'mrpc'"),
         ("sample", ["glue_tokenize.max_length=300"], "max_length 300 is longer than the 256 positions of the model"),
         ("sample", ["evaluate.sequence_length=300"], "evaluate.sequence_length 300 is longer than the model's 256"),
@@ -157,6 +165,7 @@ def test_the_local_profile_needs_documents_alone() -> None:
         (["pretrain.epochs=2"], "pretrain", {"steps": 0, "tokens": 0, "epochs": 2.0}),
         (["pretrain.tokens=200000", "pretrain.warmup_share=0.1"], "pretrain", {"steps": 0, "warmup_steps": 0}),
         (["finetune.steps=0"], "finetune", {"steps": 0, "epochs": 1}),
+        (["pretrain.epochs=0.0"], "pretrain", {"steps": 80, "epochs": 0.0}),
     ],
 )
 def test_the_length_that_is_given_replaces_the_profiles(
@@ -189,11 +198,36 @@ def read_params(project: Path) -> Any:
 def test_set_changes_one_value_and_keeps_the_others(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["set", "pretrain.steps=60", "model.n_layer=2"]) == 0
     params = read_params(project)
-    assert params["overrides"] == ["pretrain.steps=60", "clean.min_tokens=20", "model.n_layer=2"]
+    assert params["overrides"] == ["clean.min_tokens=20", "pretrain.steps=60", "model.n_layer=2"]
     assert (params["pretrain"]["steps"], params["clean"]["min_tokens"], params["model"]["n_layer"]) == (60, 20, 2)
     assert "pretrain can run on 2, 4, 8 or 16 processes (GPUs)" in capsys.readouterr().out
     assert main(["set", "pretrain.step=60"]) == 2
     assert read_params(project) == params, "a typo changes nothing"
+
+
+def test_set_loses_nothing_that_was_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edited = read_params(project)
+    edited["pretrain"]["lr"] = 0.25
+    (project / "params.yaml").write_text(yaml.safe_dump(edited))
+    assert main(["set", "clean.min_tokens=30"]) == 2
+    assert "pretrain.lr: 0.25, composed 0.002: edited since it was composed" in capsys.readouterr().err
+    assert read_params(project) == edited
+    assert main(["set", "clean.min_tokens=30", "pretrain.lr=0.25"]) == 0
+    assert (read_params(project)["pretrain"]["lr"], read_params(project)["clean"]["min_tokens"]) == (0.25, 30)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "merged"),
+    [
+        (["glue.folder=a", "glue.tasks=[rte]", "model=gpt2"], ["glue=none"], ["model=gpt2", "glue=none"]),
+        (["tokenizer=train"], ["tokenizer.files=a"], ["tokenizer.files=a"]),
+        (["pretrain.steps=50"], ["pretrain.epochs=2"], ["pretrain.epochs=2"]),
+        (["parallel.tp=1", "parallel.pp=1"], ["parallel=tp2"], ["parallel=tp2"]),
+        (["finetune.steps=50", "a.b=1"], ["finetune.lr=1"], ["finetune.steps=50", "a.b=1", "finetune.lr=1"]),
+    ],
+)
+def test_what_a_new_choice_or_key_replaces_is_dropped(old: list[str], new: list[str], merged: list[str]) -> None:
+    assert merge_overrides(old, new) == merged
 
 
 def test_check_judges_what_dvc_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """`python -m trainer.plan`: what it prints, writes and refuses."""
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from trainer.plan import machines
 from trainer.plan.__main__ import main
 from trainer.plan.machines import GPUS, Machine
 from trainer.plan.prediction import Task
-from trainer.plan.search import name_of, search
+from trainer.plan.search import layouts, micro_batches, name_of, search
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,7 +53,12 @@ def test_the_best_layouts_are_shown_with_where_their_time_goes(capsys: pytest.Ca
     assert re.search(r"\d+%\s+\d+\.\d  16 x 4, dp_replicate=8$", rows[0])
     assert "products 6" in lines[1]
     assert "Slower:" in lines
-    assert lines[-1].startswith("To use the first: python -m pipelines set parallel.pp=1 parallel.tp=1 ")
+    assert lines[-1].startswith(
+        "To use the first: python -m pipelines set model=gpt2-xl pretrain.global_batch_size=512 "
+    )
+    assert "pretrain.compile=true parallel.pp=1 parallel.tp=1 " in lines[-1]
+    assert main(["--gpu", "h200", "--gpus", "1"]) == 0
+    assert capsys.readouterr().out.startswith("1 M parameters, 16 samples of 128 tokens"), "its own vocabulary of 2,048"
 
 
 def test_a_small_model_is_replicated_and_a_large_one_sharded_or_split() -> None:
@@ -70,22 +76,33 @@ def test_what_fits_only_in_the_hosts_memory_is_offloaded() -> None:
     assert offloaded.fitting[0].parallel.offload == "optimizer"
 
 
-def test_every_layout_is_one_that_the_trainer_takes() -> None:
-    """Of models with awkward sizes: 25 heads, 7 layers, a batch of 12."""
+@pytest.mark.parametrize(
+    ("model", "gpus", "per_node", "batch"),
+    [
+        (ModelConfig(n_layer=48, n_head=25, n_embd=1600), 40, 8, 240),
+        (ModelConfig(n_layer=7, n_head=5, n_embd=320), 12, 8, 12),
+        (ModelConfig(n_layer=1, n_head=1, n_embd=64), 4, 4, 8),
+    ],
+)
+def test_every_layout_is_one_that_the_trainer_takes(model: ModelConfig, gpus: int, per_node: int, batch: int) -> None:
+    """Of models with awkward sizes: 25 heads, 7 layers, one layer, a batch of 12; tp groups stay in one machine."""
     from trainer.checks import check_pretrain
     from trainer.plan import plan_pretraining
 
-    for model, gpus, batch in (
-        (ModelConfig(n_layer=48, n_head=25, n_embd=1600), 16, 256),
-        (ModelConfig(n_layer=7, n_head=5, n_embd=320), 12, 12),
-    ):
-        layouts = found(model, "a100-80gb", gpus, global_batch_size=batch).fitting
-        assert layouts
-        for each in layouts:
-            check_pretrain(each.task.config, model, each.parallel)
-            layout = plan_pretraining(each.task.config, each.parallel, gpus)
-            assert layout.processes == each.processes == gpus
-            assert each.parallel.tp in (1, 5)
+    config = PretrainConfig(global_batch_size=batch, precision="bf16", compile=True)
+    task, machine = (
+        Task(model=model, vocab_size=50257, config=config),
+        Machine(gpu=GPUS["h100"], gpus=gpus, per_node=per_node),
+    )
+    tried = list(layouts(task, machine, ParallelConfig(), ("none", "optimizer", "all")))
+    assert tried
+    for parallel in tried:
+        assert per_node % parallel.tp == 0
+        for size in micro_batches(task, parallel):
+            sized = dataclasses.replace(config, micro_batch_size=size)
+            check_pretrain(sized, model, parallel)
+            layout = plan_pretraining(sized, parallel, gpus)
+            assert (layout.processes, layout.micro_batch_size) == (gpus, size)
 
 
 def test_a_175_b_model_on_1024_gpus_is_planned() -> None:
@@ -100,8 +117,9 @@ def test_write_makes_the_best_layout_part_of_the_parameters(project: Path, capfd
     assert "first python -m pipelines set model=gpt2-medium" in capfd.readouterr().err
     assert main(["--gpus", "2", "--gpu", "h200", "--write"]) == 0
     params = yaml.safe_load((project / "params.yaml").read_text())
-    assert (params["parallel"]["pp"], params["parallel"]["dp_replicate"]) == (1, 0)
-    assert params["pretrain"]["micro_batch_size"] == 8
+    expected = {"pp": 1, "dp_replicate": 0, "device": "auto", "determinism": "auto", "stages": "balanced"}
+    assert params["parallel"].items() >= expected.items()
+    assert params["pretrain"]["micro_batch_size"] in (1, 2, 4, 8)
     assert "parallel.pp=1" in params["overrides"]
     assert "params.yaml: profile sample" in capfd.readouterr().out
 
@@ -110,24 +128,29 @@ def test_write_makes_the_best_layout_part_of_the_parameters(project: Path, capfd
     ("words", "message"),
     [
         (
-            ["--model", "gpt2-xll", "--gpu", "h100"],
+            ["--model", "gpt2-xll", "--gpu", "h100", "--gpus", "1"],
             "--model 'gpt2-xll': not in configs/model. Did you mean 'gpt2-xl'?",
         ),
-        (["--gpu", "h10"], "--gpu 'h10': not in the table of GPUs. Did you mean 'h100'?"),
+        (["--gpu", "h10", "--gpus", "1"], "--gpu 'h10': not in the table of GPUs; name the nearest"),
         ([], "--gpu: no GPU of a known kind is here; name one of b200, h200"),
-        (["--gpu", "v100-32gb", "--model", "gpt2"], "--gpu v100-32gb: does not compute in bf16; add --precision fp16"),
         (
-            ["--gpu", "h100", "--model", "gpt2", "--sequence-length", "2048"],
+            ["--gpu", "v100-32gb", "--gpus", "1", "--model", "gpt2"],
+            "does not compute in bf16; add --precision fp16",
+        ),
+        (
+            ["--gpu", "h100", "--gpus", "1", "--model", "gpt2", "--sequence-length", "2048"],
             "--sequence-length 2048 is longer",
         ),
         (["--gpu", "h100", "--gpus", "-1"], "gpus: expected"),
+        (["--gpu", "h100"], "--gpus: no GPU of a known kind is here; say how many there are"),
+        (["--gpu", "rtx4090", "--gpus", "1", "--model", "gpt2-xl", "--host-memory", "8"], "of a host's 7; 2 of these"),
         (
-            ["--gpu", "t4", "--model", "gpt2-xl", "--precision", "fp16"],
-            "nothing fits into 12 GiB: dp_rep",
+            ["--gpu", "t4", "--gpus", "1", "--model", "gpt2-xl", "--precision", "fp16"],
+            "nothing fits into 93% of 12 GiB: dp_rep",
         ),
         (
             ["--gpu", "h100", "--gpus", "13", "--model", "gpt2"],
-            "no layout divides the model and the batch among",
+            "among 13 GPUs; 12 of these GPUs would do",
         ),
     ],
 )
@@ -139,9 +162,9 @@ def test_what_cannot_be_planned_is_one_line(words: list[str], message: str, caps
 
 def test_without_parameters_a_model_is_asked_for(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "params.yaml").unlink()
-    assert main(["--gpu", "h100"]) == 2
+    assert main(["--gpu", "h100", "--gpus", "1"]) == 2
     assert "there are no active parameters; name a model with --model" in capsys.readouterr().err
-    assert main(["--gpu", "h100", "--model", "gpt2", "--write"]) == 2
+    assert main(["--gpu", "h100", "--gpus", "1", "--model", "gpt2", "--write"]) == 2
     assert "params.yaml is not here" in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan.machines import GIB, GPUS, Machine
-from trainer.plan.prediction import Prediction, Task, memory_of, predict
+from trainer.plan.prediction import Prediction, Task, memory_of, most_memory, predict
 
 SMALL = ModelConfig(n_layer=12, n_head=12, n_embd=768)
 XL = ModelConfig(n_layer=48, n_head=25, n_embd=1600)
@@ -78,14 +78,14 @@ RUNS = [
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.gib], ids=str)
-def test_memory_is_within_a_tenth(run: Run) -> None:
-    assert run.predicted().bytes / GIB == pytest.approx(run.gib, rel=0.1)
+def test_memory_is_as_near_as_the_guide_says(run: Run) -> None:
+    assert run.predicted().bytes / GIB == pytest.approx(run.gib, rel=0.07)
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.tokens], ids=str)
-def test_the_time_of_a_step_is_within_a_fifth(run: Run) -> None:
+def test_the_time_of_a_step_is_as_near_as_the_guide_says(run: Run) -> None:
     predicted = run.predicted()
-    assert predicted.step == pytest.approx(predicted.task.tokens / run.tokens / 1e3, rel=0.2)
+    assert predicted.step == pytest.approx(predicted.task.tokens / run.tokens / 1e3, rel=0.13)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,8 @@ def test_states_are_sixteen_bytes_a_weight_and_zero_shards_them() -> None:
     offloaded = parts({"zero": 3, "dp_shard": 4, "offload": "all"})
     assert (offloaded["weights"], offloaded["gradients"], offloaded["optimizer"]) == (0, 0, 0)
     assert parts({"offload": "optimizer"})["optimizer"] == 0
+    whole_sums = parts({"zero": 1, "dp_shard": 4, "offload": "all"})
+    assert whole_sums["gradients"] == whole["gradients"], "ZeRO 1 adds up whole gradients on the GPU"
 
 
 def test_embedding_and_head_are_held_where_the_first_and_the_last_stage_are() -> None:
@@ -161,3 +163,41 @@ def test_a_group_that_leaves_its_machine_is_as_slow_as_the_link_between_machines
     machine = Machine(gpu=GPUS["h100"], gpus=16)
     assert machine.link(8, 1) == machine.link(2, 4) == machine.gpu.link
     assert machine.link(16, 1) == machine.link(2, 8) == machine.node_link
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(12, 8), (24, 16), (36, 24), (48, 5)])
+def test_the_rank_that_needs_most_is_among_those_that_are_looked_at(layers: int, pp: int) -> None:
+    model = dataclasses.replace(SMALL, n_layer=layers)
+    task = Task(model=model, vocab_size=50257, config=PretrainConfig(global_batch_size=1024, precision="bf16"))
+    parallel = ParallelConfig(pp=pp, dp_replicate=1)
+    every = [sum(memory_of(task, parallel, 16, 64, rank).values()) for rank in range(pp)]
+    assert sum(most_memory(task, parallel, 16, 64).values()) == max(every)
+
+
+def test_a_block_and_the_loss_are_those_of_the_model() -> None:
+    """Written down here again, since the model imports torch."""
+    from trainer import loss
+    from trainer.model import Architecture
+
+    task = Task(model=XL, vocab_size=50257, config=PretrainConfig())
+    shape = Architecture.of(XL, 50257)
+    assert task.vocabulary == shape.padded_vocab
+    assert task.parameters == shape.parameters + (shape.padded_vocab - 50257) * shape.n_embd
+    assert (loss.CHUNK_VALUES["cuda"], loss.IN_PLACE, loss.CHUNK_TOKENS) == (2**28, 4, 128)
+
+
+def test_fp32_is_computed_at_its_own_rate_and_takes_twice_the_bytes() -> None:
+    config = PretrainConfig(global_batch_size=64, compile=True)
+    machine = Machine(gpu=GPUS["a100-80gb"], gpus=1)
+    half, whole = (
+        predict(
+            Task(model=SMALL, vocab_size=50257, config=dataclasses.replace(config, precision=each)),
+            machine,
+            filled({}),
+            8,
+        )
+        for each in ("bf16", "fp32")
+    )
+    for name in ("products", "attention"):
+        assert whole.seconds[name] / half.seconds[name] == pytest.approx(312 / 19.5)
+    assert whole.memory["activations"] == 2 * half.memory["activations"]
