@@ -218,7 +218,7 @@ def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: 
     types = types or section_types()
     for plain in ("data", "run"):
         if plain not in values:
-            raise ConfigError(f"{file}: {plain!r} is missing; write the file with `python -m pipelines use PROFILE`")
+            raise ConfigError(f"{file}: {plain}: missing; write it anew: python -m pipelines use PROFILE")
     for section in values.keys() - types.keys() - PLAIN:
         raise ConfigError(f"{file}: {section}: unknown section.{did_you_mean(section, {*types, *PLAIN})}")
     for section, cls in types.items():
