@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+JOBS ?= 3
 MARKS ?= not nightly
 # Tests of one file stay in one process, where they share what is slow to make; in the order of their folders, since the
 # slowest file would otherwise come last.
@@ -30,7 +30,7 @@ run: install ## the whole road for the active profile (sample: offline, two to t
 	$(BIN)/dvc repro
 	@echo "The report: $$($(BIN)/python -m pipelines report)"
 
-test: install ## the tests, JOBS=2 at a time (each of them up to 3 GB and 8 processes); MARKS= runs the nightly ones too
+test: install ## the tests, JOBS=3 at a time (each of them up to 3 GB and 8 processes); MARKS= runs the nightly ones too
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m '$(MARKS)'
 
 lint: install ## format, lint, types

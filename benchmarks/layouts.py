@@ -31,7 +31,7 @@ from pipelines import store
 from pipelines.errors import ConfigError, UserError
 from trainer import finetune
 from trainer.checks import check_finetune, check_pretrain, needs_newer_torch
-from trainer.config import FinetuneConfig, ModelConfig, ParallelConfig, PretrainConfig
+from trainer.config import FinetuneConfig, ModelConfig, ParallelConfig, Precision, PretrainConfig
 from trainer.plan import Layout, Plan, plan_finetuning, plan_pretraining
 from trainer.pretrain import PretrainJob, prepare
 from trainer.processes import launch
@@ -42,6 +42,7 @@ from trainer.weights.index import read_index
 from trainer.weights.records import step_folder
 
 STEPS = 5
+TIMED_STEPS = 12
 SECONDS = 120
 """A case that takes longer has a deadlock."""
 MODEL = ModelConfig(n_layer=8, n_head=8, n_embd=256, n_positions=128, pad_vocab_to=64)
@@ -163,7 +164,17 @@ TUNED = [
     Case("fine-tuning, ZeRO 2, bf16", {"zero": 2, "dp_shard": 4}, {"precision": "bf16"}),
     Case("fine-tuning, ZeRO 3, fp16", {"zero": 3, "dp_shard": 4}, {"precision": "fp16"}),
 ]  # fmt: skip
-SIZES = {"124M": (12, 12, 768), "1.5B": (48, 25, 1600), "1.5B, 32 heads": (48, 32, 1600), "1.4B": (48, 24, 1536)}
+SIZES = {
+    "30M": (6, 6, 384),
+    "124M": (12, 12, 768),
+    "355M": (24, 16, 1024),
+    "774M": (36, 20, 1280),
+    "1.4B": (48, 24, 1536),
+    "1.5B": (48, 25, 1600),
+    "1.5B, 32 heads": (48, 32, 1600),
+    "2.7B": (32, 32, 2560),
+    "6.7B": (32, 32, 4096),
+}
 """Layers, heads and width; the published 1.5B has 25 heads, which 2 and 4 do not divide. 24 heads have 64 values each,
 where 32 have 50, which no fused attention takes without padding."""
 
@@ -177,6 +188,9 @@ class Speed:
     passes: int
     parallel: Keys = dataclasses.field(default_factory=dict[str, Any])
     compile: bool = True
+    precision: Precision = "bf16"
+    length: int = 1024
+    """Tokens per sample."""
 
     @property
     def gpus(self) -> int:
@@ -187,7 +201,29 @@ class Speed:
     def name(self) -> str:
         """Size and layout in words."""
         words = [f"{key} {value}" for key, value in self.parallel.items()] or ["one GPU"]
-        return ", ".join([self.size, *words, *([] if self.compile else ["eager"])])
+        words += [] if self.compile else ["eager"]
+        words += [] if self.precision == "bf16" else [self.precision]
+        return ", ".join([self.size, *words, *([] if self.length == 1024 else [f"{self.length} tokens"])])
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model of that size."""
+        layers, heads, width = SIZES[self.size]
+        return ModelConfig(n_layer=layers, n_head=heads, n_embd=width, n_positions=self.length)
+
+    def training(self, steps: int) -> PretrainConfig:
+        """Section `pretrain` for so many steps."""
+        parallel = layout(self.parallel, "fast")
+        ranks = self.gpus // (parallel.pp * parallel.tp)
+        return PretrainConfig(
+            steps=steps,
+            sequence_length=self.length,
+            global_batch_size=self.micro_batch_size * self.passes * ranks,
+            micro_batch_size=self.micro_batch_size,
+            warmup_steps=5,
+            precision=self.precision,
+            compile=self.compile,
+        )
 
 
 SPEEDS = [
@@ -499,18 +535,7 @@ def row(speed: Speed, cells: Callable[[Speed], str]) -> str:
 def timed(work: Path, speed: Speed, determinism: str) -> Timed:
     """Train GPT-2 of that size for a few steps."""
     train, val = shards(work / "gpt2/train", 50_257, 200, 11_000, 1), shards(work / "gpt2/val", 50_257, 2, 2_100, 2)
-    layers, heads, width = SIZES[speed.size]
-    model = ModelConfig(n_layer=layers, n_head=heads, n_embd=width, n_positions=1024)
-    parallel = layout(speed.parallel, determinism)
-    ranks = speed.gpus // (parallel.pp * parallel.tp)
-    training = PretrainConfig(
-        steps=12,
-        global_batch_size=speed.micro_batch_size * speed.passes * ranks,
-        micro_batch_size=speed.micro_batch_size,
-        warmup_steps=5,
-        precision="bf16",
-        compile=speed.compile,
-    )
+    model, parallel, training = speed.model, layout(speed.parallel, determinism), speed.training(TIMED_STEPS)
     check_pretrain(training, model, parallel)
     job = pretrain_job(training, model, parallel, train, val, work / "speed")
     with deadline(SECONDS):

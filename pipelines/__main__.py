@@ -125,7 +125,12 @@ def run_set(options: argparse.Namespace) -> int:
     params = read_yaml(PARAMS_YAML)
     profile, overrides = _recorded(params)
     given = {override.partition("=")[0] for override in options.overrides}
-    lost = [line for line in difference(params, combine(profile, overrides)) if line.partition(":")[0] not in given]
+    lost = [
+        line
+        for line in difference(params, combine(profile, overrides))
+        # A key that is missing is one that an earlier version did not have.
+        if line.partition(":")[0] not in given and ": missing, " not in line
+    ]
     if lost:
         raise ConfigError(
             f"{PARAMS_YAML}: {'; '.join(lost)}: edited since it was composed, which would be lost; name these keys "
@@ -136,13 +141,17 @@ def run_set(options: argparse.Namespace) -> int:
 
 def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
     """Compose, judge and write params.yaml, and print what the stages will need."""
+    from pipelines.project.costs import describe_costs
     from pipelines.project.profiles import combine, judge, missing_sources, write_params
 
     params = combine(profile, overrides)
     lines = judge(params)
+    costs = describe_costs(params)
     write_params(params)
     for missing in missing_sources(params):
         print(f"warning: {visible(str(missing))}: not there yet; dvc repro will need it", file=sys.stderr)
+    if costs:
+        print_line(costs)
     for line in lines:
         print_line(line)
     print(f"{PARAMS_YAML}: profile {profile}, run {params['run']}; now: dvc repro")

@@ -123,8 +123,8 @@ class StageSpec:
     check_config: Callable[..., None] | None
     """Refuses wrong settings before any input is opened; takes the function's sections, under the same names."""
     check_parameters: Callable[[Mapping[str, Any]], str | None] | None
-    """Refuses parameters that cannot work in the graph when a profile is composed; takes all sections. May return a
-    line for the user that says what the stage needs to run."""
+    """Refuses parameters that cannot work in the graph when a profile is composed; takes all sections. May return
+    lines for the user that say what the stage needs to run."""
     environment: Callable[..., Mapping[str, str]] | None
     """Returns the variables that the stage's process lacks and has to start with; takes the sections by name."""
     other_command: Callable[[Sequence[str]], int | None] | None

@@ -1,5 +1,6 @@
 """A small project that real DVC runs: a few stages of dvc.yaml, on parameters and inputs of a test's own."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -33,6 +34,13 @@ class DvcProject:
         """Bring a file or folder of the real project."""
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         self.command("cp", "-r", str(ROOT / name), str(self.folder / name))
+
+    def copied(self, folder: Path) -> "DvcProject":
+        """Return a copy of the project, links among its files included."""
+        self.command("cp", "-a", str(self.folder), str(folder))
+        other = copy.copy(self)
+        other.folder, other.params = folder, copy.deepcopy(self.params)
+        return other
 
     def set(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Change values of sections in params.yaml."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.nightly import nightly
 from tests.skips import ALLOWED
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +43,7 @@ def run(folder: Path, *options: str, ci: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "two processes"])
+@pytest.mark.parametrize("options", [(), nightly((("-n", "2"),))], ids=["one process", "two processes"])
 def test_a_skip_that_nobody_allowed_fails(options: tuple[str, ...], tmp_path: Path) -> None:
     status, said = run(tmp_path, *options, "--continue-on-collection-errors", ci="true")
     assert status == 1

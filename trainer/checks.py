@@ -4,6 +4,7 @@ No torch. Each check raises ConfigError with the nearest values that agree. Valu
 processes or on the data are checked where they are resolved, in `trainer/plan/__init__.py`.
 """
 
+import functools
 import importlib.util
 import platform
 from importlib.metadata import version
@@ -180,6 +181,7 @@ def check_portable(parallel: ParallelConfig, *, compiled: bool = False) -> None:
         )
 
 
+@functools.cache
 def _torch_release() -> tuple[int, ...]:
     """Return the release of torch, such as (2, 13) for 2.13.0+cu130, without importing it."""
     return tuple(int(number) for number in version("torch").split(".")[:2])

@@ -79,7 +79,7 @@ def write_text(folder: Path, prompt: str, config: SamplingConfig) -> str:
     return prompt + tokenizer.decode(continue_text(model, ids, end, config))
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     import tyro
     from tyro.conf import OmitArgPrefixes, Positional, arg
@@ -95,7 +95,7 @@ def main() -> int:
         print(without_controls(write_text(export, prompt, checked)))
 
     try:
-        tyro.cli(generate, prog="python -m trainer.generate", description=__doc__)
+        tyro.cli(generate, prog="python -m trainer.generate", description=__doc__, args=arguments)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1

@@ -30,6 +30,8 @@ from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.loop.start import begin, find_start, require_sizes
 from trainer.plan import Plan, in_steps, log_micro_batch, plan_pretraining, possible_processes, processes_in_words
+from trainer.plan.prediction import Task, vocab_size_of
+from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
 from trainer.processes.process import Process, rank_from_environment
 from trainer.weights.finished import PublishedRun, find_published, publish
@@ -183,7 +185,10 @@ def results(trained: Mapping[str, int], best: Mapping[str, Any], run: StageRun, 
 
 
 def check_parameters(params: Mapping[str, Any]) -> str:
-    """Refuse a run that could not start, when parameters are composed; return the line that says where it can run."""
+    """Refuse a run that could not start, when parameters are composed.
+
+    Returns lines: on how many processes it can run, and of a recipe what it takes.
+    """
     config = check(PretrainConfig, params["pretrain"], "pretrain", str(PARAMS_YAML))
     model = check(ModelConfig, params["model"], "model", str(PARAMS_YAML))
     parallel = check(ParallelConfig, params["parallel"], "parallel", str(PARAMS_YAML))
@@ -198,7 +203,11 @@ def check_parameters(params: Mapping[str, Any]) -> str:
     if config.init == "huggingface" and Path(config.init_path).exists():
         require_sizes(Path(config.init_path), model)
     numbers = possible_processes(lambda processes: plan_pretraining(config, parallel, processes), parallel)
-    return f"pretrain can run on {processes_in_words(numbers)}"
+    lines = [f"pretrain can run on {processes_in_words(numbers)}"]
+    if params.get("recipe", {}).get("name"):
+        task = Task(model=model, vocab_size=vocab_size_of(params), config=config)
+        lines += describe_recipe(params["recipe"], task, parallel)
+    return "\n".join(lines)
 
 
 def count_steps(config: PretrainConfig, samples: int) -> PretrainConfig:

@@ -13,7 +13,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,27 @@ class TokenizedTasks(View):
     """Tasks that were tokenized; None: all that are found."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedLosses(View):
+    """What a recipe names to compare with."""
+
+    losses: dict[str, float] = field(default_factory=dict[str, float])
+    """Who trained or measured what -> its validation loss, with GPT-2's tokenizer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedTokenizer(View):
+    """Where the vocabulary comes from."""
+
+    kind: str = ""
+    """train: from the corpus."""
+
+
 def report(
     glue: ShownTasks,
     glue_download: TokenizedTasks,
+    recipe: PublishedLosses,
+    tokenizer: UsedTokenizer,
     run: StageRun,
     stats: Source,
     run_stats: Source,
@@ -70,7 +88,7 @@ def report(
     pictures = draw_pictures(run_results, tasks)
     for name, picture in pictures.items():
         _write(output.folder / "pictures" / f"{name}.svg", picture)
-    page = page_values(run_results, tasks)
+    page = page_values(run_results, tasks, recipe.losses, own_tokenizer=tokenizer.kind == "train")
     _write(output.folder / "index.html", render_html(page, pictures))
     _write(output.folder / "report.md", render_markdown(page, pictures))
     run.register_outputs(

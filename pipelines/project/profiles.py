@@ -14,7 +14,9 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from pipelines import presets
 from pipelines.command import StageSpec
@@ -56,6 +58,8 @@ class CorpusConfig:
     """A URL list, or a folder of them."""
     documents: SourcePath = ""
     """A prepared corpus: a file, or a folder with all below it."""
+    text_gb: Annotated[float, Ge(0)] = 0.0
+    """Size of its texts in GB, to say beforehand what they take; 0: that of the files at `documents`, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +96,31 @@ class BaseConfig:
     """Which rows of the tasks its corpus held (an empty file when that is not known)."""
 
 
-GROUPS: dict[str, type] = {"corpus": CorpusConfig, "glue": GlueConfig, "base": BaseConfig, "labels": LabelsConfig}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeConfig:
+    """Group `recipe`: a published training that the run follows."""
+
+    name: str = ""
+    """The chosen recipe, if any."""
+    losses: dict[str, float] = field(default_factory=dict[str, float])
+    """Who trained or measured what -> its validation loss, with GPT-2's tokenizer, to compare with."""
+
+
+GROUPS: dict[str, type] = {
+    "corpus": CorpusConfig,
+    "glue": GlueConfig,
+    "base": BaseConfig,
+    "labels": LabelsConfig,
+    "recipe": RecipeConfig,
+}
 PLAIN = {"profile", "overrides", "data", "run", "seed"}
 CONFIGS = Path("configs")
 REQUIRED = "REQUIRED"
 """In a profile: a value that only the user can give. (Hydra's own `???` gives way to a default.)"""
 IMPLIED = {"tokenizer.files": "tokenizer=gpt2_files", "glue.folder": "glue=files"}
 """Key that a user gives -> the choice that it means, unless another is made: who names a folder means no Hub."""
+PLANNED = {"pretrain.micro_batch_size"}
+"""Keys besides those of `parallel` that are chosen for a model, by `trainer.plan --write` or by hand."""
 _HEADER = "# Made by `python -m pipelines use`; `dvc exp run -S` may edit plain values. Do not edit by hand."
 
 
@@ -191,7 +213,7 @@ def judge(params: Mapping[str, Any]) -> list[str]:
                 }
             )
         if spec.check_parameters and (line := spec.check_parameters(params)):
-            lines.append(line)
+            lines += line.splitlines()
     return lines
 
 
@@ -223,7 +245,10 @@ def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: 
         raise ConfigError(f"{file}: {section}: unknown section.{did_you_mean(section, {*types, *PLAIN})}")
     for section, cls in types.items():
         if section not in values:
-            raise ConfigError(f"{file}: section {section!r} is missing.{did_you_mean(section, values)}")
+            raise ConfigError(
+                f"{file}: section {section!r} is missing, as in files of earlier versions; write it anew: python -m "
+                f"pipelines use PROFILE.{did_you_mean(section, values)}"
+            )
         values[section] = to_plain(check(cls, values[section], section, str(file), complete=True))
     return values
 
@@ -249,7 +274,7 @@ def merge_overrides(old: Sequence[str], new: Sequence[str]) -> list[str]:
     """Return the overrides in the order in which their keys were first set, each with its last value.
 
     A new choice of a group replaces what was set of its keys; a key that implies a choice replaces another choice; of
-    keys that exclude each other the new one stays.
+    keys that exclude each other the new one stays. A layout that was planned for another model goes.
     """
     keys = {override.partition("=")[0] for override in new}
     gone = {choice.partition("=")[0] for key, choice in IMPLIED.items() if key in keys}
@@ -257,6 +282,10 @@ def merge_overrides(old: Sequence[str], new: Sequence[str]) -> list[str]:
         for group in one_of(cls):
             named = {f"{section}.{key}" for key in group}
             gone |= named if named & keys else set()
+    if keys & {"model", "recipe"}:
+        gone |= {
+            key for key in (each.partition("=")[0] for each in old) if key in PLANNED or key.startswith("parallel.")
+        }
     kept = [
         override
         for override in old

@@ -9,14 +9,20 @@ from tests.dvc_project import DvcProject
 STATS = "stats/sample/urls.json"
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> DvcProject:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> DvcProject:
     """A project that has made its URL list."""
-    made = DvcProject(tmp_path / "project", "urls")
+    made = DvcProject(tmp_path_factory.mktemp("made") / "project", "urls")
     made.copy("dataprep/sample/site/urls.txt")
     done = made.repro()
     assert done.returncode == 0, done.stdout + done.stderr
     return made
+
+
+@pytest.fixture
+def project(made: DvcProject, tmp_path: Path) -> DvcProject:
+    """A copy of it."""
+    return made.copied(tmp_path / "project")
 
 
 def refused(project: DvcProject) -> None:

@@ -343,6 +343,7 @@ def test_transformers_opens_the_tuned_model_with_equal_logits(glue: Path, tuned:
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.nightly
 def test_equal_runs_publish_equal_bytes(road: Road, glue: Path, tuned: Path, tmp_path: Path) -> None:
     assert finetune(road, glue, tmp_path / "again") == 0
     again, before = small.contents(tmp_path / "again"), small.contents(tuned)

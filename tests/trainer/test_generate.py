@@ -1,7 +1,5 @@
 """Generated text: seeded, within the model's positions, ended by end-of-text."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +7,7 @@ import torch
 
 from tests.trainer.small import Road
 from trainer.config import SamplingConfig
-from trainer.generate import continue_text, draw, open_model
-
-ROOT = Path(__file__).parents[2]
+from trainer.generate import continue_text, draw, main, open_model
 
 
 def test_the_likeliest_token_is_drawn_at_temperature_0_or_from_the_top_1() -> None:
@@ -41,19 +37,20 @@ def test_texts_may_grow_beyond_the_models_positions_and_do_not_depend_on_each_ot
     assert ended == first[: first.index(first[5])]
 
 
-def test_the_command_prints_a_text_and_refuses_a_folder_without_model(road: Road, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "trainer.generate"]
-    options = ["the mill", "--new-tokens", "5", "--temperature", "0"]
-    good = subprocess.run([*command, str(road.export), *options], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert good.stdout.startswith("the mill")
-    assert len(good.stdout.strip()) > len("the mill")
-    bad = subprocess.run([*command, str(tmp_path), "x"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert bad.returncode == 1
-    assert bad.stderr.startswith("error: ")
-    assert "config.json: no such file" in bad.stderr
+def test_the_command_prints_a_text_and_refuses_a_folder_without_model(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(road.export), "the mill", "--new-tokens", "5", "--temperature", "0"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("the mill")
+    assert len(text.strip()) > len("the mill")
+    assert main([str(tmp_path), "x"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "config.json: no such file" in said
 
 
-@pytest.mark.parametrize("value", ["-1", "1.5"])
-def test_wrong_options_are_refused(road: Road, value: str) -> None:
-    command = [sys.executable, "-m", "trainer.generate", str(road.export), "x", "--top-k", value]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 2
+def test_wrong_options_are_refused(road: Road) -> None:
+    assert main([str(road.export), "x", "--top-k", "-1"]) == 2
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([str(road.export), "x", "--top-k", "1.5"])

@@ -81,7 +81,7 @@ def steps(*numbers: int) -> list[str]:
             ["--keep", "1", "--keep-every", "8"],
             ["--keep", "1", "--keep-best"],
         ],
-        1,
+        3,
     ),
     ids=" ".join,
 )
@@ -128,7 +128,7 @@ def test_on_request_it_is_trained_anew(trained: Pretraining, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "changes", nightly_but([["--lr", "1e-3"], ["--model.dropout", "0.1"], ["--steps", "24"]], 1), ids=" ".join
+    "changes", nightly_but([["--lr", "1e-3"], ["--model.dropout", "0.1"], ["--steps", "24"]]), ids=" ".join
 )
 def test_another_training_is_trained(trained: Pretraining, changes: list[str]) -> None:
     status, said = trained("--keep", "1", *changes)
@@ -177,6 +177,7 @@ def test_a_damaged_output_is_trained_again(trained: Pretraining) -> None:
     assert (status, ANEW in said, "it is trained again" in said) == (0, False, True)
 
 
+@pytest.mark.nightly
 def test_links_into_a_cache_are_never_written_through(pretraining: Pretraining, tmp_path: Path) -> None:
     """As after `dvc checkout` with links: every file of the output is a read-only file elsewhere."""
     pretraining("--keep-best")

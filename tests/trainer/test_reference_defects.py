@@ -124,6 +124,7 @@ def test_2_weights_of_norms_are_not_decayed(kind: Callable[[Architecture], Any])
         torch.testing.assert_close(weights[name].detach(), torch.full_like(weights[name], 0.95))
 
 
+@pytest.mark.nightly
 def test_3_scores_are_of_validation_rows_not_of_hidden_test_labels(road: Road, glue: Path, tmp_path: Path) -> None:
     """finetune.py scores on the test split, whose labels are -1 for most tasks."""
     with_test = tmp_path / "glue"

@@ -76,6 +76,10 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+NO_RECIPE: dict[str, object] = {"recipe": {"losses": {}}, "tokenizer": {"kind": "train"}}
+"""Sections of parameters that the report reads besides those of the tasks."""
+
+
 def report(folder: Path, *options: object) -> int:
     paths = [folder / "stats/web", folder / "stats/web-tiny", folder / "runs/web-tiny", folder / "report"]
     return run_command(StageSpec.load("trainer.report"), [str(item) for item in (*paths, *options)])
@@ -241,7 +245,7 @@ def test_a_task_that_was_removed_is_not_shown_and_its_files_stay(
         write(results / f"{name}.json", stats(10, 10))
     write(results / "runs/web-tiny/glue_score/ax/scores.json", {"validation": {"accuracy": 0.5}})
     glue = {"name": "g", "folder": "none", "tasks": ["mrpc"], "scored": {}}
-    write(results / "params.yaml", {"glue": glue, "glue_download": {"tasks": ["mrpc"]}})
+    write(results / "params.yaml", {"glue": glue, "glue_download": {"tasks": ["mrpc"]}, **NO_RECIPE})
     removed = [
         *("stats/web/glue_tokenize_qqp.json", "stats/web-tiny/finetune_mnli.json", "stats/web-tiny/glue_score_ax.json"),
         *("runs/web-tiny/finetune/mnli", "runs/web-tiny/glue_score/ax"),
@@ -257,7 +261,7 @@ def test_a_task_that_was_removed_is_not_shown_and_its_files_stay(
 
 def test_a_run_without_tasks_says_nothing_of_glue(results: Path) -> None:
     glue = {"name": "none", "folder": "none", "tasks": [], "scored": {}}
-    write(results / "params.yaml", {"glue": glue, "glue_download": {"tasks": []}})
+    write(results / "params.yaml", {"glue": glue, "glue_download": {"tasks": []}, **NO_RECIPE})
     shutil.rmtree(results / "runs/web-tiny/finetune")
     output = results / "stats.json"
     assert report(results, "--params", results / "params.yaml", "--stats", output) == 0
@@ -385,3 +389,22 @@ def test_prepared_documents_that_join_at_extract_count_as_entered() -> None:
         StageCounts("extract", 28, 25, (), {}),
     ]
     assert entered(Results("web", "run", corpus_stages=flow)) == 30
+
+
+@pytest.mark.parametrize(("kind", "comparable"), [("hub", True), ("train", False)])
+def test_a_recipes_published_losses_stand_beside_the_runs(results: Path, kind: str, comparable: bool) -> None:
+    losses = {"OpenAI's weights": 3.12, "<b>nano</b>": 4.5}
+    tasks = {"glue": {"tasks": [], "scored": {}}, "glue_download": {"tasks": []}}
+    write(results / "params.yaml", {**tasks, "recipe": {"losses": losses}, "tokenizer": {"kind": kind}})
+    assert report(results, "--params", results / "params.yaml") == 0
+    text, markdown = Reader(page(results)).text, (results / "report/report.md").read_text()
+    row = "validation loss published this run difference OpenAI's weights 3.12 4.25 +1.130 <b>nano</b> 4.5 4.25 -0.250"
+    assert row in text
+    assert "### Beside published trainings" in markdown
+    for said in (text, markdown):
+        assert ("of another vocabulary cannot be compared" in said) != comparable
+
+
+def test_without_a_recipe_or_a_score_nothing_is_compared(results: Path) -> None:
+    assert report(results) == 0
+    assert "published" not in Reader(page(results)).text

@@ -3,6 +3,7 @@
     python -m trainer.plan                                     the active parameters, on the GPUs of this machine
     python -m trainer.plan --model gpt2-xl --gpus 8 --gpu h100
     python -m trainer.plan --gpus 16 --gpu a100-80gb --write   makes the best layout part of params.yaml
+    python -m trainer.plan --learn provenance/*/pretrain.json --calibration calibration.yaml
 
 Nothing is trained or timed: memory and time are sums of bytes and operations, divided by the rates of the GPU, which
 were fitted to runs on one to four H200s. Beside these runs, memory is within 7 % and time within 12 %; on other GPUs
@@ -24,13 +25,14 @@ from pipelines.errors import ConfigError, UserError, choose_from, shown
 from pipelines.terminal import print_error, print_line
 from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, NonNegativeFloat, ParallelConfig, Precision, PretrainConfig
-from trainer.plan.machines import GIB, GPUS, Machine, find_gpu, gpus_at_hand
-from trainer.plan.prediction import Prediction, Task
+from trainer.plan.calibration import learn, read_calibration
+from trainer.plan.machines import GIB, GPUS, Machine, find_gpu, gpus_at_hand, name_in_table
+from trainer.plan.pictures import write_pictures
+from trainer.plan.prediction import Prediction, Task, vocab_size_of
 from trainer.plan.search import Found, name_of, search, why, why_it_loses, why_nothing_fits
 
 MODELS = Path("configs/model")
 SHOWN = 5
-GPT2_TOKENS = 50_257
 USUAL = {"precision": "bf16", "compile": True, "global_batch_size": 512, "micro_batch_size": 0}
 """How a model that is named on the command line is trained on GPUs; half a million tokens of 1,024 in each step."""
 
@@ -69,6 +71,12 @@ class PlanOptions:
     """Precision of matrix products; none: as described at --model."""
     tokens: NonNegativeFloat = 0.0
     """Length of the run, for its hours; 0: that of the active parameters, if they are planned."""
+    calibration: Path | None = None
+    """File with corrections that were learned from runs; without it, predictions are those of the planner itself."""
+    learn: tuple[Path, ...] = ()
+    """Write the file of --calibration from the provenance of these runs, in place of planning."""
+    pictures: Path | None = None
+    """Folder for pictures of the best layout: its memory over a step, and its pipeline."""
     write: bool = False
     """Make the best layout and its micro batch part of params.yaml."""
 
@@ -92,21 +100,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def plan(options: PlanOptions) -> None:
     """Search, print what was found, and write it if asked to. Raises UserError if nothing fits."""
+    if options.learn:
+        print_learned(options)
+        return
     params = read_yaml(PARAMS_YAML) if PARAMS_YAML.exists() else {}
     if options.write:
         check_write(options, params)
     task, base = read_task(options, params)
     check_pretrain(dataclasses.replace(task.config, draw_schedule=0), task.model, ParallelConfig())
-    task = dataclasses.replace(task, config=dataclasses.replace(task.config, draw_schedule=0))
     machine = read_machine(options)
     if task.config.precision == "bf16" and not machine.gpu.has_bf16:
         raise ConfigError(f"--gpu {options.gpu}: does not compute in bf16; add --precision fp16")
     found = search(task, machine, base)
     print_line(describe(task, machine, options.gpu))
+    if options.calibration:
+        runs = ", ".join(f"{kind} by {each.runs}" for kind, each in machine.calibration.items()) or "nothing"
+        print_line(f"{options.calibration}: runs on these GPUs correct {runs}")
     if not found.fitting:
         raise UserError(why_nothing_fits(task, machine, base, found))
     for line in table(found, machine, tokens_of(task, options)):
         print_line(line)
+    if options.pictures:
+        for picture in write_pictures(found.fitting[0], machine, options.pictures):
+            print_line(f"the first as a picture: {picture}")
     best = overrides(found.fitting[0])
     if options.write:
         sys.stdout.flush()
@@ -115,6 +131,22 @@ def plan(options: PlanOptions) -> None:
             raise SystemExit(done.returncode)
     else:
         print_line(f"To use the first: python -m pipelines set {' '.join([*task_overrides(options, task), *best])}")
+
+
+def print_learned(options: PlanOptions) -> None:
+    """Write the calibration file, and print what it says."""
+    if options.calibration is None:
+        raise ConfigError("--learn: name the file to write with --calibration FILE")
+    learned, silent = learn(options.learn, options.calibration)
+    for run in silent:
+        print_line(f"{run}: not compared with a prediction, left out")
+    for gpu, kinds in learned.items():
+        for kind, factors in kinds.items():
+            print_line(
+                f"{gpu}, {kind}: steps took {factors.seconds:.3f} and memory was {factors.memory:.3f} times what was "
+                f"predicted ({factors.runs} runs)"
+            )
+    print_line(f"{options.calibration}: written; plan with --calibration {options.calibration}")
 
 
 def check_write(options: PlanOptions, params: dict[str, Any]) -> None:
@@ -134,7 +166,6 @@ def read_task(options: PlanOptions, params: dict[str, Any]) -> tuple[Task, Paral
     """Return what is to be trained, and the section `parallel` whose other keys stay."""
     where = str(PARAMS_YAML)
     base = check(ParallelConfig, params["parallel"], "parallel", where) if "parallel" in params else ParallelConfig()
-    base = dataclasses.replace(base, device="auto", determinism="auto", placements=())  # what is planned are GPUs
     if options.model:
         names = sorted(file.stem for file in MODELS.glob("*.yaml"))
         if options.model not in names:
@@ -157,9 +188,8 @@ def read_task(options: PlanOptions, params: dict[str, Any]) -> tuple[Task, Paral
         raise ConfigError(
             f"--sequence-length {config.sequence_length} is longer than the model's {model.n_positions} positions"
         )
-    trained = params.get("tokenizer", {})
-    own = trained.get("vocab_size") if trained.get("kind") == "train" and not options.model else 0
-    return Task(model=model, vocab_size=options.vocab_size or own or GPT2_TOKENS, config=config), base
+    vocab_size = options.vocab_size or vocab_size_of({} if options.model else params)
+    return Task(model=model, vocab_size=vocab_size, config=config), base
 
 
 def read_machine(options: PlanOptions) -> Machine:
@@ -184,6 +214,7 @@ def read_machine(options: PlanOptions) -> Machine:
         per_node=options.per_node,
         node_link=options.node_link * 1e9,
         host_memory=options.host_memory * 1e9,
+        calibration=read_calibration(options.calibration, name_in_table(name)) if options.calibration else {},
     )
 
 
@@ -202,7 +233,7 @@ def tokens_of(task: Task, options: PlanOptions) -> float:
     """Return the tokens of the run; 0 if they are not known."""
     if options.tokens or options.model:
         return options.tokens
-    return task.config.tokens or task.config.steps * task.tokens
+    return task.all_tokens
 
 
 def table(found: Found, machine: Machine, tokens: float) -> list[str]:

@@ -6,10 +6,13 @@ measured with this trainer on H200s (benchmarks/README.md) and is taken over for
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.config import NonNegative, Positive
 from pipelines.errors import ConfigError, choose_from, shown
+from trainer.config import ParallelConfig
 
 GIB = 2.0**30
 
@@ -32,10 +35,14 @@ class Gpu:
     """To the host's memory, in one direction, bytes/s."""
     has_bf16: bool = True
     """Whether it computes in bf16; if not, `half` is of fp16."""
+    price: float = 0.0
+    """US dollars per hour; 0: not known."""
 
 
-def _gpu(memory: float, half: float, single: float, bandwidth: float, link: float, host: float) -> Gpu:
-    """Return a GPU from GB, TFLOP/s, TFLOP/s, GB/s, GB/s and GB/s."""
+def _gpu(
+    memory: float, half: float, single: float, bandwidth: float, link: float, host: float, price: float = 0.0
+) -> Gpu:
+    """Return a GPU from GB, TFLOP/s, TFLOP/s, GB/s, GB/s, GB/s and dollars per hour."""
     # The driver, CUDA's context, NCCL and what the allocator cannot use take some of the memory.
     usable = memory * 1e9 - 2.5 * GIB
     return Gpu(
@@ -45,6 +52,7 @@ def _gpu(memory: float, half: float, single: float, bandwidth: float, link: floa
         bandwidth=bandwidth * 1e9,
         link=link * 1e9,
         host=host * 1e9,
+        price=price,
     )
 
 
@@ -52,8 +60,8 @@ GPUS: dict[str, Gpu] = {
     "b200": _gpu(192, 2250, 75, 8000, 900, 55),
     "h200": _gpu(151, 989, 67, 4800, 450, 55),
     "h100-pcie": _gpu(85.9, 756, 51, 2000, 55, 55),
-    "h100": _gpu(85.9, 989, 67, 3350, 450, 55),
-    "a100-80gb": _gpu(85.9, 312, 19.5, 2039, 300, 25),
+    "h100": _gpu(85.9, 989, 67, 3350, 450, 55, 3.5),
+    "a100-80gb": _gpu(85.9, 312, 19.5, 2039, 300, 25, 1.75),
     "a100-40gb": _gpu(42.9, 312, 19.5, 1555, 300, 25),
     "v100-32gb": dataclasses.replace(_gpu(34.3, 125, 15.7, 900, 150, 12), has_bf16=False),
     "l40s": _gpu(48.3, 362, 91.6, 864, 25, 25),
@@ -63,7 +71,37 @@ GPUS: dict[str, Gpu] = {
     "l4": _gpu(24.1, 121, 30.3, 300, 25, 25),
     "t4": dataclasses.replace(_gpu(16.1, 65, 8.1, 320, 12, 12), has_bf16=False),
 }
-"""Name -> GPU. bf16 is half of the RTX cards' fp16 figure with fp16 sums, since sums are in fp32."""
+"""Name -> GPU. bf16 is half of the RTX cards' fp16 figure with fp16 sums, since sums are in fp32. Prices are those of
+machines with eight of them that llm.c's scripts name, $28 and $14 per hour (2024)."""
+
+
+KINDS = ("single", "data", "tensor", "pipeline")
+"""Kinds of layouts, whose predictions are off for reasons of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """How runs with one kind of layout were, relative to their predictions."""
+
+    seconds: Positive = 1.0
+    """Time of a step."""
+    memory: Positive = 1.0
+    """Memory of a process."""
+    runs: NonNegative = 0
+    """Number of runs, of which the factors are medians."""
+
+
+Calibration = Mapping[str, Factors]
+"""Kind of layout -> factors, for one kind of GPU."""
+
+
+def kind_of_layout(parallel: ParallelConfig) -> str:
+    """Return which of KINDS a layout is."""
+    if parallel.pp > 1:
+        return "pipeline"
+    if parallel.tp > 1:
+        return "tensor"
+    return "data" if parallel.dp_replicate * parallel.dp_shard > 1 else "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +118,12 @@ class Machine:
     """Bytes of one machine's own memory."""
     updates: float = 3.2e9
     """Parameters per second that a machine's CPUs update by AdamW: measured with 16 cores."""
+    calibration: Calibration = field(default_factory=dict[str, Factors])
+    """What earlier runs on these GPUs were, relative to their predictions."""
+
+    def learned(self, parallel: ParallelConfig) -> Factors:
+        """Return the factors for a layout; runs with another kind of layout say nothing about it."""
+        return self.calibration.get(kind_of_layout(parallel), Factors())
 
     def link(self, processes: int, stride: int) -> float:
         """Return the bytes/s between neighbours of a group of `processes`, whose ranks are `stride` apart."""
@@ -89,9 +133,14 @@ class Machine:
         return self.gpu.link if inside else self.node_link
 
 
+def name_in_table(name: str) -> str:
+    """Return how GPUS would write a name: H100, or a100 80gb."""
+    return name.lower().replace(" ", "-")
+
+
 def find_gpu(name: str, changes: dict[str, Any]) -> Gpu:
     """Return the GPU called `name` with other values for the fields in `changes`. Raises ConfigError if unknown."""
-    known = name.lower().replace(" ", "-")
+    known = name_in_table(name)
     if known not in GPUS:
         raise ConfigError(
             f"--gpu {shown(name)}: not in the table of GPUs; name the nearest, and what is different by --gpu-memory, "

@@ -8,12 +8,17 @@ GELU (8 D).
 """
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan.machines import Machine
+from trainer.plan.schedule import most_kept
 from trainer.stages import head_layers, partition, stage_owner
 
+GPT2_TOKENS = 50_257
+"""Entries of GPT-2's vocabulary."""
 PRODUCTS, ATTENTION, MEMORY = 0.69, 0.22, 0.82
 """Shares of the peak rates that matrix products, attention and all other kernels reach in a compiled step."""
 ELEMENTWISE, ELEMENTWISE_EAGER = 142.0, 225.0
@@ -71,6 +76,11 @@ class Task:
         return self.config.global_batch_size * self.config.sequence_length
 
     @property
+    def all_tokens(self) -> int:
+        """Tokens of the run; 0 if its length is in epochs, which only the samples can tell."""
+        return self.config.tokens or self.config.steps * self.tokens
+
+    @property
     def flops_per_token(self) -> float:
         """FLOPs of both passes over a token, by nanoGPT's formula: 6 N + 12 layers x width x length."""
         attention = 12 * self.model.n_layer * self.model.n_embd * self.config.sequence_length
@@ -114,12 +124,18 @@ class Prediction:
         return self.tokens_per_second * self.task.flops_per_token / (self.processes * machine.gpu.half)
 
 
+def vocab_size_of(params: Mapping[str, Any]) -> int:
+    """Return the entries of the vocabulary that the parameters of a run make; GPT-2's, unless one is trained."""
+    tokenizer = params.get("tokenizer", {})
+    return tokenizer.get("vocab_size", GPT2_TOKENS) if tokenizer.get("kind") == "train" else GPT2_TOKENS
+
+
 def ranks_to_look_at(task: Task, parallel: ParallelConfig) -> list[int]:
     """Return the pp ranks among which are the one that needs most memory and the one that takes longest.
 
     Of neighbours with as many layers the first keeps the most micro batches; both ends also have embedding or head.
     """
-    layers = [_stages_of(task, parallel, rank)[0] for rank in range(parallel.pp)]
+    layers = [stages_of(task, parallel, rank)[0] for rank in range(parallel.pp)]
     first_of_each = {rank for rank in range(1, parallel.pp) if rank == 1 or layers[rank] != layers[rank - 1]}
     return sorted({0, parallel.pp - 1} | first_of_each)
 
@@ -128,28 +144,32 @@ def predict(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch:
     """Predict a layout whose open degrees are filled in: `dp_replicate` is not 0."""
     ranks = parallel.dp_replicate * parallel.dp_shard
     passes = task.config.global_batch_size // ranks // micro_batch
+    seconds, learned = seconds_of(task, machine, parallel, micro_batch, passes), machine.learned(parallel)
     return Prediction(
         task=task,
         parallel=parallel,
         micro_batch=micro_batch,
         passes=passes,
         processes=parallel.pp * parallel.tp * ranks,
-        memory=most_memory(task, parallel, micro_batch, passes),
+        memory=most_memory(task, machine, parallel, micro_batch, passes),
         host_memory=host_memory_of(task, machine, parallel),
-        seconds=seconds_of(task, machine, parallel, micro_batch, passes),
+        seconds={name: value * learned.seconds for name, value in seconds.items()},
     )
 
 
-def most_memory(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int) -> dict[str, float]:
+def most_memory(
+    task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int, passes: int
+) -> dict[str, float]:
     """Return the bytes of GPU memory of the process that needs most, by what they are for."""
     needed = (memory_of(task, parallel, micro_batch, passes, rank) for rank in ranks_to_look_at(task, parallel))
-    return max(needed, key=lambda parts: sum(parts.values()))
+    most, learned = max(needed, key=lambda parts: sum(parts.values())), machine.learned(parallel).memory
+    return {name: value * learned for name, value in most.items()}
 
 
 def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int, rank: int) -> dict[str, float]:
     """Return the bytes of GPU memory of a process of the pipeline's `rank`, by what they are for."""
     width, size = task.model.n_embd, 4 if task.config.precision == "fp32" else 2
-    layers, _, last = _stages_of(task, parallel, rank)
+    layers, _, last = stages_of(task, parallel, rank)
     matrices, rows = weights_of(task, parallel, rank)
     embedding = task.vocabulary * width / parallel.tp
     weights, shard = matrices + rows, parallel.dp_shard
@@ -160,7 +180,7 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         "gradients": 4 * weights / (shard if parallel.zero > 1 else 1) * (on_gpu or parallel.zero == 1),
         "optimizer": 8 * weights / (shard if parallel.zero else 1) * (parallel.offload == "none"),
     }
-    in_flight = _in_flight(parallel, passes, rank)
+    kept = most_kept(parallel.schedule, parallel.pp, sizes_of(task, parallel), passes, rank)
     tokens = micro_batch * task.config.sequence_length
     # Without ZeRO each micro batch in flight keeps its own copies in half precision; FSDP gathers one for all.
     block = task.block / parallel.tp
@@ -168,10 +188,10 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         # Two blocks at once, and the gradients of one in fp32 before and after they are reduced.
         memory["gathered"] = 4 * rows + (size * matrices if parallel.zero < 3 else (2 * size + 8) * block)
     elif size == 2:
-        kept = min(layers, 1) if parallel.activation_checkpointing != "none" else layers * in_flight
-        memory["gathered"] = 2.0 * block * kept
-    per_token = _kept_bytes(task, parallel) * size / 2
-    memory["activations"] = tokens * per_token * layers * in_flight
+        copies = min(layers, 1) if parallel.activation_checkpointing != "none" else kept
+        memory["gathered"] = 2.0 * block * copies
+    per_token = kept_bytes(task, parallel) * size / 2
+    memory["activations"] = tokens * per_token * kept
     recomputed = 0.0 if parallel.activation_checkpointing == "none" else _block_bytes(task, parallel) * size / 2
     working = tokens * recomputed
     if last:
@@ -188,35 +208,32 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
 def weights_of(task: Task, parallel: ParallelConfig, rank: int) -> tuple[float, float]:
     """Return the weights of a rank's blocks, and its others: embeddings, the last norm, the head's own copy."""
     width = task.model.n_embd
-    layers, first, last = _stages_of(task, parallel, rank)
+    layers, first, last = stages_of(task, parallel, rank)
     ends = (first or (last and parallel.pp > 1)) + (first and last and parallel.pp > 1)
     rows = task.vocabulary * width / parallel.tp * ends
     rows += (task.model.n_positions * width if first else 0) + (2 * width if last else 0)
     return layers * task.block / parallel.tp, rows
 
 
-def _stages_of(task: Task, parallel: ParallelConfig, rank: int) -> tuple[int, bool, bool]:
+def stages_of(task: Task, parallel: ParallelConfig, rank: int) -> tuple[int, bool, bool]:
     """Return the layers of a rank, and whether it has the first and the last stage."""
-    return _stages(parallel, task.model.n_layer, head_layers(task.vocab_size, task.model.n_embd))[rank]
+    return _stages(parallel, sizes_of(task, parallel))[rank]
+
+
+def sizes_of(task: Task, parallel: ParallelConfig) -> tuple[int, ...]:
+    """Return the layers of each pipeline stage."""
+    return _sizes(parallel, task.model.n_layer, head_layers(task.vocab_size, task.model.n_embd))
 
 
 @functools.lru_cache(maxsize=4096)
-def _stages(parallel: ParallelConfig, n_layer: int, head: float) -> list[tuple[int, bool, bool]]:
-    sizes = [len(layers) for layers in partition(parallel, n_layer, head)]
+def _sizes(parallel: ParallelConfig, n_layer: int, head: float) -> tuple[int, ...]:
+    return tuple(len(layers) for layers in partition(parallel, n_layer, head))
+
+
+@functools.lru_cache(maxsize=4096)
+def _stages(parallel: ParallelConfig, sizes: tuple[int, ...]) -> list[tuple[int, bool, bool]]:
     owned = [[n for n in range(len(sizes)) if stage_owner(n, parallel) == rank] for rank in range(parallel.pp)]
     return [(sum(sizes[n] for n in own), 0 in own, len(sizes) - 1 in own) for own in owned]
-
-
-def _in_flight(parallel: ParallelConfig, passes: int, rank: int) -> float:
-    """Return how many micro batches have passed forward through all of a rank's stages and not yet backward."""
-    if parallel.pp == 1:
-        return 1
-    if parallel.schedule in ("gpipe", "looped_bfs"):
-        return passes
-    if parallel.chunks == 1:
-        return min(passes, parallel.pp - rank)
-    slots = 2 * (parallel.pp - rank - 1) + (parallel.chunks - 1) * parallel.pp + 1
-    return min(passes * parallel.chunks, slots) / parallel.chunks
 
 
 def _block_bytes(task: Task, parallel: ParallelConfig) -> float:
@@ -230,7 +247,7 @@ def _block_bytes(task: Task, parallel: ParallelConfig) -> float:
     return 32 * width / tp + whole * width * (1 - 1 / tp)
 
 
-def _kept_bytes(task: Task, parallel: ParallelConfig) -> float:
+def kept_bytes(task: Task, parallel: ParallelConfig) -> float:
     """Return the bytes per token and layer that are kept for the backward pass."""
     whole = parallel.tp if parallel.sequence_parallel else 1
     entered = 2 * task.model.n_embd / whole
@@ -257,7 +274,7 @@ def seconds_of(
 ) -> dict[str, float]:
     """Return the seconds of a step by what they are for."""
     tokens = micro_batch * task.config.sequence_length
-    ranks = (_pass_seconds(task, machine, parallel, tokens, rank) for rank in ranks_to_look_at(task, parallel))
+    ranks = (pass_seconds(task, machine, parallel, tokens, rank) for rank in ranks_to_look_at(task, parallel))
     slowest = max(ranks, key=lambda parts: sum(parts.values()))
     seconds = {name: value * passes for name, value in slowest.items()}
     if parallel.pp > 1:
@@ -276,13 +293,13 @@ def seconds_of(
     return seconds
 
 
-def _pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens: int, rank: int) -> dict[str, float]:
+def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens: int, rank: int) -> dict[str, float]:
     """Return the seconds of both passes of one micro batch through a rank's stages, by what they are for.
 
     `host`: how much longer than the GPU the host needs to start it all.
     """
     gpu, width, tp, config = machine.gpu, task.model.n_embd, parallel.tp, task.config
-    layers, _, last = _stages_of(task, parallel, rank)
+    layers, _, last = stages_of(task, parallel, rank)
     peak = gpu.single if config.precision == "fp32" else gpu.half
     memory, doubled = gpu.bandwidth * MEMORY, 2 if config.precision == "fp32" else 1
     again = {"none": 0.0, "selective": 0.0, "full": 1 / 3}[parallel.activation_checkpointing]

@@ -40,6 +40,9 @@ def search(task: Task, machine: Machine, base: ParallelConfig) -> Found:
     Offloading is slow, so it is tried only where nothing else fits. Raises ConfigError if the global batch has no share
     for any layout.
     """
+    # What is planned are GPUs; neither splits of single matrices nor pictures of a pipeline decide a layout.
+    base = dataclasses.replace(base, device="auto", determinism="auto", placements=())
+    task = dataclasses.replace(task, config=dataclasses.replace(task.config, draw_schedule=0))
     smallest: Prediction | None = None
     host: Prediction | None = None
     for offloads in (("none",), ("optimizer", "all")):
@@ -47,7 +50,7 @@ def search(task: Task, machine: Machine, base: ParallelConfig) -> Found:
         for parallel in layouts(task, machine, base, offloads):
             for size in micro_batches(task, parallel):
                 passes = task.config.global_batch_size // (parallel.dp_replicate * parallel.dp_shard) // size
-                if sum(most_memory(task, parallel, size, passes).values()) <= MARGIN * machine.gpu.memory:
+                if _bytes(task, machine, parallel, size, passes) <= MARGIN * machine.gpu.memory:
                     found = predict(task, machine, parallel, size)
                     if found.host_memory > machine.host_memory:
                         if host is None or found.host_memory < host.host_memory:
@@ -57,7 +60,7 @@ def search(task: Task, machine: Machine, base: ParallelConfig) -> Found:
                     # Of micro batches that are as fast within 1 %, the smaller one.
                     if kind not in best or found.step < 0.99 * best[kind].step:
                         best[kind] = found
-                elif size == 1 and (smallest is None or _bytes(task, parallel, passes) < smallest.bytes):
+                elif size == 1 and (smallest is None or _bytes(task, machine, parallel, size, passes) < smallest.bytes):
                     smallest = predict(task, machine, parallel, 1)
         fitting = [each for each in ordered(best.values()) if accepted(each)]
         if fitting:
@@ -81,8 +84,8 @@ def _complexity(found: Prediction) -> int:
     return parallel.zero + 4 * (parallel.pp > 1) + 4 * (parallel.tp > 1) + (parallel.chunks > 1) + recomputed
 
 
-def _bytes(task: Task, parallel: ParallelConfig, passes: int) -> float:
-    return sum(most_memory(task, parallel, 1, passes).values())
+def _bytes(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int, passes: int) -> float:
+    return sum(most_memory(task, machine, parallel, micro_batch, passes).values())
 
 
 def layouts(task: Task, machine: Machine, base: ParallelConfig, offloads: Sequence[str]) -> Iterator[ParallelConfig]:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +33,13 @@ class Table:
     rows: list[tuple[str, ...]]
 
 
-def page_values(results: Results, tasks: Sequence[TaskResults]) -> dict[str, Any]:
-    """Return everything that the two templates show."""
+def page_values(
+    results: Results, tasks: Sequence[TaskResults], losses: Mapping[str, float], *, own_tokenizer: bool
+) -> dict[str, Any]:
+    """Return everything that the two templates show.
+
+    `losses`: what others published, by who and what. `own_tokenizer`: the vocabulary is not GPT-2's.
+    """
     return {
         "results": results,
         "figures": key_figures(results),
@@ -43,6 +48,8 @@ def page_values(results: Results, tasks: Sequence[TaskResults]) -> dict[str, Any
         "score_table": Table(
             ("score", "value"), [(_words(name), number(value)) for name, value in results.scores.items()]
         ),
+        "published_table": published_table(results, losses),
+        "own_tokenizer": own_tokenizer,
         "task_table": task_table(results.tasks),
         "task_details": task_details(tasks),
         "stages": [(stage, facts_table(stage)) for stage in (*results.corpus_stages, *results.run_stages)],
@@ -111,6 +118,15 @@ def curve_table(results: Results) -> Table:
         if values:
             rows.append((name, number(values[0]), number(values[-1]), number(min(values))))
     return Table(("", "first", "last", "lowest"), rows)
+
+
+def published_table(results: Results, losses: Mapping[str, float]) -> Table | None:
+    """Return the run's validation loss beside those that others published, or None if there is nothing to compare."""
+    loss = results.scores.get("loss")
+    if loss is None or not losses:
+        return None
+    rows = [(who, number(theirs), number(loss), f"{loss - theirs:+.3f}") for who, theirs in losses.items()]
+    return Table(("validation loss", "published", "this run", "difference"), rows)
 
 
 def task_table(tasks: Sequence[Scored]) -> Table:

@@ -12,8 +12,8 @@ from tests.trainer import small
 from tests.trainer.loop.test_loop import planned, process
 from tests.trainer.parallel.cases import SCHEDULES
 from trainer.config import ONE_STAGE_EACH, ZERO_BUBBLE, ParallelConfig
-from trainer.loop.timeline import Pass, bubble, draw, write_csv
 from trainer.pretrain import PretrainJob
+from trainer.reporting.schedule import Pass, bubble, draw, write_csv
 from trainer.weights.records import read_curve_rows
 
 

@@ -31,6 +31,7 @@ PP2 = ("--parallel.pp", "2", "--parallel.dp-replicate", "1")
 ALL = ("--profile", "3:4", "--draw-schedule", "5", "--log-phases", "--spike-sigma", "50", "--spike-window", "3")
 
 
+@pytest.mark.nightly
 def test_what_is_watched_lies_beside_an_output_that_is_the_same(
     road: Road, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

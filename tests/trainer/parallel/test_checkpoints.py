@@ -171,7 +171,6 @@ def test_a_layout_loads_the_checkpoints_of_all_layouts_to_the_bit(
             (Case(tp=2, offload="optimizer"), Case(zero=3, dp_replicate=2, activation_checkpointing="full")),
             (Case(pp=2, schedule="dualpipev"), Case()),
         ],
-        0,
         3,
     ),
     ids=str,

@@ -80,7 +80,7 @@ def wait_for_step(process: "subprocess.Popen[bytes]", output: Path, step: int) -
     while step_reached(output) < step:
         assert time.monotonic() < deadline
         assert process.poll() is None
-        time.sleep(0.002)
+        time.sleep(0.02)
 
 
 def kill_at(corpus: Road, output: Path, step: int, *extra: str) -> None:
@@ -208,7 +208,7 @@ def test_sigusr1_before_training_starts_ends_with_75(corpus: Road, tmp_path: Pat
     process = start(corpus, output, *LAYOUTS["dp2"])
     while scratch(output) is None:
         assert process.poll() is None
-        time.sleep(0.002)
+        time.sleep(0.02)
     process.send_signal(signal.SIGUSR1)
     assert process.wait(240) == 75
 
@@ -246,7 +246,7 @@ def test_processes_end_with_a_killed_torchrun(
     process = start(corpus, output, *LAYOUTS["dp2"], launcher=launcher)
     while not (tmp_path / ".work").exists():  # rank 0 has begun
         assert process.poll() is None
-        time.sleep(0.002)
+        time.sleep(0.02)
     wait_for_step(process, output, step)
     left = children(process.pid)
     assert len(left) == 2
@@ -261,6 +261,7 @@ def test_processes_end_with_a_killed_torchrun(
         assert small.contents(output) == small.contents(undisturbed("dp2"))
 
 
+@pytest.mark.nightly
 def test_multiples_and_the_best_checkpoint_are_kept_and_published(corpus: Road, tmp_path: Path) -> None:
     """The validation tokens are noise, so the model predicts them worse the more it learns."""
     meta = small.token_meta(corpus.tokenizer)
@@ -370,6 +371,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(
     assert (step, len(said)) == (0, 1)
 
 
+@pytest.mark.nightly
 def test_a_damaged_checkpoint_is_no_place_to_start_from_or_to_export(
     road: Road, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -216,6 +216,7 @@ def test_a_process_whose_server_was_killed_is_ended(tmp_path: Path, monkeypatch:
     wait_until(lambda: not runs(started[0].pid), seconds=10)
 
 
+@pytest.mark.nightly
 def test_a_process_that_its_command_never_knew_ends_although_the_folder_is_gone(tmp_path: Path) -> None:
     """The server is killed when it has started the second process, and before it says so; the command ends."""
     context = launching._forkserver()

@@ -232,6 +232,7 @@ launch(break_down, ParallelConfig(device="cpu"), logs=Path({folder!r}))
 """
 
 
+@pytest.mark.nightly
 def test_a_process_of_torchrun_keeps_its_log_too(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))

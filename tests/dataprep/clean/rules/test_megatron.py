@@ -167,6 +167,7 @@ def test_no_header_and_no_licence_is_left_of_whole_files(data: Data):
         "Produced by\n\n",
     ],
 )
+@pytest.mark.nightly
 @pytest.mark.parametrize("edit", [megatron.general_cleaning, megatron.stories, megatron.gutenberg])
 def test_hostile_texts_take_linear_time(edit, part: str):
     text = "*** START OF THE PROJECT GUTENBERG EBOOK ***\n" + part * (200_000 // len(part))

@@ -1,0 +1,105 @@
+"""About how long the data stages take for a corpus, and how much disk they fill, said before they start.
+
+The rates are those of one run of the whole graph with two workers (benchmarks/README.md, "The whole graph"), scaled by
+the size of the text and, but for DVC's own work, by the number of workers.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.engine import default_workers
+
+GROWTH = {".gz": 3.0, ".zst": 3.0, ".xz": 4.0, ".bz2": 3.5, ".parquet": 1.7}
+"""Ending of a file's name -> bytes of text for each of its bytes, about; 1 for others."""
+TEXTS = (".jsonl", ".json", ".ndjson", ".txt", ".parquet")
+"""Endings, without that of a compression, of files that hold texts and not pages."""
+KINDS = ("jsonl", "parquet", "text", "hub")
+"""Kinds of sources whose texts are only read; of `auto`, if all files end as TEXTS do."""
+LEAST = 50e6
+"""Bytes of text below which nothing is worth saying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a stage takes."""
+
+    seconds: float
+    """Of one core, for each GB of the corpus's text."""
+    disk: float
+    """Bytes written for each byte of that text."""
+
+
+RATES = {
+    "download": Rate(8, 1.0),
+    "extract": Rate(60, 0.42),
+    "clean": Rate(323, 0.42),
+    "find_duplicates": Rate(31, 0.23),
+    "group_duplicates": Rate(1, 0.01),
+    "remove_duplicates": Rate(25, 0.41),
+    "decontaminate": Rate(86, 0.41),
+    "split": Rate(30, 0.41),
+    "tokenizer": Rate(360, 0.0),
+    "tokenize": Rate(39, 0.43),
+}
+"""Stage -> its rates, without start-up and DVC. That of `tokenizer` is of training one; GPT-2's own takes no time."""
+DVC = 40.0
+"""Seconds for each GB of text in which DVC reads and copies all outputs, about; more cores do not shorten them."""
+COPIES = 2
+"""Each output is in DVC's cache too, until `dvc checkout --relink` makes one file of both."""
+
+
+def describe_costs(params: Mapping[str, Any]) -> str | None:
+    """Return one line about the data stages: hours with this machine's workers, and disk; None if too little is known.
+
+    Nothing is said of pages, whose extraction depends on them, and of a crawl.
+    """
+    corpus, kind = params["corpus"], params["corpus"]["source"]["kind"]
+    files = list(files_below(Path(corpus["documents"])))
+    size = corpus["text_gb"] * 1e9 or sum(bytes_of_text(file) for file in files)
+    if size < LEAST or (kind not in KINDS and not (kind == "auto" and all(map(holds_text, files)))):
+        return None
+    workers = default_workers()
+    hours = {
+        name: rate.seconds * size / 1e9 / workers / 3600
+        for name, rate in RATES.items()
+        if name != "tokenizer" or params[name]["kind"] == "train"
+    }
+    hours["DVC"] = DVC * size / 1e9 / 3600
+    longest = sorted(hours, key=lambda name: -hours[name])[:4]
+    return (
+        f"data: {in_gb(size)} of text take about {in_time(sum(hours.values()))} with {workers} workers ("
+        f"{', '.join(f'{name} {in_time(hours[name])}' for name in longest)}) and "
+        f"{in_gb(COPIES * size * sum(rate.disk for rate in RATES.values()))} of disk"
+    )
+
+
+def files_below(source: Path) -> Iterator[Path]:
+    """Yield a file, or the files below a folder; of a source that is not there or cannot be read, nothing."""
+    if source.is_file():
+        yield source
+    for folder, _, names in os.walk(source):
+        yield from (path for name in names if not name.startswith(".") and (path := Path(folder, name)).is_file())
+
+
+def bytes_of_text(file: Path) -> float:
+    """Return about how many bytes of text a file holds, by its size and name."""
+    return file.stat().st_size * GROWTH.get(file.suffix, 1.0)
+
+
+def holds_text(file: Path) -> bool:
+    """Whether a file's name is that of texts."""
+    name = file.with_suffix("") if file.suffix in GROWTH and file.suffix not in TEXTS else file
+    return name.suffix in TEXTS
+
+
+def in_gb(size: float) -> str:
+    """Return bytes in GB, with a digit after the point below 10."""
+    return f"{size / 1e9:,.0f} GB" if size >= 1e10 else f"{size / 1e9:,.1f} GB"
+
+
+def in_time(hours: float) -> str:
+    """Return a time in hours, or in minutes below one."""
+    return f"{hours:,.1f} h" if hours >= 1 else f"{max(1, hours * 60):,.0f} min"

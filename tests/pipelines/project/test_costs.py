@@ -1,0 +1,64 @@
+"""What the data stages will take is said before they start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.project import costs
+from pipelines.project.costs import RATES, bytes_of_text, describe_costs, files_below
+from pipelines.project.graph import stage_modules
+
+
+def params(documents: Path, *, text_gb: float = 0.0, kind: str = "jsonl", tokenizer: str = "hub") -> dict[str, Any]:
+    corpus = {"text_gb": text_gb, "documents": str(documents), "source": {"kind": kind}}
+    return {"corpus": corpus, "tokenizer": {"kind": tokenizer}}
+
+
+@pytest.fixture(autouse=True)
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "default_workers", lambda: 2)
+
+
+def test_every_stage_with_a_rate_is_one_of_the_graph_and_none_of_the_data_path_lacks_one() -> None:
+    graph = {name for name, module in stage_modules().items() if module.startswith("dataprep.")}
+    assert graph - {*RATES} == {"urls", "glue_download", "glue_tokenize"}, "which prepared corpora do not need"
+    assert {*RATES} <= graph
+
+
+def test_openwebtext_takes_hours_and_hundreds_of_gigabytes(tmp_path: Path) -> None:
+    said = describe_costs(params(tmp_path, text_gb=40.0, kind="hub"))
+    assert said is not None
+    assert said.startswith("data: 40 GB of text take about 3.8 h with 2 workers (clean 1.8 h, decontaminate 29 min, ")
+    assert said.endswith(" and 299 GB of disk")
+    own = describe_costs(params(tmp_path, text_gb=40.0, kind="hub", tokenizer="train"))
+    assert own is not None
+    assert "about 5.8 h with 2 workers (tokenizer 2.0 h, clean 1.8 h" in own
+
+
+def test_the_benchmark_takes_as_long_as_it_took(tmp_path: Path) -> None:
+    """108 s (benchmarks/README.md), of which start-ups are some 18 s, the Hub's or a list's stages 11 s."""
+    said = describe_costs(params(tmp_path, text_gb=0.25))
+    assert said is not None
+    assert "0.2 GB of text take about 1 min" in said
+
+
+def test_the_size_is_that_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "LEAST", 1)
+    (tmp_path / "a.jsonl").write_bytes(bytes(2_000_000))
+    assert sum(map(bytes_of_text, files_below(tmp_path / "a.jsonl"))) == 2e6
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/c.jsonl.gz").write_bytes(bytes(1_000_000))
+    (tmp_path / "b/.hidden").write_bytes(bytes(1_000_000))
+    (tmp_path / "b/gone.jsonl").symlink_to(tmp_path / "nowhere")
+    assert sum(map(bytes_of_text, files_below(tmp_path))) == 5e6
+    assert list(files_below(tmp_path / "none")) == []
+    assert describe_costs(params(tmp_path, kind="auto")) is not None
+    (tmp_path / "b/page.html").write_bytes(bytes(1000))
+    assert describe_costs(params(tmp_path, kind="auto")) is None, "how long pages take depends on them"
+
+
+def test_nothing_is_said_of_little_text_and_of_pages(tmp_path: Path) -> None:
+    assert describe_costs(params(tmp_path)) is None
+    for kind in ("warc", "html", "urls", "tar", "megatron", "replay"):
+        assert describe_costs(params(tmp_path, text_gb=40.0, kind=kind)) is None

@@ -1,0 +1,100 @@
+"""Recipes: what `use` says of them, and that each is the published training it names."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.project.profiles import compose, groups, judge, merge_overrides
+from trainer.config import ModelConfig, PretrainConfig
+
+ROOT = Path(__file__).parents[3]
+RECIPES = [name for name in groups()["recipe"] if name != "none"]
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@functools.cache
+def composed(recipe: str) -> dict[str, Any]:
+    return compose("openwebtext_hub", [f"recipe={recipe}", "glue=none"])
+
+
+def test_there_are_six() -> None:
+    assert RECIPES == ["gpt2-124m", "gpt2-large", "gpt2-medium", "gpt2-xl", "speedrun", "tiny-cpu"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tokens", "layers", "lr"),
+    [
+        ("gpt2-124m", 294.912e9, 12, 6e-4),
+        ("speedrun", 9.890e9, 12, 6e-4),
+        ("gpt2-medium", 31.457e9, 24, 3e-4),
+        ("gpt2-large", 149.999e9, 36, 2.5e-4),
+        ("gpt2-xl", 33.554e9, 48, 6e-4),
+    ],
+)
+def test_a_recipe_is_the_training_it_follows(recipe: str, tokens: float, layers: int, lr: float) -> None:
+    params = composed(recipe)
+    pretrain = PretrainConfig(**{**params["pretrain"], "loss_scale": PretrainConfig().loss_scale})
+    model = ModelConfig(**params["model"])
+    assert pretrain.steps * pretrain.global_batch_size * pretrain.sequence_length == pytest.approx(tokens, rel=1e-4)
+    assert (model.n_layer, pretrain.lr, pretrain.sequence_length) == (layers, lr, 1024)
+    assert (pretrain.precision, pretrain.compile, pretrain.weight_decay, pretrain.beta2) == ("bf16", True, 0.1, 0.95)
+    assert (pretrain.tokens, pretrain.epochs, pretrain.warmup_share) == (0, 0, 0)
+    assert params["run"] == f"openwebtext_hub-{recipe}-dp"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_use_says_what_a_recipe_takes_and_what_came_of_it_elsewhere(recipe: str) -> None:
+    params = composed(recipe)
+    lines = judge(params)
+    (first,) = [number for number, line in enumerate(lines) if line.startswith(f"recipe {recipe}: ")]
+    machines = [line for line in lines[first:] if " x " in line]
+    losses = [line for line in lines[first:] if "validation loss" in line]
+    if recipe == "tiny-cpu":
+        assert not machines
+        assert not losses
+        assert "pretrain can run on 2 processes (GPUs)" in lines
+        return
+    assert [line.split()[:3] for line in machines] == [
+        ["1", "x", "rtx4090"], ["1", "x", "h100"], ["8", "x", "a100-80gb"], ["8", "x", "h100"],
+    ]  # fmt: skip
+    assert all(float(line.split()[3].replace(",", "")) > 0.5 and "GB a GPU" in line for line in machines)
+    assert all("$" in line for line in machines[1:])
+    assert len(losses) == len(params["recipe"]["losses"]) > 0
+    assert "pretrain can run on 1, 2, 4, 8, 16, 32 or 64 processes (GPUs)" in lines
+
+
+def test_a_length_in_tokens_counts_and_one_in_epochs_is_not_known() -> None:
+    given = ["recipe=gpt2-124m", "glue=none", "parallel=pp2", "pretrain.draw_schedule=5"]
+    for length, said in (("tokens=2949120000000", ", 5,625,000 steps of "), ("epochs=3", ", 3 epochs; ")):
+        lines = judge(compose("openwebtext_hub", [*given, f"pretrain.{length}"]))
+        assert any(said in line for line in lines), lines
+        hours = [float(line.split()[3].replace(",", "")) for line in lines if " x h100" in line]
+        assert [hour > 100 for hour in hours] == ([True, True] if "tokens" in length else [])
+
+
+def test_a_model_that_fits_nowhere_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.plan.recipe.MACHINES", (("t4", 1),))
+    (line,) = [line for line in judge(composed("gpt2-xl")) if " x t4" in line]
+    assert line.endswith("does not fit")
+
+
+def test_another_recipe_drops_the_layout_that_was_planned_for_the_last() -> None:
+    planned = ["recipe=gpt2-124m", "parallel.pp=1", "parallel.zero=0", "pretrain.micro_batch_size=32", "glue=none"]
+    assert merge_overrides(planned, ["recipe=gpt2-xl"]) == ["recipe=gpt2-xl", "glue=none"]
+    kept = ["recipe=gpt2-xl", "glue=none", "pretrain.micro_batch_size=4"]
+    assert merge_overrides(planned, ["recipe=gpt2-xl", "pretrain.micro_batch_size=4"]) == kept
+    assert merge_overrides(planned, ["pretrain.lr=1e-3"]) == [*planned, "pretrain.lr=1e-3"]
+    assert compose("sample", ["recipe=none"])["recipe"] == {"name": "", "losses": {}}
+
+
+def test_a_recipe_goes_with_any_profile_and_gives_way_to_the_command_line() -> None:
+    params = compose("sample", ["recipe=speedrun", "pretrain.steps=800", "parallel=pp2"])
+    assert params["parallel"] | {"device": "auto", "determinism": "auto", "pp": 2} == params["parallel"]
+    assert (params["pretrain"]["steps"], params["pretrain"]["global_batch_size"]) == (800, 512)
+    assert params["run"] == "sample-speedrun-pp2"
