@@ -136,7 +136,12 @@ def run_set(options: argparse.Namespace) -> int:
             f"{PARAMS_YAML}: {'; '.join(lost)}: edited since it was composed, which would be lost; name these keys "
             f"too, or write the file anew with `python -m pipelines use {profile}`"
         )
-    return compose_and_write(profile, merge_overrides(overrides, options.overrides))
+    merged = merge_overrides(overrides, options.overrides)
+    kept = {override.partition("=")[0] for override in merged}
+    code = compose_and_write(profile, merged)
+    if gone := [override for override in overrides if override.partition("=")[0] not in kept]:
+        print_line(f"{PARAMS_YAML}: dropped, since they belonged to what was replaced: {' '.join(gone)}")
+    return code
 
 
 def compose_and_write(profile: str, overrides: Sequence[str]) -> int:

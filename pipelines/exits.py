@@ -1,7 +1,7 @@
 """How a command ends before its work is done: on a signal, or without memory, with one line and an exit status.
 
 A package calls `guard` when it is imported for `python -m`, so this holds from the first import on; only the standard
-library is imported here. While modules are imported, a signal ends the command at once; later it unwinds the work.
+library is imported for it. While modules are imported, a signal ends the command at once; later it unwinds the work.
 """
 
 import os
@@ -11,6 +11,8 @@ import sys
 import types
 from collections.abc import Callable
 from typing import NoReturn
+
+from pipelines.imports import hide_pandas
 
 PREEMPTED = 75
 """Exit status after SIGTERM (EX_TEMPFAIL): the same command resumes the work."""
@@ -22,6 +24,8 @@ PARENT = os.getppid()
 LEAST_ADDRESS_SPACE = 760 << 20
 """Of a command in bytes (ulimit -v). With less, numpy, OpenBLAS or the tokenizers end the process in ways of their own
 while they are imported; no stage works in less."""
+_IMPORTING = "<frozen importlib._bootstrap>"
+"""The file that the code of Python's imports names as its own."""
 _NO_MEMORY = (
     "failed to map segment",
     "annot allocate memory",
@@ -51,6 +55,7 @@ def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int 
     A command that may use less than `least_address_space` bytes of addresses ends at once.
     """
     if is_command(package):
+        hide_pandas()
         for number in like_sigterm:
             signal.signal(number, _end_at_once)
         _handle(_end_at_once)
@@ -65,6 +70,7 @@ def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int 
             )
             sys.exit(1)
     elif is_server():
+        hide_pandas()
         sys.excepthook = _stay_silent
 
 
@@ -159,7 +165,13 @@ def _ending(number: int) -> tuple[int, str]:
     return PREEMPTED, f"stopped by {signal.Signals(number).name}: run the same command again to go on"
 
 
-def _unwind(number: int, _frame: types.FrameType | None) -> None:
+def _unwind(number: int, frame: types.FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but not amid an import: libraries hide it, or abort, when it reaches their start."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            _send_later(number)
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt(number)
 
 
@@ -168,10 +180,13 @@ def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
     if not isinstance(ignored.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
         return
+    _send_later(ignored.exc_value.args[0] if ignored.exc_value.args else signal.SIGINT)
+
+
+def _send_later(number: int) -> None:
+    """Send this process a signal in a moment, from a thread, when the callback or the import may be over."""
     import threading  # not above: the sooner signals are handled, the better
 
-    number = ignored.exc_value.args[0] if ignored.exc_value.args else signal.SIGINT
-    # From a thread and a little later, when the callback is over.
     again = threading.Timer(0.01, os.kill, (os.getpid(), number))
     again.daemon = True
     try:

@@ -28,6 +28,7 @@ from pipelines.command import Output, Part, StageSpec
 from pipelines.config import PARAMS_YAML, StageSource, check, given
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import ConfigError, UserError
+from pipelines.imports import show_pandas
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -143,6 +144,7 @@ def take_task(part: Part, folder: Path, tasks: Mapping[str, GlueTask], config: G
 def read_hub(task: GlueTask, revision: str) -> Iterator[tuple[str, str, Rows]]:
     """Yield (split, origin, rows) for each split of `task`; raise UserError unless the data set is as expected."""
     problem = unreachable()  # before the import, which reads whether there is a network
+    show_pandas()
     import datasets
     from datasets.exceptions import DatasetsError
 

@@ -1,8 +1,6 @@
 """find, group and remove in a row, on JSONL and on folders; groups of other documents are refused."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,28 +187,6 @@ def test_another_stages_output_is_no_groups(tmp_path: Path, capsys: pytest.Captu
     assert stage("find_duplicates", documents, tmp_path / "pairs") == 0
     assert stage("remove_duplicates", documents, tmp_path / "pairs", tmp_path / "unique") == 1
     assert "has no column group" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["find_duplicates", "group_duplicates", "remove_duplicates"])
-def test_no_command_imports_pandas(name: str, tmp_path: Path) -> None:
-    documents = write_documents(tmp_path / "raw.jsonl", TEXTS)
-    pairs, groups = tmp_path / "pairs", tmp_path / "groups"
-    paths = {
-        "find_duplicates": [documents, pairs],
-        "group_duplicates": [pairs, groups],
-        "remove_duplicates": [documents, groups, tmp_path / "unique.jsonl"],
-    }
-    for before in list(paths)[: list(paths).index(name)]:
-        assert stage(before, *paths[before]) == 0
-    script = """
-import sys
-from pipelines.command import StageSpec
-from pipelines.stage import run_command
-assert run_command(StageSpec.load(sys.argv[1]), sys.argv[2:]) == 0
-assert "pandas" not in sys.modules
-"""
-    arguments = [*map(str, paths[name]), "--workers", "1", "--log-level", "error"]
-    subprocess.run([sys.executable, "-c", script, f"dataprep.{name}", *arguments], cwd=ROOT, check=True)
 
 
 EXTRA = [pa.field("score", pa.float64()), pa.field("language", pa.string()), pa.field("tags", pa.list_(pa.string()))]

@@ -141,6 +141,22 @@ def main():
     assert run_as_command(tmp_path, main) == (75, "stopped by SIGTERM: run the same command again to go on\n")
 
 
+def test_a_signal_amid_an_import_that_goes_on_after_any_error_ends_the_work(tmp_path: Path) -> None:
+    """As pyarrow imports pandas; and modules in Rust or C++ would abort if they were interrupted."""
+    (tmp_path / "hasty.py").write_text(
+        "import signal\ntry:\n    signal.raise_signal(signal.SIGTERM)\nexcept BaseException:\n    print('lost')\n"
+    )
+    main = """
+import time
+def main():
+    exits.unwind_on_signals()
+    import hasty
+    time.sleep(30)
+    return 0
+"""
+    assert run_as_command(tmp_path, main) == (75, "stopped by SIGTERM: run the same command again to go on\n")
+
+
 def test_other_errors_of_callbacks_are_printed(tmp_path: Path) -> None:
     main = """
 class Batch:

@@ -12,6 +12,7 @@ and across machines nothing was compared.
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ from trainer.plan.search import Found, name_of, search, why, why_it_loses, why_n
 
 MODELS = Path("configs/model")
 SHOWN = 5
+OTHER_NAMES = {"gpt3-175b": "gpt3", "gpt2-small": "gpt2"}
+"""Names that models of configs/model go by elsewhere."""
 USUAL = {"precision": "bf16", "compile": True, "global_batch_size": 512, "micro_batch_size": 0}
 """How a model that is named on the command line is trained on GPUs; half a million tokens of 1,024 in each step."""
 
@@ -47,8 +50,8 @@ class PlanOptions:
     """GPUs in all; 0: those of this machine."""
     gpu: str = ""
     """Their kind, such as h100; none: that of this machine."""
-    gpu_memory: NonNegativeFloat = 0.0
-    """GB that a process can use of one, if not as in the table."""
+    gpu_memory: str = ""
+    """Memory that a process can use of one, such as 80GB or 75GiB, if not as in the table; a number alone is in GB."""
     gpu_tflops: NonNegativeFloat = 0.0
     """TFLOP/s of matrix products in bf16, dense, if not as in the table."""
     gpu_bandwidth: NonNegativeFloat = 0.0
@@ -168,9 +171,10 @@ def read_task(options: PlanOptions, params: dict[str, Any]) -> tuple[Task, Paral
     base = check(ParallelConfig, params["parallel"], "parallel", where) if "parallel" in params else ParallelConfig()
     if options.model:
         names = sorted(file.stem for file in MODELS.glob("*.yaml"))
-        if options.model not in names:
+        name = OTHER_NAMES.get(options.model, options.model)
+        if name not in names:
             raise ConfigError(f"--model {shown(options.model)}: not in {MODELS}.{choose_from(options.model, names)}")
-        file = MODELS / f"{options.model}.yaml"
+        file = MODELS / f"{name}.yaml"
         model = check(ModelConfig, presets.read_choice(file)["model"], "model", str(file))
         config = dataclasses.replace(PretrainConfig(sequence_length=model.n_positions), **USUAL)
     elif "pretrain" in params and "model" in params:
@@ -203,7 +207,7 @@ def read_machine(options: PlanOptions) -> Machine:
             raise ConfigError("--gpus: no GPU of a known kind is here; say how many there are")
         name, gpus = name or (here[0] if here else ""), gpus or (here[1] if here else 0)
     changes = {
-        "memory": options.gpu_memory * 1e9,
+        "memory": bytes_of(options.gpu_memory) if options.gpu_memory else 0.0,
         "half": options.gpu_tflops * 1e12,
         "bandwidth": options.gpu_bandwidth * 1e9,
         "link": options.gpu_link * 1e9,
@@ -216,6 +220,14 @@ def read_machine(options: PlanOptions) -> Machine:
         host_memory=options.host_memory * 1e9,
         calibration=read_calibration(options.calibration, name_in_table(name)) if options.calibration else {},
     )
+
+
+def bytes_of(size: str) -> float:
+    """Return `80GB`, `75GiB` or `80` (GB) in bytes. Raises ConfigError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GB|GiB|)", size.strip(), re.IGNORECASE)
+    if not match or not float(match[1]):
+        raise ConfigError(f"--gpu-memory {shown(size)}: expected a size such as 80GB or 75GiB")
+    return float(match[1]) * (GIB if match[2].lower() == "gib" else 1e9)
 
 
 def describe(task: Task, machine: Machine, kind: str) -> str:
@@ -279,7 +291,7 @@ def task_overrides(options: PlanOptions, task: Task) -> list[str]:
     keys = [key for key in ("global_batch_size", "sequence_length", "precision") if getattr(options, key)]
     if options.model:
         keys = ["global_batch_size", "sequence_length", "precision", "compile"]
-    model = [f"model={options.model}"] if options.model else []
+    model = [f"model={OTHER_NAMES.get(options.model, options.model)}"] if options.model else []
     return [*model, *(f"pretrain.{key}={str(getattr(task.config, key)).lower()}" for key in keys)]
 
 

@@ -57,7 +57,7 @@ def test_the_commands_of_the_pages_compose(page: str) -> None:
         line.partition("#")[0].partition("&&")[0] for line in lines if line.startswith("python -m pipelines use ")
     ]
     whole = [command.split()[4:] for command in commands if "..." not in command and "--" not in command]
-    assert len(whole) > 2
+    assert len(whole) >= 2
     for profile, *overrides in whole:
         params = compose(profile, overrides)
         model = check(ModelConfig, params["model"], "model", page)
@@ -210,6 +210,31 @@ def test_set_changes_one_value_and_keeps_the_others(project: Path, capsys: pytes
     assert "pretrain can run on 2, 4, 8 or 16 processes (GPUs)" in capsys.readouterr().out
     assert main(["set", "pretrain.step=60"]) == 2
     assert read_params(project) == params, "a typo changes nothing"
+
+
+def test_set_says_which_values_go_with_what_is_replaced(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["set", "parallel.pp=2", "pretrain.micro_batch_size=4"]) == 0
+    assert "dropped" not in capsys.readouterr().out
+    assert main(["set", "model=gpt2"]) == 0
+    assert (
+        "params.yaml: dropped, since they belonged to what was replaced: parallel.pp=2 pretrain.micro_batch_size=4"
+        in capsys.readouterr().out.splitlines()
+    )
+
+
+def test_parameters_of_an_earlier_version_are_named_and_composed_anew(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a version that had no recipes, and fewer keys."""
+    earlier = read_params(project)
+    del earlier["recipe"]
+    del earlier["parallel"]["stages"]
+    (project / "params.yaml").write_text(yaml.safe_dump(earlier))
+    assert main(["check"]) == 2
+    assert "section 'recipe' is missing, as in files of earlier versions" in capsys.readouterr().err
+    assert main(["set", "clean.min_tokens=30"]) == 0
+    params = read_params(project)
+    assert (params["recipe"]["name"], params["clean"]["min_tokens"], params["pretrain"]["steps"]) == ("", 30, 50)
 
 
 def test_set_loses_nothing_that_was_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,19 @@ def test_write_makes_the_best_layout_part_of_the_parameters(project: Path, capfd
     assert "params.yaml: profile sample" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(("size", "shown"), [("40GB", 37), ("40 gib", 40), ("40", 37), ("40.5GB", 38)])
+def test_the_memory_of_a_gpu_is_given_with_its_unit(size: str, shown: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "gpt2", "--gpu", "h100", "--gpus", "1", "--gpu-memory", size]) == 0
+    assert f"1 x h100 with {shown} GiB for a process" in capsys.readouterr().out
+
+
+def test_models_go_by_the_names_that_others_give_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "gpt3-175b", "--gpu", "h100", "--gpus", "1024"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("174,6")
+    assert "pipelines set model=gpt3 " in out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -142,6 +155,8 @@ def test_write_makes_the_best_layout_part_of_the_parameters(project: Path, capfd
             "--sequence-length 2048 is longer",
         ),
         (["--gpu", "h100", "--gpus", "-1"], "gpus: expected"),
+        (["--gpu", "h100", "--gpus", "1", "--gpu-memory", "80 apples"], "'80 apples': expected a size such as 80GB"),
+        (["--gpu", "h100", "--gpus", "1", "--gpu-memory", "0GB"], "'0GB': expected a size such as 80GB"),
         (["--gpu", "h100"], "--gpus: no GPU of a known kind is here; say how many there are"),
         (["--gpu", "rtx4090", "--gpus", "1", "--model", "gpt2-xl", "--host-memory", "8"], "of a host's 7; 2 of these"),
         (

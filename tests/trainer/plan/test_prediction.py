@@ -8,7 +8,7 @@ import pytest
 
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan.machines import GIB, GPUS, Machine
-from trainer.plan.prediction import Prediction, Task, memory_of, most_memory, predict
+from trainer.plan.prediction import Prediction, Task, kept_bytes, memory_of, most_memory, predict
 
 SMALL = ModelConfig(n_layer=12, n_head=12, n_embd=768)
 XL = ModelConfig(n_layer=48, n_head=25, n_embd=1600)
@@ -202,3 +202,34 @@ def test_fp32_is_computed_at_its_own_rate_and_takes_twice_the_bytes() -> None:
     for name in ("products", "attention"):
         assert whole.seconds[name] / half.seconds[name] == pytest.approx(312 / 19.5)
     assert whole.memory["activations"] == 2 * half.memory["activations"]
+
+
+def test_a_block_keeps_the_bytes_that_a_trace_of_it_shows() -> None:
+    """Traced in bf16 without computing anything; weights are kept too, and cancel out between two batches."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from trainer.model import Architecture, Block
+
+    task = Task(model=SMALL, vocab_size=50257, config=PretrainConfig(precision="bf16"))
+
+    def kept(samples: int) -> int:
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            sizes[storage._cdata] = storage.nbytes()  # a view keeps all of what it is cut from
+            held.append(tensor)  # or another could get its address
+            return tensor
+
+        held: list[torch.Tensor] = []
+        with FakeTensorMode():
+            block = Block(Architecture.of(SMALL, 50257))
+            hidden = torch.zeros(samples, 1024, SMALL.n_embd, dtype=torch.bfloat16, requires_grad=True)
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                block(hidden, None).sum()
+        return sum(sizes.values())
+
+    per_token = (kept(3) - kept(2)) / 1024
+    # Two norms keep two numbers per token, attention one per head.
+    assert per_token == pytest.approx(kept_bytes(task, ParallelConfig()), rel=0.01)
