@@ -234,11 +234,21 @@ def write_yaml(path: Path, value: Mapping[str, Any], header: str) -> None:
 
 @functools.cache
 def _dumper() -> Any:
-    """Return PyYAML's dumper, which also quotes text that is a number in YAML 1.2 only: 1e5, 0o10, 08."""
+    """Return PyYAML's dumper, which also quotes text that is a number in YAML 1.2 only: 1e5, 0o10, 08.
+
+    It escapes the line breaks that only YAML 1.1 knows: PyYAML would write them as they are, and lose them.
+    """
     import yaml
 
     class Dumper(yaml.SafeDumper):
         pass
+
+    def represent(dumper: Any, text: str) -> Any:
+        return dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, '"' if re.search("[\x85\u2028\u2029]", text) else None
+        )
+
+    Dumper.add_representer(str, represent)
 
     number = re.compile(r"(?=.*\d)[-+]?(0[box][\da-fA-F_]+|[\d_]*\.?[\d_]*([eE][-+]?\d+)?)$", re.ASCII)
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))

@@ -56,6 +56,8 @@ class SourceCode:
         self._root = root
         self._modules: dict[Path, _Module] = {}
         self._imports: dict[Path, list[Path]] = {}
+        self._texts: dict[Path, str] = {}
+        self._files: dict[str, Path | None] = {}
 
     def declared(self, module: str, name: str) -> Any:
         """Return a stage's VERSION or SHAPED_BY, without running any of its code."""
@@ -108,9 +110,12 @@ class SourceCode:
 
     def _file_of(self, name: str) -> Path | None:
         """Return the file of a module or package; None if the name is neither, or the file is empty."""
-        path = Path(*name.split("."))
-        candidates = (path.with_suffix(".py"), path / "__init__.py")
-        return next((f for f in candidates if (self._root / f).is_file() and (self._root / f).stat().st_size), None)
+        if name not in self._files:
+            path = Path(*name.split("."))
+            files = (self._root / path.with_suffix(".py"), self._root / path / "__init__.py")
+            found = next((file for file in files if file.is_file() and file.stat().st_size), None)
+            self._files[name] = found and found.relative_to(self._root)
+        return self._files[name]
 
     def _read_by(self, module_file: Path) -> Iterator[Path]:
         for pattern in READS.get(module_file.as_posix(), ()):
@@ -132,7 +137,10 @@ class SourceCode:
     def _significant(self, path: Path) -> str:
         if path.suffix == ".py":
             return self._module(path).code
-        return significant_c(self._text(path)) if path.suffix in (".c", ".h") else self._text(path)
+        if path not in self._texts:
+            text = self._text(path)
+            self._texts[path] = significant_c(text) if path.suffix in (".c", ".h") else text
+        return self._texts[path]
 
     def _text(self, path: Path) -> str:
         try:
@@ -231,6 +239,7 @@ def _is_docstring(statement: list[tokenize.TokenInfo]) -> bool:
     return _PLAIN_STRING.match(statement[0].string) is not None
 
 
+@functools.cache
 def significant_c(source: str) -> str:
     """Return C code without comments and blank lines, each run of white space as one space."""
     code = _C_LITERAL_OR_SPACE.sub(lambda match: " " if match["space"] else match[0], source)

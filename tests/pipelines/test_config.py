@@ -218,6 +218,7 @@ def test_any_spelling_is_read_or_refused_as_by_dvc(spellings: list[str]) -> None
 
 @drawn(st.lists(SCALARS | st.text(max_size=8), max_size=4), st.lists(st.floats() | st.integers(), max_size=4))
 @example(["1e5", "0o10", "08", "-.5", "010", "12:30", "no", "1_0", ".", "2e-05x"], [1e-8])
+@example(["\x85", "a\x85 b", "\u2028", "a\u2029\x85b\n"], [])
 def test_what_is_written_is_read_alike_by_dvc_and_by_yaml_1_1(texts: list[str], others: list[object]) -> None:
     values = {"texts": texts, "others": others, **{text: text for text in texts}}
     with tempfile.TemporaryDirectory() as folder:
