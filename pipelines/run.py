@@ -188,6 +188,16 @@ def count_rows(file: Path, part: Part) -> int | None:
 
 def parse_memory(text: str) -> int:
     """Return the bytes of a size such as `2GB`, `500MB` or `1GiB`, or of a percentage of RAM such as `50%`."""
+    if share := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text):
+        return int(float(share[1]) / 100 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    size = parse_size(text)
+    if size is None:
+        raise ConfigError(f"--memory-budget {text}: expected a size such as 2GB, or a percentage of RAM such as 50%")
+    return size
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of a size such as `2GB`, `500MB` or `1GiB`; a number alone is in bytes. None: it is no size."""
     units = {
         "": 1,
         "B": 1,
@@ -199,9 +209,7 @@ def parse_memory(text: str) -> int:
         "GIB": 2**30,
         "TB": 10**12,
     }
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[A-Za-z]*)\s*", text)
-    if match and match[2] == "%":
-        return int(float(match[1]) / 100 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if not match or match[2].upper() not in units:
-        raise ConfigError(f"--memory-budget {text}: expected a size such as 2GB, or a percentage of RAM such as 50%")
+        return None
     return int(float(match[1]) * units[match[2].upper()])

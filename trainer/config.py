@@ -114,6 +114,9 @@ class ParallelConfig(HasIdentity):
     """How long processes wait for each other before training ends; raise it for slow file systems."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: on GPUs if there are any."""
+    kernels: Literal["triton", "torch"] = "triton"
+    """How GPUs compute the compiled loss, and dropout where nothing is compiled: with this project's Triton kernels, or
+    with torch's operations."""
     determinism: Annotated[Literal["auto", "exact", "fast", "portable"], Kind.SHAPES] = "auto"
     """exact: bit-equal results in the same layout, one thread per process; portable: and on every x86-64 processor,
     more slowly, with device cpu; auto: exact on CPUs, fast on GPUs."""

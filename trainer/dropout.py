@@ -5,13 +5,39 @@ mask of a channel is a hash of that and of the channel's index. So masks do not 
 padding or earlier steps, and a resumed run needs no generator state. The hashes are MurmurHash3's 64-bit finalizer and
 Chris Wellons' `lowbias32` (github.com/skeeto/hash-prospector).
 
-Shapes: B samples, T positions, C channels.
+Shapes: B samples, T positions, C channels, L layers, H heads.
 """
+
+import importlib.util
+import logging
+import math
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
+logger = logging.getLogger(__name__)
+
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+
+fused: ModuleType | None = None
+"""What does the same in one kernel on this process's GPU, where nothing is compiled: set by `choose_kernels`."""
+
+
+def choose_kernels(*, wanted: bool, gpu: torch.device | None) -> None:
+    """Decide for this process whether dropout takes the kernels of `trainer.fused_dropout`."""
+    global fused  # noqa: PLW0603 - one choice per process, like torch's own
+    fused = None
+    if not wanted or gpu is None:
+        return
+    if importlib.util.find_spec("triton") is None:
+        logger.warning(
+            "Triton is not installed: dropout takes torch's operations, which are slow outside of compiled code"
+        )
+        return
+    from trainer import fused_dropout
+
+    fused = fused_dropout
 
 
 def vector_keys(seed: int, rows_B: Tensor, length: int) -> Tensor:
@@ -24,6 +50,12 @@ def vector_keys(seed: int, rows_B: Tensor, length: int) -> Tensor:
 def at_site(keys: Tensor, site: int) -> Tensor:
     """Derive the keys of one site in the model."""
     return _mix64(keys + _wrap(site * _GOLDEN))
+
+
+def at_layers(keys_BT: Tensor, layers: int) -> Tensor:
+    """Derive the keys of each layer at once, (L, B, T): those of layer i are those of site i + 1."""
+    sites_L = torch.arange(1, layers + 1, device=keys_BT.device)
+    return _mix64(keys_BT + (sites_L * _GOLDEN)[:, None, None])
 
 
 def at_heads(keys_BT: Tensor, site: int, heads: range) -> Tensor:
@@ -40,6 +72,41 @@ def keyed_dropout(x: Tensor, probability: float, keys: Tensor) -> Tensor:
     bits = _mix32((keys >> 32).to(torch.int32)[..., None] + channels_C)
     keep = bits >= int(probability * 2**32) - 2**31
     return x * (keep.to(x.dtype) / (1 - probability))
+
+
+def drop_at(x: Tensor, probability: float, keys: Tensor, site: int) -> Tensor:
+    """Return `keyed_dropout` with the keys of a site in the model. x: (..., C); keys: int64, (...)."""
+    if probability == 0:
+        return x
+    if fused is None or torch.compiler.is_compiling():
+        return keyed_dropout(x, probability, at_site(keys, site))
+    return fused.drop(x, probability, keys, _wrap(site * _GOLDEN))
+
+
+def drop_attention(
+    scores_BHTT: Tensor,
+    probability: float,
+    keys_BT: Tensor,
+    site: int,
+    *,
+    first_head: int,
+    width: int,
+    mask_B1TT: Tensor | None,
+) -> Tensor:
+    """Return attention probabilities after dropout, from the products of queries and keys of heads `width` wide.
+
+    `first_head`: the model's number of the first head here. `mask_B1TT`: which positions each one sees; None: all
+    earlier ones and itself.
+    """
+    heads, length = scores_BHTT.shape[1:3]
+    plain = fused is None or mask_B1TT is not None or torch.compiler.is_compiling()
+    if fused is not None and not plain and length <= fused.MOST_POSITIONS:
+        return fused.attention(scores_BHTT, probability, keys_BT, site, first_head, width)
+    future = torch.ones(length, length, dtype=torch.bool, device=scores_BHTT.device).triu(1)
+    hidden = future if mask_B1TT is None else ~mask_B1TT
+    logits_BHTT = (scores_BHTT.float() / math.sqrt(width)).masked_fill(hidden, -torch.inf)
+    shares_BHTT = logits_BHTT.softmax(-1).to(scores_BHTT.dtype)
+    return keyed_dropout(shares_BHTT, probability, at_heads(keys_BT, site, range(first_head, first_head + heads)))
 
 
 def _mix64(x: Tensor) -> Tensor:

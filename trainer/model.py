@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from trainer.attention import attend
 from trainer.config import ModelConfig
-from trainer.dropout import at_heads, at_site, keyed_dropout, vector_keys
+from trainer.dropout import at_layers, drop_at, drop_attention, vector_keys
 from trainer.loss import Differentiate, class_loss, linear_cross_entropy
 from trainer.stages import head_layers
 
@@ -145,18 +145,14 @@ class Attention(nn.Module):
         if keys_BT is None or self.dropout == 0:
             y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT)
         else:
-            y_BHTK = self._with_dropout(q_BHTK, k_BHTK, keys_BT, mask_B1TT) @ v_BHTK
+            shares_BHTT = drop_attention(
+                *(q_BHTK @ k_BHTK.transpose(2, 3), self.dropout, keys_BT, ATTENTION_SITE),
+                first_head=self.first_head,
+                width=self.head_width,
+                mask_B1TT=mask_B1TT,
+            )
+            y_BHTK = shares_BHTT @ v_BHTK
         return self.c_proj(y_BHTK.transpose(1, 2).flatten(2))
-
-    def _with_dropout(self, q_BHTK: Tensor, k_BHTK: Tensor, keys_BT: Tensor, mask_B1TT: Tensor | None) -> Tensor:
-        """Return attention probabilities after dropout; the fused kernels cannot take a keyed mask."""
-        heads, length = q_BHTK.shape[1:3]
-        future = torch.ones(length, length, dtype=torch.bool, device=q_BHTK.device).triu(1)
-        hidden = future if mask_B1TT is None else ~mask_B1TT
-        scores_BHTT = (q_BHTK @ k_BHTK.transpose(2, 3)).float() / math.sqrt(self.head_width)
-        probabilities_BHTT = scores_BHTT.masked_fill(hidden, -torch.inf).softmax(-1).to(q_BHTK.dtype)
-        keys_BHT = at_heads(keys_BT, ATTENTION_SITE, range(self.first_head, self.first_head + heads))
-        return keyed_dropout(probabilities_BHTT, self.dropout, keys_BHT)
 
 
 class MLP(nn.Module):
@@ -193,9 +189,7 @@ class Block(nn.Module):
         return x_BTD + self._drop(self.mlp(self.ln_2(x_BTD)), keys_BT, AFTER_MLP_SITE)
 
     def _drop(self, x_BTD: Tensor, keys_BT: Tensor | None, site: int) -> Tensor:
-        if keys_BT is None or self.dropout == 0:
-            return x_BTD
-        return keyed_dropout(x_BTD, self.dropout, at_site(self.part.of(keys_BT), site))
+        return x_BTD if keys_BT is None else drop_at(x_BTD, self.dropout, self.part.of(keys_BT), site)
 
 
 class Transformer(nn.Module):
@@ -222,8 +216,9 @@ class Transformer(nn.Module):
         keys_BT = self._keys(rows_B, length)
         x_BTD = x if self.wte is None else self._embed(x, keys_BT, starts_BT)
         mask_B1TT = None if starts_BT is None else document_mask(starts_BT)
+        keys_LBT = None if keys_BT is None else at_layers(keys_BT, self.shape.n_layer)
         for layer, block in self.h.items():
-            x_BTD = block(x_BTD, None if keys_BT is None else at_site(keys_BT, int(layer) + 1), mask_B1TT)
+            x_BTD = block(x_BTD, None if keys_LBT is None else keys_LBT[int(layer)], mask_B1TT)
         return x_BTD if self.ln_f is None else self.ln_f(x_BTD)
 
     def _keys(self, rows_B: Tensor | None, length: int) -> Tensor | None:
@@ -240,7 +235,7 @@ class Transformer(nn.Module):
             positions_BT = positions_BT - starts_BT
         x_BTD = self.wte(ids_BT) + self.wpe(self.part.of(positions_BT))
         if keys_BT is not None:
-            x_BTD = keyed_dropout(x_BTD, self.shape.dropout, at_site(self.part.of(keys_BT), 0))
+            x_BTD = drop_at(x_BTD, self.shape.dropout, self.part.of(keys_BT), 0)
         return x_BTD.to(self.compute_dtype)
 
 

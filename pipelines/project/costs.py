@@ -18,6 +18,8 @@ TEXTS = (".jsonl", ".json", ".ndjson", ".txt", ".parquet")
 """Endings, without that of a compression, of files that hold texts and not pages."""
 KINDS = ("jsonl", "parquet", "text", "hub")
 """Kinds of sources whose texts are only read; of `auto`, if all files end as TEXTS do."""
+SHORTEST = 1 / 60
+"""Hours; stages that take less are not named."""
 LEAST = 50e6
 """Bytes of text below which nothing is worth saying."""
 
@@ -68,11 +70,12 @@ def describe_costs(params: Mapping[str, Any]) -> str | None:
         if name != "tokenizer" or params[name]["kind"] == "train"
     }
     hours["DVC"] = DVC * size / 1e9 / 3600
-    longest = sorted(hours, key=lambda name: -hours[name])[:4]
+    longest = sorted((name for name in hours if hours[name] >= SHORTEST), key=lambda name: -hours[name])[:4]
+    parts = f" ({', '.join(f'{name} {in_time(hours[name])}' for name in longest)})" if longest else ""
     return (
-        f"data: {in_gb(size)} of text take about {in_time(sum(hours.values()))} with {workers} workers ("
-        f"{', '.join(f'{name} {in_time(hours[name])}' for name in longest)}) and "
-        f"{in_gb(COPIES * size * sum(rate.disk for rate in RATES.values()))} of disk"
+        f"data: {in_gb(size)} of text take about {in_time(sum(hours.values()))} with {workers} workers{parts}, "
+        f"{in_gb(COPIES * size * sum(rate.disk for rate in RATES.values()))} of disk, and at most half of the memory "
+        "(--memory-budget)"
     )
 
 

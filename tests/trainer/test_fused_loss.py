@@ -12,6 +12,7 @@ from torch import Tensor
 import trainer
 from tests.trainer import triton_stand_in
 from trainer import loss
+from trainer.config import ParallelConfig
 from trainer.loss import IGNORED, WHOLE, VocabPart, linear_cross_entropy
 from trainer.parallel import fastest_loss
 
@@ -126,8 +127,10 @@ def test_a_view_of_wider_rows_is_overwritten_alone(fused_loss: ModuleType) -> No
 def test_a_compiled_loss_on_a_gpu_takes_the_kernels(fused_loss: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trainer.fused_loss", fused_loss)
     monkeypatch.setattr(trainer, "fused_loss", fused_loss, raising=False)
-    assert fastest_loss(torch.device("cuda")) is fused_loss.loss_and_gradient
-    assert fastest_loss(torch.device("cpu")) is loss.compiled_loss_and_gradient
+    on_gpu, on_cpu = torch.device("cuda"), torch.device("cpu")
+    assert fastest_loss(on_gpu, ParallelConfig()) is fused_loss.loss_and_gradient
+    assert fastest_loss(on_gpu, ParallelConfig(kernels="torch")) is loss.compiled_loss_and_gradient
+    assert fastest_loss(on_cpu, ParallelConfig()) is loss.compiled_loss_and_gradient
     monkeypatch.setattr(loss, "CHUNK_VALUES", {"cpu": 8 * WIDTH})
     monkeypatch.setattr(loss, "CHUNK_TOKENS", 1)
     generator = torch.Generator().manual_seed(2)

@@ -89,6 +89,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     language.__dict__.update(
         constexpr=int,
         float32=torch.float32,
+        int32=torch.int32,
         int64=torch.int64,
         program_id=lambda _: torch.tensor(_running.program),
         arange=_arange,

@@ -104,7 +104,7 @@ def parallelize(
                 # slower graph for any shape.
                 block.compile(dynamic=False)
             if isinstance(stage, LanguageModel) and stage.lm_head is not None:
-                stage.lm_head.differentiate = fastest_loss(mesh.device)
+                stage.lm_head.differentiate = fastest_loss(mesh.device, parallel)
         shard_states(stage, parallel, mesh, compute_dtype)
         stage.to_empty(device="cpu" if parallel.offload == "all" and parallel.zero else mesh.device)
         stage.tie()
@@ -123,9 +123,9 @@ def parallelize(
     )
 
 
-def fastest_loss(device: torch.device) -> Differentiate:
+def fastest_loss(device: torch.device, parallel: ParallelConfig) -> Differentiate:
     """Return what reads and writes the logits least often."""
-    if device.type == "cuda":
+    if device.type == "cuda" and parallel.kernels == "triton":
         from trainer import fused_loss  # which needs Triton
 
         return fused_loss.loss_and_gradient

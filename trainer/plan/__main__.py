@@ -12,7 +12,6 @@ and across machines nothing was compared.
 
 import dataclasses
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from typing import Any
 from pipelines import presets
 from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, read_yaml
 from pipelines.errors import ConfigError, UserError, choose_from, shown
+from pipelines.run import parse_size
 from pipelines.terminal import print_error, print_line
 from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, NonNegativeFloat, ParallelConfig, Precision, PretrainConfig
@@ -224,10 +224,10 @@ def read_machine(options: PlanOptions) -> Machine:
 
 def bytes_of(size: str) -> float:
     """Return `80GB`, `75GiB` or `80` (GB) in bytes. Raises ConfigError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GB|GiB|)", size.strip(), re.IGNORECASE)
-    if not match or not float(match[1]):
+    number = parse_size(f"{size}GB") or parse_size(size)  # a unit twice is none
+    if not number:
         raise ConfigError(f"--gpu-memory {shown(size)}: expected a size such as 80GB or 75GiB")
-    return float(match[1]) * (GIB if match[2].lower() == "gib" else 1e9)
+    return number
 
 
 def describe(task: Task, machine: Machine, kind: str) -> str:

@@ -121,6 +121,8 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
     """Choose the device of this process, and set its arithmetic."""
     import torch
 
+    from trainer import dropout
+
     on_gpu = parallel.device != "cpu" and torch.cuda.is_available()
     if parallel.device == "cuda" and not on_gpu:
         raise ConfigError(
@@ -147,6 +149,7 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
         torch.cuda.set_device(device)
     threads = 1 if exact else max(1, default_workers() // rank.local_size)
     set_arithmetic(exact=exact, threads=threads, gpu=device if on_gpu else None)
+    dropout.choose_kernels(wanted=parallel.kernels == "triton", gpu=device if on_gpu else None)
     return Process(rank, device, exact, flag)
 
 

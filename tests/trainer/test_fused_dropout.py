@@ -1,0 +1,148 @@
+"""Triton kernels of the dropout, run on the CPU by a stand-in for Triton, against plain torch."""
+
+import importlib
+import logging
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer import triton_stand_in
+from tests.trainer.small import MODEL, initialise
+from trainer import dropout
+from trainer.dropout import at_layers, at_site, drop_at, drop_attention, vector_keys
+from trainer.model import Architecture, Classifier, document_mask
+
+SAMPLES, LENGTH, HEADS, WIDTH = 3, 7, 2, 5
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    triton_stand_in.install(monkeypatch)
+    monkeypatch.delitem(sys.modules, "trainer.fused_dropout", raising=False)
+    module = importlib.import_module("trainer.fused_dropout")
+    monkeypatch.delitem(sys.modules, "trainer.fused_dropout")  # nobody else finds the stand-in in it
+    monkeypatch.setattr(module, "BLOCK", 16)
+    return module
+
+
+def keys() -> Tensor:
+    return vector_keys(5, torch.tensor([3, 1, 2**40]), LENGTH)
+
+
+def both(
+    fused: ModuleType, monkeypatch: pytest.MonkeyPatch, x: Tensor, function: "type[Tensor] | object"
+) -> list[tuple[Tensor, Tensor]]:
+    """What the kernels and plain torch return, and their gradients for one and the same gradient of the result."""
+    results: list[tuple[Tensor, Tensor]] = []
+    for module in (fused, None):
+        monkeypatch.setattr(dropout, "fused", module)
+        leaf = x.clone().requires_grad_()
+        found = function(leaf)  # pyright: ignore
+        above = torch.randn(found.shape, generator=torch.Generator().manual_seed(2)).to(found.dtype)
+        results.append((found, torch.autograd.grad(found, leaf, above)[0]))
+    return results
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("probability", [0.1, 0.37])
+def test_dropped_values_and_gradients_are_equal_to_the_bit(
+    fused: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, probability: float
+) -> None:
+    x = torch.randn(SAMPLES, LENGTH, 37, generator=torch.Generator().manual_seed(1)).to(dtype)
+    ours, plain = both(fused, monkeypatch, x, lambda x: drop_at(x, probability, keys(), 3))
+    assert (plain[0] == 0).float().mean() == pytest.approx(probability, abs=0.05)
+    for found, expected in zip(ours, plain, strict=True):
+        assert found.dtype == dtype
+        assert torch.equal(found, expected)
+        assert torch.equal(found.signbit(), expected.signbit())
+
+
+@pytest.mark.parametrize("site", [0, 3, 2**31])
+def test_views_and_any_site_are_taken(fused: ModuleType, monkeypatch: pytest.MonkeyPatch, site: int) -> None:
+    """A part of the positions, as sequence parallelism gives them, and a transposed tensor."""
+    x = torch.randn(LENGTH, SAMPLES, 37, generator=torch.Generator().manual_seed(1)).transpose(0, 1)
+    part = at_site(keys(), 4)[:, 2:5]
+    ours, plain = both(fused, monkeypatch, x, lambda x: drop_at(x[:, 2:5], 0.3, part, site))
+    assert torch.equal(ours[0], plain[0])
+    assert torch.equal(ours[1], plain[1])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), zip(DTYPES, [1e-6, 1e-3, 1e-2], strict=True))
+@pytest.mark.parametrize("first_head", [0, 2])
+def test_attention_drops_the_same_values(
+    fused: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float, first_head: int
+) -> None:
+    scores = torch.randn(SAMPLES, HEADS, LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)).to(dtype) * 3
+
+    def attend(scores: Tensor) -> Tensor:
+        return drop_attention(scores, 0.3, keys(), 1, first_head=first_head, width=WIDTH, mask_B1TT=None)
+
+    ours, plain = both(fused, monkeypatch, scores, attend)
+    assert torch.equal(ours[0] == 0, plain[0] == 0)
+    assert not ours[0].triu(1).any()
+    for found, expected in zip(ours, plain, strict=True):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_documents_and_long_samples_take_the_plain_path(fused: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel knows causal attention alone, and holds a whole row."""
+    scores = torch.randn(SAMPLES, HEADS, LENGTH, LENGTH)
+    mask = document_mask(torch.tensor([[0, 0, 2, 2, 2, 5, 5]] * SAMPLES))
+    for most, given in ((LENGTH, mask), (LENGTH - 1, None)):
+        monkeypatch.setattr(fused, "MOST_POSITIONS", most)
+        ours, plain = both(
+            fused,
+            monkeypatch,
+            scores,
+            lambda x, given=given: drop_attention(x, 0.3, keys(), 1, first_head=0, width=WIDTH, mask_B1TT=given),
+        )
+        assert torch.equal(ours[0], plain[0])
+        assert torch.equal(ours[1], plain[1])
+
+
+def test_a_model_has_the_same_loss_and_gradients_with_the_kernels(
+    fused: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {**Architecture.of(MODEL, 61).record(), "num_labels": 2, "dropout": 0.2, "attention_dropout": 0.2}
+    model = Classifier(Architecture(**shape))
+    initialise(model, 0)
+    ids = torch.randint(0, 61, (3, 9), generator=torch.Generator().manual_seed(3))
+    found: list[list[Tensor]] = []
+    for module in (fused, None):
+        monkeypatch.setattr(dropout, "fused", module)
+        loss = model(ids, torch.tensor([8, 4, 6]), torch.arange(100, 103), torch.tensor([0, 1, 1]))
+        found.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_the_keys_of_all_layers_at_once_are_those_of_each() -> None:
+    for layer, layer_keys in enumerate(at_layers(keys(), 5)):
+        assert torch.equal(layer_keys, at_site(keys(), layer + 1))
+
+
+def test_kernels_are_chosen_for_gpus_with_triton(
+    fused: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import trainer
+
+    monkeypatch.setattr(dropout, "fused", None)
+    monkeypatch.setattr(trainer, "fused_dropout", fused, raising=False)
+    monkeypatch.setitem(sys.modules, "trainer.fused_dropout", fused)
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    for wanted, device in ((False, gpu), (True, None)):
+        dropout.choose_kernels(wanted=wanted, gpu=device)
+        assert dropout.fused is None
+    dropout.choose_kernels(wanted=True, gpu=gpu)
+    assert dropout.fused is fused
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with caplog.at_level(logging.WARNING):
+        dropout.choose_kernels(wanted=True, gpu=gpu)
+    assert dropout.fused is None
+    assert "Triton is not installed: dropout takes torch's operations" in caplog.text
