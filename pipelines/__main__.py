@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
-        print_error(f"{error.filename or ''}: {error.strerror or error}")
+        print_error(f"{error.filename or 'output'}: {error.strerror or error}")
         return 1
 
 
@@ -141,12 +141,15 @@ def run_set(options: argparse.Namespace) -> int:
     code = compose_and_write(profile, merged)
     if gone := [override for override in overrides if override.partition("=")[0] not in kept]:
         print_line(f"{PARAMS_YAML}: dropped, since they belonged to what was replaced: {' '.join(gone)}")
+    same = [override for override in overrides if override in merged and override.startswith("pretrain.")]
+    if same and given & {"model", "recipe"}:
+        print_line(f"{PARAMS_YAML}: kept from before: {' '.join(same)}")
     return code
 
 
 def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
     """Compose, judge and write params.yaml, and print what the stages will need."""
-    from pipelines.project.costs import describe_costs
+    from pipelines.project.costs import describe_costs, describe_passes
     from pipelines.project.profiles import combine, judge, missing_sources, write_params
 
     params = combine(profile, overrides)
@@ -155,6 +158,8 @@ def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
     write_params(params)
     for missing in missing_sources(params):
         print(f"warning: {visible(str(missing))}: not there yet; dvc repro will need it", file=sys.stderr)
+    if passes := describe_passes(params):
+        print(passes, file=sys.stderr)
     if costs:
         print_line(costs)
     for line in lines:

@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import json
+import math
 import re
 import types
 import typing
@@ -300,6 +301,8 @@ def _check_names(cls: type, values: dict[str, Any], section: str, file: str, *, 
     for name, value in values.items():
         if name not in fields:
             raise ConfigError(f"{file}: {section}.{name}: unknown key.{did_you_mean(str(name), fields)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{file}: {section}.{name}: expected a finite number, got {shown(value)}")
         if dataclasses.is_dataclass(hints[name]) and isinstance(value, dict):
             nested = typing.cast(dict[str, Any], value)
             _check_names(hints[name], nested, f"{section}.{name}", file, complete=complete)

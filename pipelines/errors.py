@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable, Sequence
 
+MOST_LONGER = 3
+"""Names that begin with what was given, and are suggested."""
+
 
 class UserError(Exception):
     """Something outside the code is wrong; commands print its text as one line and exit 1."""
@@ -21,9 +24,15 @@ class RejectedRowError(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'X'?` for the nearest of `known`, ignoring case, or else the whole list of choices."""
+    """Return ` Did you mean 'X'?` for the nearest of `known`, ignoring case, or else the whole list of choices.
+
+    Names that begin with `name`, if they are few, are nearer than any other.
+    """
     choices = sorted(known)
     cased = {choice.casefold(): choice for choice in choices}
+    longer = [repr(cased[each]) for each in cased if name and each.startswith(name.casefold())]
+    if 0 < len(longer) <= MOST_LONGER:
+        return f" Did you mean {' or '.join(longer)}?"
     nearest = difflib.get_close_matches(name.casefold(), cased, n=1)
     if nearest:
         return f" Did you mean {cased[nearest[0]]!r}?"

@@ -74,6 +74,11 @@ def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int 
         sys.excepthook = _stay_silent
 
 
+def is_command_without_shards() -> bool:
+    """Return whether this is one of the project's own commands, or the planner, which leave nothing to go on from."""
+    return any(word == "pipelines" or word.endswith(".plan") for word in sys.orig_argv)
+
+
 def has_address_space(least: int) -> bool:
     """Return whether this process may use so many bytes of addresses (ulimit -v)."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -160,6 +165,11 @@ def _end_at_once(number: int, _frame: types.FrameType | None) -> None:
 
 def _ending(number: int) -> tuple[int, str]:
     """Return the exit status and the line of a command that a signal ended."""
+    if is_command_without_shards():
+        again = "run the same command again"
+        return (
+            INTERRUPTED if number == signal.SIGINT else PREEMPTED
+        ), f"stopped by {signal.Signals(number).name}: {again}"
     if number == signal.SIGINT:
         return INTERRUPTED, "interrupted: finished shards are kept; run the same command again to go on"
     return PREEMPTED, f"stopped by {signal.Signals(number).name}: run the same command again to go on"

@@ -36,6 +36,12 @@ NonNegativeFloat = Annotated[float, Ge(0)]
 Minutes = Annotated[float, Interval(gt=0, le=7 * 24 * 60)]
 Epochs = Annotated[float, Interval(ge=0, lt=math.inf)]
 """A number of passes."""
+Layers = Annotated[int, Interval(ge=1, le=10_000)]
+Width = Annotated[int, Interval(ge=1, le=1_000_000)]
+Samples = Annotated[int, Interval(ge=1, le=2**24)]
+Steps = Annotated[int, Interval(ge=0, le=10**9)]
+Tokens = Annotated[int, Interval(ge=0, le=10**15)]
+"""Sizes and lengths, far beyond any model's: a slip of the hand would take hours and all memory to judge."""
 Precision = Literal["fp32", "bf16", "fp16"]
 Schedule = Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"]
 TWO_STAGES_EACH = ("zbv", "dualpipev")
@@ -53,13 +59,13 @@ LENGTHS = ("tokens", "epochs", "warmup_share")
 class ModelConfig(HasIdentity):
     """The shape of GPT-2; the vocabulary's size comes from the token shards."""
 
-    n_layer: Count = 12
+    n_layer: Layers = 12
     """Transformer blocks."""
-    n_head: Count = 12
+    n_head: Layers = 12
     """Attention heads per block; must divide n_embd."""
-    n_embd: Count = 768
+    n_embd: Width = 768
     """Width of the residual stream."""
-    n_positions: Count = 1024
+    n_positions: Width = 1024
     """Learned positions: the longest sequence in tokens."""
     dropout: Probability = 0.0
     """Fraction of embedding and residual values dropped in pretraining."""
@@ -220,9 +226,9 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     weights in a Hugging Face folder."""
     init_path: SourcePath = ""
     """Folder to start from: an output of pretrain, one of its step-* folders, or a Hugging Face folder."""
-    steps: NonNegative = 1000
+    steps: Steps = 1000
     """Optimizer steps; 0: from tokens or epochs. With init checkpoint, the steps of the earlier run count too."""
-    tokens: NonNegative = 0
+    tokens: Tokens = 0
     """Length in tokens instead, rounded up to whole steps of global_batch_size x sequence_length; 0: not used."""
     epochs: Epochs = 0.0
     """Length in passes over all samples instead, rounded up to whole steps; 0: not used. With a mixture, a pass has as
@@ -240,7 +246,7 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Further folders of token shards to train on, in addition to the stage's own."""
     mixture_weights: tuple[Positive, ...] = ()
     """Shares of the samples, in any unit: first the stage's own token shards, then each folder of mixture."""
-    global_batch_size: Count = 32
+    global_batch_size: Samples = 32
     """Samples per step, over all processes."""
     micro_batch_size: HowToRun[NonNegative] = 0
     """Most samples per forward pass of one process, limited by memory: the largest number up to this that divides its
@@ -314,9 +320,9 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Number of runs, with this seed and the following ones; reports mean and spread, publishes the best model."""
     epochs: NonNegative = 3
     """Passes over the training rows, including each epoch's last, smaller batch; 0: use steps."""
-    steps: NonNegative = 0
+    steps: Steps = 0
     """Optimizer steps in place of epochs; 0: use epochs."""
-    global_batch_size: Count = 32
+    global_batch_size: Samples = 32
     """Rows per step, over all processes."""
     micro_batch_size: HowToRun[NonNegative] = 0
     """Most rows per forward pass of one process; 0: its whole share of the batch."""

@@ -117,7 +117,8 @@ class _Drop(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _dropped(gradients[0], ctx.probability, *ctx.saved_tensors, ctx.site), None, None, None
+        (keys,) = ctx.saved_tensors
+        return _dropped(gradients[0], ctx.probability, keys, ctx.site), None, None, None
 
 
 def _dropped(x: Tensor, probability: float, keys: Tensor, site: int) -> Tensor:

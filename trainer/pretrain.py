@@ -206,7 +206,8 @@ def check_parameters(params: Mapping[str, Any]) -> str:
     lines = [f"pretrain can run on {processes_in_words(numbers)}"]
     if params.get("recipe", {}).get("name"):
         task = Task(model=model, vocab_size=vocab_size_of(params), config=config)
-        lines += describe_recipe(params["recipe"], task, parallel)
+        own_tokenizer = params["tokenizer"]["kind"] == "train"
+        lines += describe_recipe(params["recipe"], task, parallel, own_tokenizer=own_tokenizer)
     return "\n".join(lines)
 
 

@@ -18,6 +18,11 @@ TEXTS = (".jsonl", ".json", ".ndjson", ".txt", ".parquet")
 """Endings, without that of a compression, of files that hold texts and not pages."""
 KINDS = ("jsonl", "parquet", "text", "hub")
 """Kinds of sources whose texts are only read; of `auto`, if all files end as TEXTS do."""
+BYTES_PER_TOKEN = 4.5
+"""Of English text, about, with GPT-2's tokenizer."""
+MOST_PASSES = 50
+"""Over a corpus, from which more is worth a warning (after some four, repeated tokens gain less and less: Muennighoff
+and others, arXiv:2305.16264)."""
 SHORTEST = 1 / 60
 """Hours; stages that take less are not named."""
 LEAST = 50e6
@@ -53,6 +58,22 @@ COPIES = 2
 """Each output is in DVC's cache too, until `dvc checkout --relink` makes one file of both."""
 
 
+def describe_passes(params: Mapping[str, Any]) -> str | None:
+    """Return a line about a pretraining that passes over its corpus very often; None for others, and if not known.
+
+    A byte-level BPE as large as GPT-2's makes a token of four or five bytes; cleaning leaves at most all of them.
+    """
+    run = params["pretrain"]
+    tokens = run["tokens"] or run["steps"] * run["global_batch_size"] * run["sequence_length"]
+    passes = tokens / max(1.0, size_of_text(params["corpus"]) / BYTES_PER_TOKEN)
+    if not size_of_text(params["corpus"]) or passes < MOST_PASSES:
+        return None
+    return (
+        f"warning: pretrain passes about {passes:,.0f} times over this corpus, more often if much of it is rejected; "
+        "set pretrain.epochs, or pretrain.steps, for fewer"
+    )
+
+
 def describe_costs(params: Mapping[str, Any]) -> str | None:
     """Return one line about the data stages: hours with this machine's workers, and disk; None if too little is known.
 
@@ -60,7 +81,7 @@ def describe_costs(params: Mapping[str, Any]) -> str | None:
     """
     corpus, kind = params["corpus"], params["corpus"]["source"]["kind"]
     files = list(files_below(Path(corpus["documents"])))
-    size = corpus["text_gb"] * 1e9 or sum(bytes_of_text(file) for file in files)
+    size = size_of_text(corpus)
     if size < LEAST or (kind not in KINDS and not (kind == "auto" and all(map(holds_text, files)))):
         return None
     workers = default_workers()
@@ -77,6 +98,11 @@ def describe_costs(params: Mapping[str, Any]) -> str | None:
         f"{in_gb(COPIES * size * sum(rate.disk for rate in RATES.values()))} of disk, and at most half of the memory "
         "(--memory-budget)"
     )
+
+
+def size_of_text(corpus: Mapping[str, Any]) -> float:
+    """Return about how many bytes of text a prepared corpus has; 0 if that is not known."""
+    return corpus["text_gb"] * 1e9 or sum(bytes_of_text(file) for file in files_below(Path(corpus["documents"])))
 
 
 def files_below(source: Path) -> Iterator[Path]:

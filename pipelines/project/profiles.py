@@ -102,8 +102,13 @@ class RecipeConfig:
 
     name: str = ""
     """The chosen recipe, if any."""
+    model: str = ""
+    """The model that it trains, a choice of the group `model`."""
+    tokens: Annotated[float, Ge(0)] = 0.0
+    """The tokens that it trains on."""
     losses: dict[str, float] = field(default_factory=dict[str, float])
-    """Who trained or measured what -> its validation loss, with GPT-2's tokenizer, to compare with."""
+    """Who trained or measured what -> its validation loss, with GPT-2's tokenizer, to compare with; none if the model
+    is not the recipe's."""
 
 
 GROUPS: dict[str, type] = {
@@ -188,7 +193,18 @@ def combine(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(f"profile {profile} {' '.join(overrides)}: {' '.join(str(error).split())}") from None
     if missing := sorted(_required(written)):
         raise ConfigError(f"profile {profile} needs {' '.join(f'{key}=VALUE' for key in missing)}")
+    if not is_recipes_model(values, defaults):
+        values["recipe"]["losses"] = {}
     return {"profile": profile, "overrides": list(overrides), **checked(values, types)}
+
+
+def is_recipes_model(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Whether the model has the sizes of the one that the chosen recipe trains."""
+    name = values["recipe"]["model"]
+    if not name:
+        return True
+    own = {**defaults["model"], **presets.read_choice(CONFIGS / "model" / f"{name}.yaml").get("model", {})}
+    return all(values["model"][key] == own[key] for key in own if key.startswith("n_"))
 
 
 @functools.cache
@@ -246,8 +262,8 @@ def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: 
     for section, cls in types.items():
         if section not in values:
             raise ConfigError(
-                f"{file}: section {section!r} is missing, as in files of earlier versions; write it anew: python -m "
-                f"pipelines use PROFILE.{did_you_mean(section, values)}"
+                f"{file}: section {section!r} is missing, as in files of earlier versions; compose it anew with the "
+                "values that were set: python -m pipelines set KEY=VALUE, with any of them"
             )
         values[section] = to_plain(check(cls, values[section], section, str(file), complete=True))
     return values
@@ -307,7 +323,9 @@ def _check_overrides(overrides: Sequence[str], types: dict[str, type]) -> None:
             if value not in choices[key]:
                 raise ConfigError(f"{override}: {key} has no choice {value!r}.{choose_from(value, choices[key])}")
         elif section not in types and section not in choices and section not in PLAIN:
-            raise ConfigError(f"{override}: unknown key.{did_you_mean(section, {*types, *choices, *PLAIN})}")
+            inside = [f"{name}.{key}" for name, cls in types.items() if key in typing.get_type_hints(cls)]
+            meant = f" Did you mean {' or '.join(inside)}?" if inside else ""
+            raise ConfigError(f"{override}: unknown key.{meant or did_you_mean(section, {*types, *choices})}")
         elif not field and section in types:
             raise ConfigError(f"{override}: {section} holds keys of its own; set one, as {section}.KEY=…")
         elif field and section in types:

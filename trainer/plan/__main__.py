@@ -10,16 +10,22 @@ were fitted to runs on one to four H200s. Beside these runs, memory is within 7 
 and across machines nothing was compared.
 """
 
+import contextlib
 import dataclasses
+import io
+import itertools
 import os
-import subprocess
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from pipelines import presets
+from pipelines.__main__ import main as project_command
 from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, read_yaml
 from pipelines.errors import ConfigError, UserError, choose_from, shown
 from pipelines.run import parse_size
@@ -46,7 +52,7 @@ class PlanOptions:
 
     model: str = ""
     """A model of configs/model, trained in bf16, compiled, with 512 samples per step; none: the active parameters."""
-    gpus: NonNegative = 0
+    gpus: Annotated[int, Interval(ge=0, le=10**6)] = 0
     """GPUs in all; 0: those of this machine."""
     gpu: str = ""
     """Their kind, such as h100; none: that of this machine."""
@@ -66,7 +72,7 @@ class PlanOptions:
     """GB of a machine's own memory, for offloading."""
     vocab_size: NonNegative = 0
     """Tokens of the vocabulary; 0: as many as the active parameters train, otherwise GPT-2's 50,257."""
-    global_batch_size: NonNegative = 0
+    global_batch_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
     """Samples per step; 0: as described at --model."""
     sequence_length: NonNegative = 0
     """Tokens per sample; 0: as described at --model, where it is all positions of the model."""
@@ -98,14 +104,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # pictures, the calibration file, or standard output
+        print_error(f"{error.filename or 'output'}: {error.strerror or error}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 
 def plan(options: PlanOptions) -> None:
     """Search, print what was found, and write it if asked to. Raises UserError if nothing fits."""
-    if options.learn:
+    if options.learn or (options.calibration and not options.calibration.exists()):
         print_learned(options)
         return
+    if options.pictures:
+        options.pictures.mkdir(parents=True, exist_ok=True)  # before anything is searched or written
     params = read_yaml(PARAMS_YAML) if PARAMS_YAML.exists() else {}
     if options.write:
         check_write(options, params)
@@ -121,25 +133,37 @@ def plan(options: PlanOptions) -> None:
         print_line(f"{options.calibration}: runs on these GPUs correct {runs}")
     if not found.fitting:
         raise UserError(why_nothing_fits(task, machine, base, found))
+    best = overrides(found.fitting[0])
+    if options.write:  # before the table, which a reader may not take to its end
+        write(best)
+        print_line(f"{PARAMS_YAML}: now with the first of these layouts")
     for line in table(found, machine, tokens_of(task, options)):
         print_line(line)
     if options.pictures:
         for picture in write_pictures(found.fitting[0], machine, options.pictures):
             print_line(f"the first as a picture: {picture}")
-    best = overrides(found.fitting[0])
-    if options.write:
-        sys.stdout.flush()
-        done = subprocess.run([sys.executable, "-m", "pipelines", "set", *best], check=False)
-        if done.returncode:  # it has said why
-            raise SystemExit(done.returncode)
-    else:
-        print_line(f"To use the first: python -m pipelines set {' '.join([*task_overrides(options, task), *best])}")
+    if not options.write:
+        words = shlex.join([*task_overrides(options, task), *best])
+        alone = options.model or task_overrides(options, task)
+        print_line(f"To use the first: {'' if alone else 'add --write, or '}python -m pipelines set {words}")
+
+
+def write(best: Sequence[str]) -> None:
+    """Make these parameters part of the active ones, as `python -m pipelines set` does, without what that prints."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = project_command(["set", *best])
+    if code:  # it has said why
+        raise SystemExit(code)
 
 
 def print_learned(options: PlanOptions) -> None:
     """Write the calibration file, and print what it says."""
     if options.calibration is None:
         raise ConfigError("--learn: name the file to write with --calibration FILE")
+    if not options.learn:
+        raise ConfigError(
+            f"--calibration {options.calibration}: no such file; to write it, name the provenance of runs with --learn"
+        )
     learned, silent = learn(options.learn, options.calibration)
     for run in silent:
         print_line(f"{run}: not compared with a prediction, left out")
@@ -265,6 +289,8 @@ def table(found: Found, machine: Machine, tokens: float) -> list[str]:
         if _family(each) not in seen:
             seen.add(_family(each))
             slower.append(each)
+    if any(later.step < sooner.step for sooner, later in itertools.pairwise(first)):
+        lines.append("Of layouts within 3 %, which no prediction can tell apart, the simplest comes first.")
     if slower:
         lines += ["Slower:", *(f"   {name_of(each)}: {why_it_loses(each, best)}" for each in slower)]
     return lines

@@ -54,8 +54,8 @@ def learn(runs: Iterable[Path], file: Path) -> tuple[dict[str, dict[str, Factors
             errors.setdefault(gpu, {}).setdefault(_kind_of_segment(segment, run), []).append(factors)
     if not errors:
         raise UserError(
-            f"{', '.join(map(str, silent)) or 'no run'}: nothing was compared with a prediction, which only "
-            f"pretrainings of {SHORTEST} steps or more on known GPUs are"
+            f"{', '.join(map(str, silent)) or 'no run'}: nothing to learn from; only a pretraining of {SHORTEST} steps "
+            "or more on a known GPU is compared with its prediction"
         )
     learned = {
         gpu: {
@@ -77,7 +77,9 @@ def read_segments(run: Path) -> list[dict[str, Any]]:
     """Return the segments in the provenance of a run. Raises UserError if the file is of another kind."""
     content = store.read_json(run)
     segments = content.get("segments", []) if isinstance(content, dict) else None
-    if not isinstance(segments, list) or not all(isinstance(each, dict) for each in segments):
+    if not isinstance(segments, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("planned", {}), dict) for each in segments
+    ):
         raise UserError(f"{run}: not the provenance of a pretraining; name provenance/RUN/pretrain.json")
     return segments
 

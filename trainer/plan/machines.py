@@ -142,6 +142,8 @@ def find_gpu(name: str, changes: dict[str, Any]) -> Gpu:
     """Return the GPU called `name` with other values for the fields in `changes`. Raises ConfigError if unknown."""
     known = name_in_table(name)
     if known not in GPUS:
+        known = known_gpu(name) or known
+    if known not in GPUS:
         raise ConfigError(
             f"--gpu {shown(name)}: not in the table of GPUs; name the nearest, and what is different by --gpu-memory, "
             f"--gpu-tflops, --gpu-bandwidth and --gpu-link.{choose_from(known, GPUS)}"

@@ -1,6 +1,7 @@
 """Pictures of a planned step: when each process of a pipeline works, and the memory of a process over time."""
 
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from trainer.reporting.schedule import INK, Pass, draw
 
 MOST_DRAWN = 32
 """Micro batches that are drawn at most; the others of a step look like those in the middle."""
+LEAST_DRAWN = 0.002
+"""Share of the memory below which a part could not be seen."""
 COLORS = {
     "weights": "#0c4a5e",
     "optimizer": "#1f7a96",
@@ -132,25 +135,25 @@ def draw_memory(found: Prediction, machine: Machine, passes: Sequence[Pass]) -> 
     moments = memory_over_time(found, machine, passes, rank)
     figure = Figure(figsize=(13, 5), dpi=130, layout="constrained")
     axes: Any = figure.add_subplot()
-    names = [name for name in COLORS if any(moment.memory.get(name) for moment in moments)]
+    names = [
+        name for name in COLORS if any(moment.memory.get(name, 0) > LEAST_DRAWN * found.bytes for moment in moments)
+    ]
     times = [moment.ms for moment in moments]
     values = [[moment.memory.get(name, 0.0) / GIB for moment in moments] for name in names]
     axes.stackplot(times, values, labels=names, colors=[COLORS[name] for name in names], linewidth=0)
     limit = machine.gpu.memory / GIB
-    axes.axhline(limit, color=INK, linewidth=1.2)
-    axes.axhline(MARGIN * limit, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.annotate(
-        f"{limit:,.0f} GiB for a process; dashed: what a plan may need",
-        (0, limit),
-        xytext=(4, 4),
-        textcoords="offset points",
-        color=INK,
-        fontsize=9,
-    )
+    top = 1.1 * limit
+    if found.bytes / GIB > limit / 2:
+        axes.axhline(limit, color=INK, linewidth=1.2)
+        axes.axhline(MARGIN * limit, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        note = f"{limit:,.0f} GiB for a process; dashed: {MARGIN:.0%} of it, the most that a plan may need"
+        axes.annotate(note, (0, limit), xytext=(4, 4), textcoords="offset points", color=INK, fontsize=9)
+    else:  # its parts could not be told apart below the limit
+        top = 1.3 * found.bytes / GIB
     who = f"process {rank}" if parallel.pp > 1 else "each process"
-    title = f"{who}: {found.bytes / GIB:,.0f} GiB, planned: {name_of(found)}{_of_all(found)}"
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
-    axes.set(xlim=(0, max(times)), ylim=(0, 1.1 * limit), xlabel="ms", ylabel="GiB")
+    title = f"{who}: {found.bytes / GIB:,.0f} of {limit:,.0f} GiB, planned: {name_of(found)}{_of_all(found)}"
+    axes.set_title(textwrap.fill(title, 110), loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set(xlim=(0, max(times)), ylim=(0, top), xlabel="ms", ylabel="GiB")
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=0, labelcolor=INK)
     figure.legend(loc="outside lower right", ncols=len(names), frameon=False, fontsize=9)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer.config import ParallelConfig
-from trainer.plan.machines import GPUS, Machine
+from trainer.plan.machines import GIB, GPUS, Machine
 from trainer.plan.prediction import Task
 from trainer.plan.search import name_of, search
 
@@ -12,29 +12,50 @@ MACHINES = (("rtx4090", 1), ("h100", 1), ("a100-80gb", 8), ("h100", 8))
 """Kind and number of the GPUs of which a recipe says what it takes."""
 
 
-def describe_recipe(recipe: Mapping[str, Any], task: Task, base: ParallelConfig) -> Iterator[str]:
-    """Yield the lines about a recipe: its size, its time, memory and price with the best layout, published losses."""
+def describe_recipe(
+    recipe: Mapping[str, Any], task: Task, base: ParallelConfig, *, own_tokenizer: bool
+) -> Iterator[str]:
+    """Yield the lines about a recipe: its size, its time, memory and price with the best layout, published losses.
+
+    `own_tokenizer`: the tokenizer is trained on the corpus, so that no published loss compares.
+    """
     tokens = task.all_tokens
-    length = f"{tokens // task.tokens:,} steps of {task.tokens:,} tokens, {tokens / 1e6:,.0f} M in all"
+    length = f"{tokens // task.tokens:,} steps of {task.tokens:,} tokens, {in_short(tokens)} in all"
     length = length if tokens else f"{task.config.epochs:g} epochs"
+    if tokens and tokens < 0.99 * recipe["tokens"]:
+        length += f" of the recipe's {in_short(recipe['tokens'])}"
     yield (
         f"recipe {recipe['name']}: {task.parameters / 1e6:,.0f} M parameters, {length}; each checkpoint "
-        f"{12 * task.parameters / 1e6:,.0f} MB"
+        f"{12 * task.parameters / 1e9:,.1f} GB"
     )
     if tokens and base.device != "cpu":
         for kind, number in MACHINES:
             yield f"  {f'{number} x {kind}':14} {_needs(task, Machine(gpu=GPUS[kind], gpus=number), base, tokens)}"
+        prices = ", ".join(f"${gpu.price:.2f} an hour for {kind}" for kind, gpu in GPUS.items() if gpu.price)
+        yield f"  (the fastest layout on each; {prices})"
         yield "  layout: python -m trainer.plan --write on the machine with the GPUs, or with --gpus 8 --gpu h100 here"
+    if recipe["model"] and not recipe["losses"]:
+        yield f"  (no published loss compares: the model is not the recipe's, {recipe['model']})"
+    elif recipe["losses"] and own_tokenizer:
+        yield "  (no published loss compares: the tokenizer is trained on this corpus)"
+        return
     for who, loss in recipe["losses"].items():
         yield f"  validation loss {loss:.2f}: {who}"
     if recipe["losses"]:
-        yield "  (losses compare on the same text, with GPT-2's tokenizer)"
+        yield "  (losses compare on the same text alone)"
 
 
 def _needs(task: Task, machine: Machine, base: ParallelConfig, tokens: float) -> str:
-    found = search(task, machine, base).fitting
+    result = search(task, machine, base)
+    found = result.fitting
     if not found:
-        return "does not fit"
+        return "does not fit" if result.smallest or result.host else "the batch does not divide among them"
     hours = tokens / found[0].tokens_per_second / 3600
     price = f"${hours * machine.gpus * machine.gpu.price:,.0f}" if machine.gpu.price else ""
-    return f"{hours:>8,.1f} h {price:>8} {found[0].bytes / 1e9:>5,.0f} GB a GPU, {name_of(found[0])}"
+    return f"{hours:>8,.1f} h {price:>8} {found[0].bytes / GIB:>5,.0f} GiB a GPU, {name_of(found[0])}"
+
+
+def in_short(number: float) -> str:
+    """Return a number with M or B (10^9) and three digits or more."""
+    unit, name = (1e9, " B") if number >= 1e9 else (1e6, " M") if number >= 1e6 else (1, "")
+    return f"{number / unit:,.{1 if name and number < 100 * unit else 0}f}{name}"

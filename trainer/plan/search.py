@@ -18,6 +18,8 @@ MARGIN = 0.93
 """Share of the memory that a layout may be predicted to need: predictions were up to 7 % too low."""
 MOST_TRIED = 32
 """Numbers of GPUs that are tried where nothing fits."""
+MOST_DOUBLED = 6
+"""How often their number is doubled after that."""
 MOST_MICRO_BATCH = 256
 """Larger micro batches fill no GPU better."""
 
@@ -193,7 +195,8 @@ def why_nothing_fits(task: Task, machine: Machine, base: ParallelConfig, found: 
     else:
         short = f"no layout divides the model and {task.config.global_batch_size} samples among {machine.gpus:,} GPUs"
     nearest = sorted(range(1, 4 * machine.gpus + 8), key=lambda number: (abs(number - machine.gpus), number))
-    for number in [each for each in nearest if each != machine.gpus][:MOST_TRIED]:
+    doubled = [machine.gpus << times for times in range(1, MOST_DOUBLED + 1)]
+    for number in [*[each for each in nearest if each != machine.gpus][:MOST_TRIED], *doubled]:
         if search(task, dataclasses.replace(machine, gpus=number), base).fitting:
             return f"{short}; {number:,} of these GPUs would do"
-    return f"{short}; use more or larger GPUs, a smaller model, or another global batch"
+    return f"{short}; use larger GPUs, a smaller model, or another global batch"

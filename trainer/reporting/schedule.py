@@ -2,6 +2,7 @@
 
 import csv
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -59,8 +60,10 @@ def draw(passes: Sequence[Pass], title: str) -> bytes:
     for each in passes:
         _paint_pass(axes, each, start, whole, passes)
     stages, batches = 1 + max(each.stage for each in passes), 1 + max(each.micro_batch for each in passes)
-    facts = f"{processes} processes, {stages} stages, {batches} micro batches, {bubble(passes):.1%} bubble"
-    axes.set_title(f"{title}: {facts}", loc="left", fontsize=11, fontweight="bold", color=INK)
+    facts = (
+        f"{processes} processes, {stages} stages, {batches} micro batches, {bubble(passes):.1%} bubble in this picture"
+    )
+    axes.set_title(textwrap.fill(f"{title}: {facts}", 120), loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set(xlim=(0, whole), ylim=(processes - 0.5, -0.5), yticks=range(processes), xlabel="ms")
     axes.set_yticklabels([f"process {number}" for number in range(processes)])
     axes.set_facecolor(GRID)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipelines.project import costs
-from pipelines.project.costs import RATES, bytes_of_text, describe_costs, files_below
+from pipelines.project.costs import RATES, bytes_of_text, describe_costs, describe_passes, files_below
 from pipelines.project.graph import stage_modules
 
 
@@ -62,3 +62,16 @@ def test_nothing_is_said_of_little_text_and_of_pages(tmp_path: Path) -> None:
     assert describe_costs(params(tmp_path)) is None
     for kind in ("warc", "html", "urls", "tar", "megatron", "replay"):
         assert describe_costs(params(tmp_path, text_gb=40.0, kind=kind)) is None
+
+
+def test_a_run_that_passes_very_often_over_its_corpus_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(bytes(4_500_000))  # a million tokens, about
+    run = {"steps": 1000, "global_batch_size": 16, "sequence_length": 1000, "tokens": 0}
+    few = {**params(tmp_path), "pretrain": run}
+    assert describe_passes(few) is None, "16 times"
+    many = {**params(tmp_path), "pretrain": {**run, "tokens": 10**9}}
+    said = describe_passes(many)
+    assert said is not None
+    assert said.startswith("warning: pretrain passes about 1,000 times over this corpus")
+    assert describe_passes({**params(tmp_path / "none"), "pretrain": run}) is None
+    assert describe_passes({**many, "pretrain": {**run, "steps": 0}}) is None, "as often as epochs say"

@@ -115,6 +115,10 @@ def test_sources_that_a_profile_has_not_are_empty_files(profile: str) -> None:
             ["corpus.documents=a", "glue.tasks=[mrpc]"],
             "glue.tasks mrpc: no source; give glue.folder=FOLDER",
         ),
+        ("sample", ["steps=5"], "steps=5: unknown key. Did you mean pretrain.steps or finetune.steps\\?"),
+        ("sample", ["pretrain.lr=inf"], "pretrain.lr: expected a finite number"),
+        ("sample", ["model.n_layer=99999999999"], "model.n_layer: expected less than or equal to 10000"),
+        ("sample", ["pretrain.global_batch_size=1000000000000"], "pretrain.global_batch_size: expected less than"),
         ("sample", ["pretrain=5"], "pretrain=5: pretrain holds keys of its own; set one, as pretrain.KEY="),
         ("openwebtext_hub", ["glue.tasks=[ax]"], "glue.tasks: ax has no training rows; score it by glue.scored"),
         ("sample", ["glue=custom", "glue.folder=docs", "glue_download.columns=[a]"], "docs: has no file for train"),
@@ -216,9 +220,11 @@ def test_set_says_which_values_go_with_what_is_replaced(project: Path, capsys: p
     assert main(["set", "parallel.pp=2", "pretrain.micro_batch_size=4"]) == 0
     assert "dropped" not in capsys.readouterr().out
     assert main(["set", "model=gpt2"]) == 0
+    kept = "params.yaml: kept from before: pretrain.steps=50"
+    assert kept in (out := capsys.readouterr().out).splitlines()
     assert (
         "params.yaml: dropped, since they belonged to what was replaced: parallel.pp=2 pretrain.micro_batch_size=4"
-        in capsys.readouterr().out.splitlines()
+        in out.splitlines()
     )
 
 

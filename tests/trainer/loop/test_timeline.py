@@ -126,4 +126,4 @@ def test_the_picture_has_a_row_per_process_and_its_facts(monkeypatch: pytest.Mon
     monkeypatch.setattr(Axes, "set_title", note_title)
     draw([Pass(p, p, kind, 0, p, p + 1) for p in (0, 1) for kind in ("forward", "backward")], "1f1b, step 7")
     assert boxes == [(0, 1), (0, 1), (1, 1), (1, 1)]
-    assert titles == ["1f1b, step 7: 2 processes, 2 stages, 1 micro batches, 0.0% bubble"]
+    assert titles == ["1f1b, step 7: 2 processes, 2 stages, 1 micro batches, 0.0% bubble in this picture"]

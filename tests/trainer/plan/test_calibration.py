@@ -146,7 +146,7 @@ def test_what_nothing_can_be_learned_from_is_one_line(tmp_path: Path, capsys: py
         (["--learn", str(unplanned)], "--calibration FILE"),
         (
             ["--learn", str(unplanned), "--calibration", str(tmp_path / "c.yaml")],
-            "nothing was compared with a prediction",
+            "nothing to learn from; only a pretraining of 10 steps or more on a known GPU",
         ),
         (["--learn", str(other), "--calibration", str(tmp_path / "c.yaml")], "not the provenance of a pretraining"),
         (["--learn", str(tmp_path / "list.json"), "--calibration", str(tmp_path / "c.yaml")], "not the provenance"),

@@ -121,13 +121,46 @@ def test_write_makes_the_best_layout_part_of_the_parameters(project: Path, capfd
     assert params["parallel"].items() >= expected.items()
     assert params["pretrain"]["micro_batch_size"] in (1, 2, 4, 8)
     assert "parallel.pp=1" in params["overrides"]
-    assert "params.yaml: profile sample" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "params.yaml: now with the first of these layouts" in out
+    assert "To use the first" not in out
+
+
+def test_a_reader_that_goes_away_does_not_keep_the_layout_from_being_written(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As `| head -1` does: the table comes after the file."""
+
+    def gone(*_: object) -> list[str]:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(command, "table", gone)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    assert main(["--gpus", "2", "--gpu", "h200", "--write"]) == 1
+    assert "parallel.pp=1" in yaml.safe_load((project / "params.yaml").read_text())["overrides"]
+
+
+def test_pictures_that_cannot_be_written_are_one_line_before_anything_is_done(
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (project / "params.yaml").read_bytes()
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    (project / "taken").write_text("")
+    assert main(["--gpus", "2", "--gpu", "h200", "--write", "--pictures", "taken"]) == 1
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "error: taken: File exists\n")
+    assert (project / "params.yaml").read_bytes() == before
 
 
 @pytest.mark.parametrize(("size", "shown"), [("40GB", 37), ("40 gib", 40), ("40", 37), ("40.5GB", 38)])
 def test_the_memory_of_a_gpu_is_given_with_its_unit(size: str, shown: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "gpt2", "--gpu", "h100", "--gpus", "1", "--gpu-memory", size]) == 0
     assert f"1 x h100 with {shown} GiB for a process" in capsys.readouterr().out
+
+
+def test_a_gpu_goes_by_the_name_that_its_driver_gives_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "gpt2", "--gpu", "NVIDIA H100 80GB HBM3", "--gpus", "1"]) == 0
+    assert " with 78 GiB" in capsys.readouterr().out
 
 
 def test_models_go_by_the_names_that_others_give_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +187,10 @@ def test_models_go_by_the_names_that_others_give_them(capsys: pytest.CaptureFixt
             ["--gpu", "h100", "--gpus", "1", "--model", "gpt2", "--sequence-length", "2048"],
             "--sequence-length 2048 is longer",
         ),
+        (["--gpu", "a100", "--gpus", "1"], "Did you mean 'a100-40gb' or 'a100-80gb'?"),
+        (["--calibration", "none.yaml"], "--calibration none.yaml: no such file; to write it, name the provenance"),
+        (["--gpu", "h100", "--gpus", "1", "--tokens", "inf"], "tokens: expected a finite number"),
+        (["--gpu", "h100", "--gpus", "1", "--global-batch-size", str(10**12)], "global_batch_size: expected"),
         (["--gpu", "h100", "--gpus", "-1"], "gpus: expected"),
         (["--gpu", "h100", "--gpus", "1", "--gpu-memory", "80 apples"], "'80 apples': expected a size such as 80GB"),
         (["--gpu", "h100", "--gpus", "1", "--gpu-memory", "0GB"], "'0GB': expected a size such as 80GB"),

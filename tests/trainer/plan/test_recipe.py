@@ -63,10 +63,42 @@ def test_use_says_what_a_recipe_takes_and_what_came_of_it_elsewhere(recipe: str)
     assert [line.split()[:3] for line in machines] == [
         ["1", "x", "rtx4090"], ["1", "x", "h100"], ["8", "x", "a100-80gb"], ["8", "x", "h100"],
     ]  # fmt: skip
-    assert all(float(line.split()[3].replace(",", "")) > 0.5 and "GB a GPU" in line for line in machines)
+    assert all(float(line.split()[3].replace(",", "")) > 0.5 and "GiB a GPU" in line for line in machines)
     assert all("$" in line for line in machines[1:])
     assert len(losses) == len(params["recipe"]["losses"]) > 0
     assert "pretrain can run on 1, 2, 4, 8, 16, 32 or 64 processes (GPUs)" in lines
+
+
+def test_a_recipe_names_its_own_tokens_and_model() -> None:
+    for recipe in RECIPES:
+        params = composed(recipe)
+        if params["recipe"]["losses"]:
+            run = params["pretrain"]
+            tokens = run["steps"] * run["global_batch_size"] * run["sequence_length"]
+            assert params["recipe"]["tokens"] == pytest.approx(tokens, rel=5e-3)
+
+
+@pytest.mark.parametrize("change", ["model=gpt2-xl", "model.n_layer=6"])
+def test_published_losses_are_those_of_the_recipes_model_alone(change: str) -> None:
+    params = compose("openwebtext_hub", ["recipe=gpt2-124m", "glue=none", change])
+    assert params["recipe"]["losses"] == {}
+    lines = judge(params)
+    assert "  (no published loss compares: the model is not the recipe's, gpt2)" in lines
+    assert not any("validation loss" in line for line in lines)
+
+
+def test_a_tokenizer_of_the_corpus_and_a_shorter_run_are_said() -> None:
+    lines = judge(compose("openwebtext_hub", ["recipe=gpt2-124m", "glue=none", "tokenizer=train"]))
+    assert "  (no published loss compares: the tokenizer is trained on this corpus)" in lines
+    assert not any("validation loss" in line for line in lines)
+    lines = judge(compose("openwebtext_hub", ["recipe=gpt2-124m", "glue=none", "pretrain.steps=20000"]))
+    assert any("20,000 steps of 524,288 tokens, 10.5 B in all of the recipe's 295 B;" in line for line in lines)
+
+
+def test_gpus_among_which_the_batch_does_not_divide_are_not_said_to_be_too_small() -> None:
+    lines = judge(compose("openwebtext_hub", ["recipe=gpt2-xl", "glue=none", "pretrain.global_batch_size=3"]))
+    (line,) = [line for line in lines if "8 x h100" in line]
+    assert line.endswith("the batch does not divide among them")
 
 
 def test_a_length_in_tokens_counts_and_one_in_epochs_is_not_known() -> None:
@@ -90,7 +122,7 @@ def test_another_recipe_drops_the_layout_that_was_planned_for_the_last() -> None
     kept = ["recipe=gpt2-xl", "glue=none", "pretrain.micro_batch_size=4"]
     assert merge_overrides(planned, ["recipe=gpt2-xl", "pretrain.micro_batch_size=4"]) == kept
     assert merge_overrides(planned, ["pretrain.lr=1e-3"]) == [*planned, "pretrain.lr=1e-3"]
-    assert compose("sample", ["recipe=none"])["recipe"] == {"name": "", "losses": {}}
+    assert compose("sample", ["recipe=none"])["recipe"]["losses"] == {}
 
 
 def test_a_recipe_goes_with_any_profile_and_gives_way_to_the_command_line() -> None:
