@@ -95,7 +95,7 @@ def finetune(work: Path, name: str, *flags: str) -> dict[str, Any]:
     traced = TRACED[1] - TRACED[0] + 1
     return {
         "ms": segment["median_step_seconds"] * 1e3,
-        "gib": segment["peak_memory_gb"],
+        "gb": segment["peak_memory_gb"],
         "kernels": len(kernels) // traced,
         "busy": sum(kernels) / traced / 1e3,
         "losses": losses,
@@ -149,12 +149,12 @@ def main() -> None:
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {BATCH} rows of {LENGTHS[0]} tokens on average\n"
     )
     print(
-        "| fine-tuning 124M | ms per step | kernels per step | GPU busy, ms | GiB |",
+        "| fine-tuning 124M | ms per step | kernels per step | GPU busy, ms | GB |",
         "| --- | --- | --- | --- | --- |",
         sep="\n",
     )
     for name, each in found.items():
-        print(f"| {name} | {each['ms']:.1f} | {each['kernels']:,} | {each['busy']:.1f} | {each['gib']:.1f} |")
+        print(f"| {name} | {each['ms']:.1f} | {each['kernels']:,} | {each['busy']:.1f} | {each['gb']:.1f} |")
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def run_set(options: argparse.Namespace) -> int:
     kept = {override.partition("=")[0] for override in merged}
     code = compose_and_write(profile, merged)
     if gone := [override for override in overrides if override.partition("=")[0] not in kept]:
-        print_line(f"{PARAMS_YAML}: dropped, since they belonged to what was replaced: {' '.join(gone)}")
+        print_line(f"{PARAMS_YAML}: dropped, since the new values replace them: {' '.join(gone)}")
     same = [override for override in overrides if override in merged and override.startswith("pretrain.")]
     if same and given & {"model", "recipe"}:
         print_line(f"{PARAMS_YAML}: kept from before: {' '.join(same)}")

@@ -301,7 +301,7 @@ def _check_names(cls: type, values: dict[str, Any], section: str, file: str, *, 
     for name, value in values.items():
         if name not in fields:
             raise ConfigError(f"{file}: {section}.{name}: unknown key.{did_you_mean(str(name), fields)}")
-        if isinstance(value, float) and not math.isfinite(value):
+        if not _is_finite(value):
             raise ConfigError(f"{file}: {section}.{name}: expected a finite number, got {shown(value)}")
         if dataclasses.is_dataclass(hints[name]) and isinstance(value, dict):
             nested = typing.cast(dict[str, Any], value)
@@ -315,6 +315,15 @@ def _check_names(cls: type, values: dict[str, Any], section: str, file: str, *, 
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if name not in values and (complete or required):
             raise ConfigError(f"{file}: {section}.{name}: missing; expected {describe(hints[name])}")
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether no number in a value, or in its lists and mappings, is infinite or none."""
+    if isinstance(value, dict):
+        value = list(typing.cast(dict[str, Any], value).values())
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, typing.cast(list[Any], value)))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _explain(section: str, problem: Any) -> str:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 MOST_LONGER = 3
-"""Names that begin with what was given, and are suggested."""
+"""Most names suggested that begin with what was given."""
 
 
 class UserError(Exception):

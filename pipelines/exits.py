@@ -1,13 +1,15 @@
 """How a command ends before its work is done: on a signal, or without memory, with one line and an exit status.
 
 A package calls `guard` when it is imported for `python -m`, so this holds from the first import on; only the standard
-library is imported for it. While modules are imported, a signal ends the command at once; later it unwinds the work.
+library is imported for it. Until the work begins, a signal ends the command at once; then it unwinds the work, after an
+import that is under way.
 """
 
 import os
 import resource
 import signal
 import sys
+import time
 import types
 from collections.abc import Callable
 from typing import NoReturn
@@ -26,6 +28,12 @@ LEAST_ADDRESS_SPACE = 760 << 20
 while they are imported; no stage works in less."""
 _IMPORTING = "<frozen importlib._bootstrap>"
 """The file that the code of Python's imports names as its own."""
+LONGEST_IMPORT = 30.0
+"""Seconds for which a signal waits for the end of an import; one that hangs is left."""
+_waiting: set[int] = set()
+"""Signals that will be sent again in a moment."""
+_since: dict[int, float] = {}
+"""When a signal that waits for the end of an import came first."""
 _NO_MEMORY = (
     "failed to map segment",
     "annot allocate memory",
@@ -72,11 +80,6 @@ def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int 
     elif is_server():
         hide_pandas()
         sys.excepthook = _stay_silent
-
-
-def is_command_without_shards() -> bool:
-    """Return whether this is one of the project's own commands, or the planner, which leave nothing to go on from."""
-    return any(word == "pipelines" or word.endswith(".plan") for word in sys.orig_argv)
 
 
 def has_address_space(least: int) -> bool:
@@ -165,24 +168,38 @@ def _end_at_once(number: int, _frame: types.FrameType | None) -> None:
 
 def _ending(number: int) -> tuple[int, str]:
     """Return the exit status and the line of a command that a signal ended."""
-    if is_command_without_shards():
-        again = "run the same command again"
-        return (
-            INTERRUPTED if number == signal.SIGINT else PREEMPTED
-        ), f"stopped by {signal.Signals(number).name}: {again}"
+    if _leaves_nothing():
+        return (INTERRUPTED if number == signal.SIGINT else PREEMPTED), f"stopped by {signal.Signals(number).name}"
     if number == signal.SIGINT:
         return INTERRUPTED, "interrupted: finished shards are kept; run the same command again to go on"
     return PREEMPTED, f"stopped by {signal.Signals(number).name}: run the same command again to go on"
 
 
+def _leaves_nothing() -> bool:
+    """Return whether this is one of the project's own commands, or the planner: they have nothing to go on from."""
+    module = next(iter(sys.orig_argv[sys.orig_argv.index("-m") + 1 :]), "") if "-m" in sys.orig_argv else ""
+    return module == "pipelines" or module.endswith(".plan")
+
+
 def _unwind(number: int, frame: types.FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but not amid an import: libraries hide it, or abort, when it reaches their start."""
+    """Raise KeyboardInterrupt, but only after an import: a library may swallow it there, or abort."""
+    if number in _waiting:
+        return  # it is on its way already
+    if not _is_importing(frame):
+        _since.pop(number, None)
+        raise KeyboardInterrupt(number)
+    since = _since.setdefault(number, time.monotonic())
+    if time.monotonic() - since > LONGEST_IMPORT:
+        _end_at_once(number, frame)
+    _send_later(number)
+
+
+def _is_importing(frame: types.FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename == _IMPORTING:
-            _send_later(number)
-            return
+            return True
         frame = frame.f_back
-    raise KeyboardInterrupt(number)
+    return False
 
 
 def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
@@ -197,8 +214,13 @@ def _send_later(number: int) -> None:
     """Send this process a signal in a moment, from a thread, when the callback or the import may be over."""
     import threading  # not above: the sooner signals are handled, the better
 
-    again = threading.Timer(0.01, os.kill, (os.getpid(), number))
+    def send() -> None:
+        _waiting.discard(number)
+        os.kill(os.getpid(), number)
+
+    again = threading.Timer(0.01, send)
     again.daemon = True
+    _waiting.add(number)
     try:
         again.start()
     except RuntimeError:  # no memory for a thread, or Python ends

@@ -26,5 +26,5 @@ def hide_pandas() -> None:
 
 
 def show_pandas() -> None:
-    """Allow imports of pandas again, for a library that cannot do without."""
+    """Allow imports of pandas again, for a library that cannot do without; pyarrow itself goes on without it."""
     sys.meta_path[:] = [PathFinder if finder is _NoPandas else finder for finder in sys.meta_path]

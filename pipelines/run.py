@@ -196,10 +196,9 @@ def parse_memory(text: str) -> int:
     return size
 
 
-def parse_size(text: str) -> int | None:
-    """Return the bytes of a size such as `2GB`, `500MB` or `1GiB`; a number alone is in bytes. None: it is no size."""
+def parse_size(text: str, unit: str = "B") -> int | None:
+    """Return the bytes of a size such as `2GB`, `500MB` or `1GiB`; None for other text. `unit`: of a number alone."""
     units = {
-        "": 1,
         "B": 1,
         "KB": 10**3,
         "MB": 10**6,
@@ -210,6 +209,6 @@ def parse_size(text: str) -> int | None:
         "TB": 10**12,
     }
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if not match or match[2].upper() not in units:
+    if not match or (match[2] or unit).upper() not in units:
         return None
-    return int(float(match[1]) * units[match[2].upper()])
+    return int(float(match[1]) * units[(match[2] or unit).upper()])

@@ -6,6 +6,7 @@ processes or on the data are checked where they are resolved, in `trainer/plan/_
 
 import functools
 import importlib.util
+import math
 import platform
 from importlib.metadata import version
 
@@ -244,7 +245,8 @@ def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: bool) -
 
 def divisors(number: int) -> list[int]:
     """Return all numbers that divide `number`, the smallest first."""
-    return [i for i in range(1, number + 1) if number % i == 0]
+    small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})
 
 
 def choices(numbers: list[int]) -> str:

@@ -34,14 +34,15 @@ Probability = Annotated[float, Interval(ge=0, lt=1)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 """A number, at least 0."""
 Minutes = Annotated[float, Interval(gt=0, le=7 * 24 * 60)]
-Epochs = Annotated[float, Interval(ge=0, lt=math.inf)]
+Epochs = Annotated[float, Ge(0)]
 """A number of passes."""
+# Limits far beyond any model's: a slip of the hand would take hours and all memory to judge.
+MOST_SAMPLES = 2**24
 Layers = Annotated[int, Interval(ge=1, le=10_000)]
 Width = Annotated[int, Interval(ge=1, le=1_000_000)]
-Samples = Annotated[int, Interval(ge=1, le=2**24)]
+Samples = Annotated[int, Interval(ge=1, le=MOST_SAMPLES)]
 Steps = Annotated[int, Interval(ge=0, le=10**9)]
 Tokens = Annotated[int, Interval(ge=0, le=10**15)]
-"""Sizes and lengths, far beyond any model's: a slip of the hand would take hours and all memory to judge."""
 Precision = Literal["fp32", "bf16", "fp16"]
 Schedule = Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"]
 TWO_STAGES_EACH = ("zbv", "dualpipev")
@@ -124,8 +125,8 @@ class ParallelConfig(HasIdentity):
     """How GPUs compute the compiled loss, and dropout where nothing is compiled: with this project's Triton kernels, or
     with torch's operations."""
     determinism: Annotated[Literal["auto", "exact", "fast", "portable"], Kind.SHAPES] = "auto"
-    """exact: bit-equal results in the same layout, one thread per process; portable: and on every x86-64 processor,
-    more slowly, with device cpu; auto: exact on CPUs, fast on GPUs."""
+    """exact: bit-equal results in the same layout with the same kernels, one thread per process; portable: and on every
+    x86-64 processor, more slowly, with device cpu; auto: exact on CPUs, fast on GPUs."""
 
     def identity(self) -> dict[str, Any]:
         """Return nothing, since every layout trains the same model, unless equal bytes were asked for."""

@@ -11,6 +11,8 @@ Shapes: B samples, T positions, C channels, L layers, H heads.
 import importlib.util
 import logging
 import math
+import os
+import shutil
 from types import ModuleType
 
 import torch
@@ -22,22 +24,35 @@ _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 
 fused: ModuleType | None = None
 """What does the same in one kernel on this process's GPU, where nothing is compiled: set by `choose_kernels`."""
+lacking = ""
+"""What these kernels lack on this machine, until that is said."""
 
 
 def choose_kernels(*, wanted: bool, gpu: torch.device | None) -> None:
     """Decide for this process whether dropout takes the kernels of `trainer.fused_dropout`."""
-    global fused  # noqa: PLW0603 - one choice per process, like torch's own
-    fused = None
+    global fused, lacking  # noqa: PLW0603 - one choice per process, like torch's own
+    fused, lacking = None, ""
     if not wanted or gpu is None:
         return
     if importlib.util.find_spec("triton") is None:
-        logger.warning(
-            "Triton is not installed: dropout takes torch's operations, which are slow outside of compiled code"
-        )
-        return
-    from trainer import fused_dropout
+        lacking = "Triton is not installed"
+    elif not any(map(shutil.which, [os.environ.get("CC", "gcc"), "clang"])):  # which Triton starts kernels with
+        lacking = "Triton finds no C compiler (gcc, clang or CC)"
+    else:
+        from trainer import fused_dropout
 
-    fused = fused_dropout
+        fused = fused_dropout
+
+
+def _uses_kernels() -> bool:
+    """Whether to take the kernels; say once, where dropout takes place, that they are lacking."""
+    global lacking  # noqa: PLW0603 - as above
+    if torch.compiler.is_compiling():
+        return False
+    if lacking:
+        logger.warning("%s: dropout takes torch's operations, which are slow outside of compiled code", lacking)
+        lacking = ""
+    return fused is not None
 
 
 def vector_keys(seed: int, rows_B: Tensor, length: int) -> Tensor:
@@ -78,9 +93,9 @@ def drop_at(x: Tensor, probability: float, keys: Tensor, site: int) -> Tensor:
     """Return `keyed_dropout` with the keys of a site in the model. x: (..., C); keys: int64, (...)."""
     if probability == 0:
         return x
-    if fused is None or torch.compiler.is_compiling():
-        return keyed_dropout(x, probability, at_site(keys, site))
-    return fused.drop(x, probability, keys, _wrap(site * _GOLDEN))
+    if _uses_kernels() and fused is not None:
+        return fused.drop(x, probability, keys, _wrap(site * _GOLDEN))
+    return keyed_dropout(x, probability, at_site(keys, site))
 
 
 def drop_attention(
@@ -99,8 +114,7 @@ def drop_attention(
     earlier ones and itself.
     """
     heads, length = scores_BHTT.shape[1:3]
-    plain = fused is None or mask_B1TT is not None or torch.compiler.is_compiling()
-    if fused is not None and not plain and length <= fused.MOST_POSITIONS:
+    if _uses_kernels() and fused is not None and mask_B1TT is None and length <= fused.MOST_POSITIONS:
         return fused.attention(scores_BHTT, probability, keys_BT, site, first_head, width)
     future = torch.ones(length, length, dtype=torch.bool, device=scores_BHTT.device).triu(1)
     hidden = future if mask_B1TT is None else ~mask_B1TT

@@ -1,4 +1,4 @@
-"""Keyed dropout as Triton kernels, for GPUs; `trainer.dropout` and `trainer.model` have the same in plain torch.
+"""Keyed dropout as Triton kernels, for GPUs; `trainer.dropout` has the same in plain torch.
 
 Plain, a place takes some 45 small kernels and keeps a mask in memory for the backward pass. Here it takes one, and the
 backward pass makes the mask again. Masks are equal to the bit. Import this module only where Triton is.

@@ -145,8 +145,12 @@ class Attention(nn.Module):
         if keys_BT is None or self.dropout == 0:
             y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT)
         else:
+            scores_BHTT = q_BHTK @ k_BHTK.transpose(2, 3)
             shares_BHTT = drop_attention(
-                *(q_BHTK @ k_BHTK.transpose(2, 3), self.dropout, keys_BT, ATTENTION_SITE),
+                scores_BHTT,
+                self.dropout,
+                keys_BT,
+                ATTENTION_SITE,
                 first_head=self.first_head,
                 width=self.head_width,
                 mask_B1TT=mask_B1TT,

@@ -63,14 +63,13 @@ def describe_passes(params: Mapping[str, Any]) -> str | None:
 
     A byte-level BPE as large as GPT-2's makes a token of four or five bytes; cleaning leaves at most all of them.
     """
-    run = params["pretrain"]
+    run, size = params["pretrain"], size_of_text(params["corpus"])
     tokens = run["tokens"] or run["steps"] * run["global_batch_size"] * run["sequence_length"]
-    passes = tokens / max(1.0, size_of_text(params["corpus"]) / BYTES_PER_TOKEN)
-    if not size_of_text(params["corpus"]) or passes < MOST_PASSES:
+    if not size or run["mixture"] or tokens * BYTES_PER_TOKEN < MOST_PASSES * size:
         return None
     return (
-        f"warning: pretrain passes about {passes:,.0f} times over this corpus, more often if much of it is rejected; "
-        "set pretrain.epochs, or pretrain.steps, for fewer"
+        f"warning: pretrain passes about {tokens * BYTES_PER_TOKEN / size:,.0f} times over this corpus, more often if "
+        "much of it is rejected; set pretrain.epochs, or pretrain.steps, for fewer"
     )
 
 
@@ -79,10 +78,8 @@ def describe_costs(params: Mapping[str, Any]) -> str | None:
 
     Nothing is said of pages, whose extraction depends on them, and of a crawl.
     """
-    corpus, kind = params["corpus"], params["corpus"]["source"]["kind"]
-    files = list(files_below(Path(corpus["documents"])))
-    size = size_of_text(corpus)
-    if size < LEAST or (kind not in KINDS and not (kind == "auto" and all(map(holds_text, files)))):
+    size = size_of_text(params["corpus"])
+    if size < LEAST:
         return None
     workers = default_workers()
     hours = {
@@ -101,8 +98,11 @@ def describe_costs(params: Mapping[str, Any]) -> str | None:
 
 
 def size_of_text(corpus: Mapping[str, Any]) -> float:
-    """Return about how many bytes of text a prepared corpus has; 0 if that is not known."""
-    return corpus["text_gb"] * 1e9 or sum(bytes_of_text(file) for file in files_below(Path(corpus["documents"])))
+    """Return about how many bytes of text a prepared corpus has; 0 for pages and crawls, and if it is not known."""
+    kind, files = corpus["source"]["kind"], list(files_below(Path(corpus["documents"])))
+    if kind not in KINDS and not (kind == "auto" and files and all(map(holds_text, files))):
+        return 0.0
+    return corpus["text_gb"] * 1e9 or sum(map(bytes_of_text, files))
 
 
 def files_below(source: Path) -> Iterator[Path]:

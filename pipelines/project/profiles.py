@@ -203,6 +203,8 @@ def is_recipes_model(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
     name = values["recipe"]["model"]
     if not name:
         return True
+    if name not in groups()["model"]:
+        raise ConfigError(f"recipe.model: {shown(name)}: no such model.{choose_from(str(name), groups()['model'])}")
     own = {**defaults["model"], **presets.read_choice(CONFIGS / "model" / f"{name}.yaml").get("model", {})}
     return all(values["model"][key] == own[key] for key in own if key.startswith("n_"))
 

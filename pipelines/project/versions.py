@@ -239,7 +239,6 @@ def _is_docstring(statement: list[tokenize.TokenInfo]) -> bool:
     return _PLAIN_STRING.match(statement[0].string) is not None
 
 
-@functools.cache
 def significant_c(source: str) -> str:
     """Return C code without comments and blank lines, each run of white space as one space."""
     code = _C_LITERAL_OR_SPACE.sub(lambda match: " " if match["space"] else match[0], source)

@@ -157,6 +157,66 @@ def main():
     assert run_as_command(tmp_path, main) == (75, "stopped by SIGTERM: run the same command again to go on\n")
 
 
+def test_an_import_that_hangs_is_left_in_time(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(
+        "import os, signal, time\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(30)\n"
+    )
+    main = """
+def main():
+    exits.LONGEST_IMPORT = 0.3
+    exits.unwind_on_signals()
+    import hanging
+    return 0
+"""
+    begun = time.monotonic()
+    status, stderr = run_as_command(tmp_path, main)
+    assert (status, stderr.count("run the same command again")) == (130, 1)
+    assert time.monotonic() - begun < 20
+
+
+def test_a_second_signal_amid_an_import_is_one_with_the_first(tmp_path: Path) -> None:
+    """Each alone would end it; the second would cut short the orderly end that the first began."""
+    (tmp_path / "slow.py").write_text(
+        "import signal, time\nfor _ in range(5):\n    signal.raise_signal(signal.SIGTERM)\ntime.sleep(0.3)\n"
+    )
+    main = """
+import time
+def main():
+    exits.unwind_on_signals()
+    try:
+        import slow
+        time.sleep(30)
+    except KeyboardInterrupt:
+        time.sleep(0.3)
+        print("ended in order", flush=True)
+        raise
+"""
+    (tmp_path / "command.py").write_text("")
+    status, stderr = run_as_command(
+        tmp_path, main.replace('print("ended', 'import sys; print("ended').replace("flush=True", "file=sys.stderr")
+    )
+    assert (status, stderr.splitlines()[0]) == (75, "ended in order")
+
+
+@pytest.mark.parametrize(
+    ("words", "nothing"),
+    [
+        (["python", "-m", "pipelines", "set", "a=1"], True),
+        (["python", "-m", "trainer.plan", "--write"], True),
+        (["python", "-m", "dataprep.clean", "pipelines", "my.plan"], False),
+        (["python", "script.py"], False),
+    ],
+)
+def test_only_commands_with_shards_promise_to_keep_them(
+    words: list[str], nothing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", words)
+    _, line = exits._ending(signal.SIGINT)  # pyright: ignore[reportPrivateUsage]
+    assert line == (
+        "stopped by SIGINT" if nothing else "interrupted: finished shards are kept; run the same command again to go on"
+    )
+
+
 def test_other_errors_of_callbacks_are_printed(tmp_path: Path) -> None:
     main = """
 class Batch:

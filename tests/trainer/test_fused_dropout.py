@@ -3,6 +3,7 @@
 import importlib
 import logging
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -34,14 +35,14 @@ def keys() -> Tensor:
 
 
 def both(
-    fused: ModuleType, monkeypatch: pytest.MonkeyPatch, x: Tensor, function: "type[Tensor] | object"
+    fused: ModuleType, monkeypatch: pytest.MonkeyPatch, x: Tensor, function: Callable[[Tensor], Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
     """What the kernels and plain torch return, and their gradients for one and the same gradient of the result."""
     results: list[tuple[Tensor, Tensor]] = []
     for module in (fused, None):
         monkeypatch.setattr(dropout, "fused", module)
         leaf = x.clone().requires_grad_()
-        found = function(leaf)  # pyright: ignore
+        found = function(leaf)
         above = torch.randn(found.shape, generator=torch.Generator().manual_seed(2)).to(found.dtype)
         results.append((found, torch.autograd.grad(found, leaf, above)[0]))
     return results
@@ -141,8 +142,15 @@ def test_kernels_are_chosen_for_gpus_with_triton(
         assert dropout.fused is None
     dropout.choose_kernels(wanted=True, gpu=gpu)
     assert dropout.fused is fused
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    dropout.choose_kernels(wanted=True, gpu=gpu)
+    assert (dropout.fused, dropout.lacking) == (None, "Triton finds no C compiler (gcc, clang or CC)")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with caplog.at_level(logging.WARNING):
-        dropout.choose_kernels(wanted=True, gpu=gpu)
+    dropout.choose_kernels(wanted=True, gpu=gpu)
     assert dropout.fused is None
-    assert "Triton is not installed: dropout takes torch's operations" in caplog.text
+    with caplog.at_level(logging.WARNING):
+        drop_at(torch.ones(3, LENGTH, 4), 0.0, keys(), 1)
+        assert not caplog.text, "where nothing is dropped, nothing is said"
+        drop_at(torch.ones(3, LENGTH, 4), 0.1, keys(), 1)
+        drop_at(torch.ones(3, LENGTH, 4), 0.1, keys(), 2)
+    assert caplog.text.count("Triton is not installed: dropout takes torch's operations") == 1

@@ -31,7 +31,7 @@ from pipelines.errors import ConfigError, UserError, choose_from, shown
 from pipelines.run import parse_size
 from pipelines.terminal import print_error, print_line
 from trainer.checks import check_pretrain
-from trainer.config import ModelConfig, NonNegativeFloat, ParallelConfig, Precision, PretrainConfig
+from trainer.config import MOST_SAMPLES, ModelConfig, NonNegativeFloat, ParallelConfig, Precision, PretrainConfig
 from trainer.plan.calibration import learn, read_calibration
 from trainer.plan.machines import GIB, GPUS, Machine, find_gpu, gpus_at_hand, name_in_table
 from trainer.plan.pictures import write_pictures
@@ -52,7 +52,7 @@ class PlanOptions:
 
     model: str = ""
     """A model of configs/model, trained in bf16, compiled, with 512 samples per step; none: the active parameters."""
-    gpus: Annotated[int, Interval(ge=0, le=10**6)] = 0
+    gpus: Annotated[int, Interval(ge=0, le=2**16)] = 0
     """GPUs in all; 0: those of this machine."""
     gpu: str = ""
     """Their kind, such as h100; none: that of this machine."""
@@ -72,7 +72,7 @@ class PlanOptions:
     """GB of a machine's own memory, for offloading."""
     vocab_size: NonNegative = 0
     """Tokens of the vocabulary; 0: as many as the active parameters train, otherwise GPT-2's 50,257."""
-    global_batch_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
+    global_batch_size: Annotated[int, Interval(ge=0, le=MOST_SAMPLES)] = 0
     """Samples per step; 0: as described at --model."""
     sequence_length: NonNegative = 0
     """Tokens per sample; 0: as described at --model, where it is all positions of the model."""
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         options = tyro.cli(PlanOptions, prog="python -m trainer.plan", description=__doc__, args=arguments)
+        options = dataclasses.replace(options, model=OTHER_NAMES.get(options.model, options.model))
         plan(check(PlanOptions, options, "plan", "command line"))
         sys.stdout.flush()
     except UserError as error:
@@ -113,9 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def plan(options: PlanOptions) -> None:
     """Search, print what was found, and write it if asked to. Raises UserError if nothing fits."""
-    if options.learn or (options.calibration and not options.calibration.exists()):
+    if options.learn:
         print_learned(options)
         return
+    if options.calibration and not options.calibration.exists():
+        raise ConfigError(
+            f"--calibration {options.calibration}: no such file; to write it, name the provenance of runs with --learn"
+        )
     if options.pictures:
         options.pictures.mkdir(parents=True, exist_ok=True)  # before anything is searched or written
     params = read_yaml(PARAMS_YAML) if PARAMS_YAML.exists() else {}
@@ -143,9 +148,9 @@ def plan(options: PlanOptions) -> None:
         for picture in write_pictures(found.fitting[0], machine, options.pictures):
             print_line(f"the first as a picture: {picture}")
     if not options.write:
-        words = shlex.join([*task_overrides(options, task), *best])
-        alone = options.model or task_overrides(options, task)
-        print_line(f"To use the first: {'' if alone else 'add --write, or '}python -m pipelines set {words}")
+        changes = task_overrides(options, task)
+        words = shlex.join([*changes, *best])
+        print_line(f"To use the first: {'' if changes else 'add --write, or '}python -m pipelines set {words}")
 
 
 def write(best: Sequence[str]) -> None:
@@ -160,10 +165,6 @@ def print_learned(options: PlanOptions) -> None:
     """Write the calibration file, and print what it says."""
     if options.calibration is None:
         raise ConfigError("--learn: name the file to write with --calibration FILE")
-    if not options.learn:
-        raise ConfigError(
-            f"--calibration {options.calibration}: no such file; to write it, name the provenance of runs with --learn"
-        )
     learned, silent = learn(options.learn, options.calibration)
     for run in silent:
         print_line(f"{run}: not compared with a prediction, left out")
@@ -195,10 +196,9 @@ def read_task(options: PlanOptions, params: dict[str, Any]) -> tuple[Task, Paral
     base = check(ParallelConfig, params["parallel"], "parallel", where) if "parallel" in params else ParallelConfig()
     if options.model:
         names = sorted(file.stem for file in MODELS.glob("*.yaml"))
-        name = OTHER_NAMES.get(options.model, options.model)
-        if name not in names:
+        if options.model not in names:
             raise ConfigError(f"--model {shown(options.model)}: not in {MODELS}.{choose_from(options.model, names)}")
-        file = MODELS / f"{name}.yaml"
+        file = MODELS / f"{options.model}.yaml"
         model = check(ModelConfig, presets.read_choice(file)["model"], "model", str(file))
         config = dataclasses.replace(PretrainConfig(sequence_length=model.n_positions), **USUAL)
     elif "pretrain" in params and "model" in params:
@@ -248,7 +248,7 @@ def read_machine(options: PlanOptions) -> Machine:
 
 def bytes_of(size: str) -> float:
     """Return `80GB`, `75GiB` or `80` (GB) in bytes. Raises ConfigError for anything else."""
-    number = parse_size(f"{size}GB") or parse_size(size)  # a unit twice is none
+    number = parse_size(size, unit="GB")
     if not number:
         raise ConfigError(f"--gpu-memory {shown(size)}: expected a size such as 80GB or 75GiB")
     return number
@@ -317,7 +317,7 @@ def task_overrides(options: PlanOptions, task: Task) -> list[str]:
     keys = [key for key in ("global_batch_size", "sequence_length", "precision") if getattr(options, key)]
     if options.model:
         keys = ["global_batch_size", "sequence_length", "precision", "compile"]
-    model = [f"model={OTHER_NAMES.get(options.model, options.model)}"] if options.model else []
+    model = [f"model={options.model}"] if options.model else []
     return [*model, *(f"pretrain.{key}={str(getattr(task.config, key)).lower()}" for key in keys)]
 
 

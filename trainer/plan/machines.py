@@ -134,15 +134,14 @@ class Machine:
 
 
 def name_in_table(name: str) -> str:
-    """Return how GPUS would write a name: H100, or a100 80gb."""
-    return name.lower().replace(" ", "-")
+    """Return how GPUS would write a name: H100, a100 80gb, or what a driver calls it; as it is, if it has none such."""
+    plain = name.lower().replace(" ", "-")
+    return plain if plain in GPUS else known_gpu(name) or plain
 
 
 def find_gpu(name: str, changes: dict[str, Any]) -> Gpu:
     """Return the GPU called `name` with other values for the fields in `changes`. Raises ConfigError if unknown."""
     known = name_in_table(name)
-    if known not in GPUS:
-        known = known_gpu(name) or known
     if known not in GPUS:
         raise ConfigError(
             f"--gpu {shown(name)}: not in the table of GPUs; name the nearest, and what is different by --gpu-memory, "

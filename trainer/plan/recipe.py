@@ -20,10 +20,10 @@ def describe_recipe(
     `own_tokenizer`: the tokenizer is trained on the corpus, so that no published loss compares.
     """
     tokens = task.all_tokens
-    length = f"{tokens // task.tokens:,} steps of {task.tokens:,} tokens, {in_short(tokens)} in all"
+    length = f"{tokens // task.tokens:,} steps of {task.tokens:,} tokens, {_in_short(tokens)} in all"
     length = length if tokens else f"{task.config.epochs:g} epochs"
     if tokens and tokens < 0.99 * recipe["tokens"]:
-        length += f" of the recipe's {in_short(recipe['tokens'])}"
+        length += f" of the recipe's {_in_short(recipe['tokens'])}"
     yield (
         f"recipe {recipe['name']}: {task.parameters / 1e6:,.0f} M parameters, {length}; each checkpoint "
         f"{12 * task.parameters / 1e9:,.1f} GB"
@@ -34,28 +34,26 @@ def describe_recipe(
         prices = ", ".join(f"${gpu.price:.2f} an hour for {kind}" for kind, gpu in GPUS.items() if gpu.price)
         yield f"  (the fastest layout on each; {prices})"
         yield "  layout: python -m trainer.plan --write on the machine with the GPUs, or with --gpus 8 --gpu h100 here"
-    if recipe["model"] and not recipe["losses"]:
-        yield f"  (no published loss compares: the model is not the recipe's, {recipe['model']})"
-    elif recipe["losses"] and own_tokenizer:
+    if recipe["losses"] and own_tokenizer:
         yield "  (no published loss compares: the tokenizer is trained on this corpus)"
-        return
-    for who, loss in recipe["losses"].items():
-        yield f"  validation loss {loss:.2f}: {who}"
-    if recipe["losses"]:
+    elif recipe["losses"]:
+        yield from (f"  validation loss {loss:.2f}: {who}" for who, loss in recipe["losses"].items())
         yield "  (losses compare on the same text alone)"
+    elif recipe["model"]:
+        yield f"  (no published loss compares: the recipe has none, or the model is not its own, {recipe['model']})"
 
 
 def _needs(task: Task, machine: Machine, base: ParallelConfig, tokens: float) -> str:
     result = search(task, machine, base)
     found = result.fitting
     if not found:
-        return "does not fit" if result.smallest or result.host else "the batch does not divide among them"
+        return "does not fit" if result.smallest or result.host else "no layout divides the model and the batch"
     hours = tokens / found[0].tokens_per_second / 3600
     price = f"${hours * machine.gpus * machine.gpu.price:,.0f}" if machine.gpu.price else ""
     return f"{hours:>8,.1f} h {price:>8} {found[0].bytes / GIB:>5,.0f} GiB a GPU, {name_of(found[0])}"
 
 
-def in_short(number: float) -> str:
-    """Return a number with M or B (10^9) and three digits or more."""
+def _in_short(number: float) -> str:
+    """Return a number in M or B (10^9), with a digit after the point below 100."""
     unit, name = (1e9, " B") if number >= 1e9 else (1e6, " M") if number >= 1e6 else (1, "")
     return f"{number / unit:,.{1 if name and number < 100 * unit else 0}f}{name}"

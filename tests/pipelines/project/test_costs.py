@@ -66,7 +66,7 @@ def test_nothing_is_said_of_little_text_and_of_pages(tmp_path: Path) -> None:
 
 def test_a_run_that_passes_very_often_over_its_corpus_is_warned_of(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(bytes(4_500_000))  # a million tokens, about
-    run = {"steps": 1000, "global_batch_size": 16, "sequence_length": 1000, "tokens": 0}
+    run = {"steps": 1000, "global_batch_size": 16, "sequence_length": 1000, "tokens": 0, "mixture": []}
     few = {**params(tmp_path), "pretrain": run}
     assert describe_passes(few) is None, "16 times"
     many = {**params(tmp_path), "pretrain": {**run, "tokens": 10**9}}
@@ -75,3 +75,5 @@ def test_a_run_that_passes_very_often_over_its_corpus_is_warned_of(tmp_path: Pat
     assert said.startswith("warning: pretrain passes about 1,000 times over this corpus")
     assert describe_passes({**params(tmp_path / "none"), "pretrain": run}) is None
     assert describe_passes({**many, "pretrain": {**run, "steps": 0}}) is None, "as often as epochs say"
+    assert describe_passes({**many, "pretrain": {**many["pretrain"], "mixture": ["more"]}}) is None
+    assert describe_passes({**params(tmp_path, kind="html"), "pretrain": many["pretrain"]}) is None

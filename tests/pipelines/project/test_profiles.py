@@ -223,7 +223,7 @@ def test_set_says_which_values_go_with_what_is_replaced(project: Path, capsys: p
     kept = "params.yaml: kept from before: pretrain.steps=50"
     assert kept in (out := capsys.readouterr().out).splitlines()
     assert (
-        "params.yaml: dropped, since they belonged to what was replaced: parallel.pp=2 pretrain.micro_batch_size=4"
+        "params.yaml: dropped, since the new values replace them: parallel.pp=2 pretrain.micro_batch_size=4"
         in out.splitlines()
     )
 

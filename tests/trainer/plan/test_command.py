@@ -159,8 +159,11 @@ def test_the_memory_of_a_gpu_is_given_with_its_unit(size: str, shown: int, capsy
 
 
 def test_a_gpu_goes_by_the_name_that_its_driver_gives_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", "gpt2", "--gpu", "NVIDIA H100 80GB HBM3", "--gpus", "1"]) == 0
-    assert " with 78 GiB" in capsys.readouterr().out
+    Path("c.yaml").write_text("h100:\n  single: {seconds: 2.0, memory: 1.0, runs: 3}\n")
+    assert main(["--model", "gpt2", "--gpu", "NVIDIA H100 80GB HBM3", "--gpus", "1", "--calibration", "c.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert " with 78 GiB" in out
+    assert "runs on these GPUs correct single by 3" in out
 
 
 def test_models_go_by_the_names_that_others_give_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,8 +145,14 @@ def test_a_process_that_is_shown_one_gpu_only_takes_it(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr("trainer.processes.process.set_arithmetic", lambda **_: None)
+    chosen: list[dict[str, Any]] = []
+    monkeypatch.setattr("trainer.dropout.choose_kernels", lambda **given: chosen.append(given))
     process = prepare(Rank(3, 8, 3, 8), ParallelConfig(), StopFlag())
     assert taken == [process.device] == [torch.device("cuda", number)]
+    prepare(Rank(3, 8, 3, 8), ParallelConfig(kernels="torch"), StopFlag())
+    prepare(Rank(3, 8, 3, 8), ParallelConfig(device="cpu"), StopFlag())
+    gpu = process.device
+    assert chosen == [{"wanted": True, "gpu": gpu}, {"wanted": False, "gpu": gpu}, {"wanted": True, "gpu": None}]
 
 
 def test_asking_for_a_gpu_that_a_process_does_not_see_is_refused_and_not_trained_on_the_cpu() -> None:
