@@ -1,6 +1,5 @@
 """Triton kernels of the dropout, run on the CPU by a stand-in for Triton, against plain torch."""
 
-import importlib
 import logging
 import sys
 from collections.abc import Callable
@@ -22,10 +21,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    triton_stand_in.install(monkeypatch)
-    monkeypatch.delitem(sys.modules, "trainer.fused_dropout", raising=False)
-    module = importlib.import_module("trainer.fused_dropout")
-    monkeypatch.delitem(sys.modules, "trainer.fused_dropout")  # nobody else finds the stand-in in it
+    module = triton_stand_in.imported("trainer.fused_dropout", monkeypatch)
     monkeypatch.setattr(module, "BLOCK", 16)
     return module
 

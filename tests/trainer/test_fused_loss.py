@@ -1,6 +1,5 @@
 """Triton kernels of the loss, run on the CPU by a stand-in for Triton, against the plain loss."""
 
-import importlib
 import sys
 import threading
 from types import ModuleType
@@ -22,10 +21,7 @@ TOKENS, WIDTH, VOCAB = 24, 200, 190
 
 @pytest.fixture
 def fused_loss(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    triton_stand_in.install(monkeypatch)
-    monkeypatch.delitem(sys.modules, "trainer.fused_loss", raising=False)
-    module = importlib.import_module("trainer.fused_loss")
-    monkeypatch.delitem(sys.modules, "trainer.fused_loss")  # nobody else finds the stand-in in it
+    module = triton_stand_in.imported("trainer.fused_loss", monkeypatch)
     monkeypatch.setattr(module, "BLOCK", 64)
     return module
 

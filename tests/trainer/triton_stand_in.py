@@ -5,6 +5,7 @@ Triton itself is 290 MB and interprets kernels the same way. Here, an access bey
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Callable
@@ -108,3 +109,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     triton.jit, triton.language = Kernel, language
     monkeypatch.setitem(sys.modules, "triton", triton)
     monkeypatch.setitem(sys.modules, "triton.language", language)
+
+
+def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a module with kernels anew, for this; nobody else finds it."""
+    install(monkeypatch)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module(name)
+    monkeypatch.delitem(sys.modules, name)
+    return module
