@@ -24,9 +24,10 @@ def describe_recipe(
     length = length if tokens else f"{task.config.epochs:g} epochs"
     if tokens and tokens < 0.99 * recipe["tokens"]:
         length += f" of the recipe's {_in_short(recipe['tokens'])}"
+    size = 12 * task.parameters
     yield (
         f"recipe {recipe['name']}: {task.parameters / 1e6:,.0f} M parameters, {length}; each checkpoint "
-        f"{12 * task.parameters / 1e9:,.1f} GB"
+        f"{f'{size / 1e9:,.1f} GB' if size >= 1e9 else f'{size / 1e6:,.0f} MB'}"
     )
     if tokens and base.device != "cpu":
         for kind, number in MACHINES:
