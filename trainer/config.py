@@ -43,7 +43,7 @@ Width = Annotated[int, Interval(ge=1, le=1_000_000)]
 Samples = Annotated[int, Interval(ge=1, le=MOST_SAMPLES)]
 Steps = Annotated[int, Interval(ge=0, le=10**9)]
 Tokens = Annotated[int, Interval(ge=0, le=10**15)]
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 Schedule = Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"]
 TWO_STAGES_EACH = ("zbv", "dualpipev")
 ONE_STAGE_EACH = ("gpipe", "1f1b")

@@ -8,15 +8,14 @@ Chris Wellons' `lowbias32` (github.com/skeeto/hash-prospector).
 Shapes: B samples, T positions, C channels, L layers, H heads.
 """
 
-import importlib.util
 import logging
 import math
-import os
-import shutil
 from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from trainer import kernels
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +33,8 @@ def choose_kernels(*, wanted: bool, gpu: torch.device | None) -> None:
     fused, lacking = None, ""
     if not wanted or gpu is None:
         return
-    if importlib.util.find_spec("triton") is None:
-        lacking = "Triton is not installed"
-    elif not any(map(shutil.which, [os.environ.get("CC", "gcc"), "clang"])):  # which Triton starts kernels with
-        lacking = "Triton finds no C compiler (gcc, clang or CC)"
-    else:
+    lacking = kernels.lacking(gpu)
+    if not lacking:
         from trainer import fused_dropout
 
         fused = fused_dropout

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainer.halved import halved
+
 CHUNK_VALUES = {"cpu": 2**20, "cuda": 2**28}
 """Logits per chunk: on a CPU they fit into the cache, on a GPU they use it fully without taking much memory."""
 IN_PLACE = 4
@@ -50,6 +52,7 @@ def linear_cross_entropy(
     *,
     differentiate: Differentiate | None = None,
     expected: float = 1.0,
+    total_VD: Tensor | None = None,
 ) -> Tensor:
     """Return the sum over tokens of -log softmax(hidden @ weight.T)[target], as an fp32 scalar.
 
@@ -61,7 +64,8 @@ def linear_cross_entropy(
     `differentiate`: what computes a chunk's loss and the gradient of its logits; None: `loss_and_gradient`, which a GPU
     needs ten passes over the logits for. `expected`: what the backward pass will multiply the gradients by, so that
     products of fp16 have it already: they would overflow with many tokens, and lose small probabilities with few. The
-    nearest power of two is taken, which is exact.
+    nearest power of two is taken, which is exact. `total_VD`: an fp32 tensor to which the backward pass adds the
+    weight's gradient itself, then returning none.
     """
     if not torch.is_grad_enabled():
         # The context of an autograd function shows which inputs require gradients, not whether any will be computed.
@@ -71,7 +75,8 @@ def linear_cross_entropy(
     if hidden_ND.dtype == torch.float16:
         # A tensor, since a loss compiled for each number would soon be compiled too often, and then no more.
         factor = torch.full((), 2.0 ** round(math.log2(expected)), device=hidden_ND.device)
-    return _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N, vocab_size, part, differentiate, factor)  # pyright: ignore[reportReturnType]
+    options = (vocab_size, part, differentiate, factor, total_VD)
+    return _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N, *options)  # pyright: ignore[reportReturnType]
 
 
 def class_loss(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
@@ -96,8 +101,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         part: VocabPart,
         differentiate: Differentiate,
         factor: Tensor | None,
+        total_VD: Tensor | None,
     ) -> Tensor:
-        matrix_VD = weight_VD.to(hidden_ND.dtype)
+        matrix_VD = halved(weight_VD, hidden_ND.dtype, keep=total_VD is not None)
         train = any(ctx.needs_input_grad)
         hidden_grad_ND = torch.empty_like(hidden_ND) if train else None
         weight_grad_VD = torch.zeros_like(weight_VD) if train else None
@@ -110,22 +116,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total += loss
             if hidden_grad_ND is not None and weight_grad_VD is not None:
                 torch.mm(gradient_NV, matrix_VD, out=hidden_grad_ND[chunk])
-                _add_product(weight_grad_VD, gradient_NV.T, hidden_ND[chunk])
-        ctx.gradients, ctx.factor, ctx.scaled = (hidden_grad_ND, weight_grad_VD), factor, False
+                add_product(weight_grad_VD, gradient_NV.T, hidden_ND[chunk])
+        ctx.gradients, ctx.factor, ctx.scaled, ctx.total = (hidden_grad_ND, weight_grad_VD), factor, False, total_VD
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
         scale = grad_outputs[0] if ctx.factor is None else grad_outputs[0] / ctx.factor
         hidden_grad_ND, weight_grad_VD = ctx.gradients
+        nothing = (None,) * 6
+        if ctx.total is not None:
+            ctx.total.addcmul_(weight_grad_VD, scale)
+            return hidden_grad_ND.mul_(scale), None, *nothing
         if not ctx.scaled:  # zero-bubble schedules call this twice: for the input's gradient, later for the weight's
             hidden_grad_ND.mul_(scale)
             weight_grad_VD.mul_(scale)
             ctx.scaled = True
-        return hidden_grad_ND, weight_grad_VD, None, None, None, None, None
+        return hidden_grad_ND, weight_grad_VD, *nothing
 
 
-def _add_product(total_VD: Tensor, left_VN: Tensor, right_ND: Tensor) -> None:
+def add_product(total_VD: Tensor, left_VN: Tensor, right_ND: Tensor) -> None:
     """Add a product to an fp32 tensor; on a GPU inside the product, which is not rounded to 16 bits on the way."""
     if total_VD.is_cuda and right_ND.dtype != torch.float32:
         torch.addmm(total_VD, left_VN, right_ND, out_dtype=torch.float32, out=total_VD)

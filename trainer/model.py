@@ -100,6 +100,8 @@ class SequencePart:
         return x_BT if self.count == 1 else x_BT.chunk(self.count, 1)[self.index]
 
 
+LookUp = Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]
+"""From ids (B, T), both embeddings' weights and the type to compute in to hidden states (B, T, D)."""
 ATTENTION_SITE, AFTER_ATTENTION_SITE, AFTER_MLP_SITE = 1, 2, 3
 """Sites of dropout in a block."""
 
@@ -205,6 +207,8 @@ class Transformer(nn.Module):
         self.compute_dtype = torch.float32
         self.dropout_seed = 0
         self.part = SequencePart()
+        self.look_up: LookUp | None = None
+        """Does the work of both embeddings at once, if set."""
         self.wte = nn.Embedding(shape.padded_vocab, shape.n_embd) if stage.first else None
         self.wpe = nn.Embedding(shape.n_positions, shape.n_embd) if stage.first else None
         self.h = nn.ModuleDict({str(layer): Block(shape) for layer in stage.layers})
@@ -234,6 +238,8 @@ class Transformer(nn.Module):
     def _embed(self, ids_BT: Tensor, keys_BT: Tensor | None, starts_BT: Tensor | None) -> Tensor:
         assert self.wte is not None
         assert self.wpe is not None
+        if self.look_up is not None and keys_BT is None and starts_BT is None:
+            return self.look_up(ids_BT, self.wte.weight, self.wpe.weight, self.compute_dtype)
         positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
         if starts_BT is not None:
             positions_BT = positions_BT - starts_BT
@@ -259,6 +265,8 @@ class Head(Linear):
         """What computes the loss of a chunk of tokens (`linear_cross_entropy`)."""
         self.expected = 1.0
         """What the loss will be multiplied by before its backward pass (`linear_cross_entropy`)."""
+        self.adds = False
+        """Whether the backward pass adds the weight's gradient to its `grad` itself, which must be there."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
         """(B, T, D) -> (B, T, V), in fp32."""
@@ -271,6 +279,7 @@ class Head(Linear):
             *(hidden_ND, self.weight, targets_N, self.vocab_size),
             differentiate=self.differentiate,
             expected=self.expected,
+            total_VD=self.weight.grad if self.adds else None,
         )
 
 

@@ -74,6 +74,20 @@ def _store(pointer: Pointer, value: Tensor, mask: Tensor | None = None) -> None:
     pointer.memory[at[mask]] = torch.as_tensor(value).expand_as(at)[mask].to(pointer.memory.dtype)
 
 
+def _atomic(operation: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., None]:
+    """Programs run one after the other, but two values of one operation may have the same place."""
+
+    def change(pointer: Pointer, value: Tensor, mask: Tensor | None = None, sem: str = "acq_rel") -> None:
+        assert sem in ("relaxed", "acquire", "release", "acq_rel")
+        at = pointer.offsets
+        mask = torch.ones_like(at, dtype=torch.bool) if mask is None else mask.expand_as(at)
+        _check(pointer, mask)
+        for place, each in zip(at[mask].tolist(), torch.as_tensor(value).expand_as(at)[mask], strict=True):
+            pointer.memory[place] = operation(pointer.memory[place], each.to(pointer.memory.dtype))
+
+    return change
+
+
 def _check(pointer: Pointer, mask: Tensor) -> None:
     used = pointer.offsets[mask]
     assert not used.numel() or (int(used.min()) >= 0 and int(used.max()) < len(pointer.memory)), "beyond its memory"
@@ -99,8 +113,15 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         load=_load,
         store=_store,
         where=lambda mask, one, other: torch.as_tensor(one).where(torch.as_tensor(mask), torch.as_tensor(other)),
-        maximum=torch.maximum,
+        maximum=lambda one, other: torch.maximum(one, torch.as_tensor(other)),
+        minimum=lambda one, other: torch.minimum(one, torch.as_tensor(other)),
+        abs=torch.abs,
+        range=lambda start, end, step, num_stages: range(start, end, step),
+        trans=lambda x: x.T,
+        atomic_add=_atomic(torch.add),
+        atomic_max=_atomic(torch.maximum),
         exp=torch.exp,
+        sqrt=torch.sqrt,
         log=torch.log,
         max=lambda x, axis: x.amax(axis),
         sum=lambda x, axis: x.sum(axis),

@@ -161,6 +161,8 @@ class AdamW:
             eps=config.epsilon,
             maximize=False,
         )
+        # The kernel does not count its changes, and by that count copies in half precision are made anew.
+        torch.autograd.graph.increment_version(weights)
 
 
 class HostCopies:

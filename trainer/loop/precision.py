@@ -13,12 +13,13 @@ from pipelines.errors import ConfigError
 from trainer.config import LossScaleConfig, Precision
 
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES["fp8"] = DTYPES["bf16"]  # everything but the products of a block with its weights
 
 
 def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     """Return the dtype of activations and matrix products."""
-    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise ConfigError("precision bf16: this GPU has no bf16 units; set precision to fp32")
+    if DTYPES[precision] == torch.bfloat16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ConfigError(f"precision {precision}: this GPU has no bf16 units; set precision to fp32")
     return DTYPES[precision]
 
 

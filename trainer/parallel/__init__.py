@@ -1,13 +1,16 @@
 """Parallelism is applied from outside the model, in one function and one fixed order."""
 
+import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from trainer import kernels
 from trainer.config import ParallelConfig
 from trainer.data.batch import Batch
 from trainer.loss import Differentiate, compiled_loss_and_gradient
@@ -18,6 +21,8 @@ from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
 from trainer.parallel.tensor import split_tensors
 from trainer.parallel.zero import Gradients, Tied, shard_states
 from trainer.stages import stage_owner
+
+logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=GPT2)
 _KEPT = {
@@ -86,25 +91,30 @@ def parallelize(
     parallel: ParallelConfig,
     *,
     compute_dtype: torch.dtype = torch.float32,
+    fp8: bool = False,
     compile_blocks: bool = False,
 ) -> ParallelModel[M]:
     """Build a model on the meta device, split it step by step, then allocate it on the device.
 
-    The weights are undefined until they are initialised or loaded.
+    The weights are undefined until they are initialised or loaded. `fp8`: whether blocks multiply in fp8, if they can.
     """
+    fused = fuses(mesh, parallel, compute_dtype)
+    in_fp8 = fp8 and multiplies_in_fp8(mesh, fused=fused)
     with torch.device("meta"):
         stages = split_pipeline(build, shape, parallel, mesh)
     for stage in stages:
         stage.transformer.compute_dtype = compute_dtype
         split_tensors(stage, parallel, mesh)
+        if fused:
+            fuse(stage, parallel, fp8=in_fp8)
         checkpoint_activations(stage, parallel)
-        if compile_blocks:
+        if isinstance(stage, LanguageModel) and stage.lm_head is not None and (fused or compile_blocks):
+            stage.lm_head.differentiate = fastest_loss(mesh.device, parallel)
+        if compile_blocks and not fused:
             for block in stage.transformer.h.values():
                 # One graph per shape. Validation runs first, with other shapes: dynamo would then give training a
                 # slower graph for any shape.
                 block.compile(dynamic=False)
-            if isinstance(stage, LanguageModel) and stage.lm_head is not None:
-                stage.lm_head.differentiate = fastest_loss(mesh.device, parallel)
         shard_states(stage, parallel, mesh, compute_dtype)
         stage.to_empty(device="cpu" if parallel.offload == "all" and parallel.zero else mesh.device)
         stage.tie()
@@ -132,6 +142,58 @@ def fastest_loss(device: torch.device, parallel: ParallelConfig) -> Differentiat
     return compiled_loss_and_gradient
 
 
+OLDEST_FP8 = (8, 9)
+"""Compute capability of the oldest GPUs that multiply in fp8."""
+SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv", "dualpipev")
+"""Schedules that run the backward pass of a block twice, for its input and for its weights."""
+
+
+def fuses(mesh: Mesh, parallel: ParallelConfig, dtype: torch.dtype) -> bool:
+    """Return whether blocks are those of `trainer.kernels`; where they should be but cannot, say so once."""
+    on_gpu, half = mesh.device.type == "cuda", dtype in (torch.bfloat16, torch.float16)
+    split = parallel.tp > 1 or (parallel.pp > 1 and parallel.schedule in SPLIT_BACKWARD)
+    if parallel.kernels != "triton" or not on_gpu or not half or split:
+        return False
+    if reason := kernels.lacking(mesh.device):
+        if mesh.is_first:
+            logger.warning("%s: blocks take torch's operations, which are slower", reason)
+        return False
+    return True
+
+
+def multiplies_in_fp8(mesh: Mesh, *, fused: bool) -> bool:
+    """Return whether blocks can multiply in fp8; where they cannot, say so once."""
+    reason = ""
+    if not fused:
+        reason = "only the blocks of parallel.kernels=triton can, on GPUs, without tensor parallelism"
+    elif torch.cuda.get_device_capability(mesh.device) < OLDEST_FP8:
+        reason = f"{torch.cuda.get_device_name(mesh.device)} cannot"
+    if reason and mesh.is_first:
+        logger.warning("precision fp8: %s; training goes on in bf16", reason)
+    return not reason
+
+
+def fuse(model: GPT2, parallel: ParallelConfig, *, fp8: bool = False) -> None:
+    """Let blocks, last norm and embeddings do their work with Triton kernels."""
+    from trainer.kernels.block import FusedBlock, FusedNorm
+    from trainer.kernels.embedding import embed
+    from trainer.kernels.products import Fp8, Half
+
+    # Without ZeRO, gradients lie in one buffer from the beginning, to which each pass adds its own.
+    adds = parallel.zero == 0
+    transformer = model.transformer
+    for block in transformer.h.values():
+        block.__class__ = FusedBlock
+        cast(FusedBlock, block).adds, cast(FusedBlock, block).products = adds, Fp8() if fp8 else Half()
+    if transformer.ln_f is not None:
+        transformer.ln_f.__class__ = FusedNorm
+        cast(FusedNorm, transformer.ln_f).adds = adds
+    if isinstance(model, LanguageModel) and model.lm_head is not None:
+        model.lm_head.adds = adds
+    if parallel.determinism != "exact":
+        transformer.look_up = functools.partial(embed, adds=adds)
+
+
 def checkpoint_activations(model: GPT2, parallel: ParallelConfig) -> None:
     """Recompute activations in the backward pass instead of keeping them.
 
@@ -143,7 +205,13 @@ def checkpoint_activations(model: GPT2, parallel: ParallelConfig) -> None:
     kind = {"full": RecomputedBlock, "selective": SelectivelyRecomputedBlock}[parallel.activation_checkpointing]
     for layer, block in model.transformer.h.items():
         if int(layer) % parallel.checkpoint_every == 0:
-            block.__class__ = kind
+            block.__class__ = _also(kind, type(block))
+
+
+@functools.cache
+def _also(kind: type[Block], block: type[Block]) -> type[Block]:
+    """Return `kind`, which computes anew what `block` computes."""
+    return kind if block is Block else type(f"{kind.__name__}Of{block.__name__}", (kind, block), {})
 
 
 class RecomputedBlock(Block):

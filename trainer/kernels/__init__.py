@@ -1,0 +1,26 @@
+"""Triton kernels for GPUs, each the same as something in plain torch, which does the work where Triton cannot.
+
+This file says whether it can; the others import Triton. `parallel.kernels=torch` switches all of them off.
+"""
+
+import functools
+import importlib.util
+import os
+import shutil
+
+import torch
+
+OLDEST = (7, 0)
+"""Compute capability of the oldest GPUs for which Triton compiles all of these kernels."""
+
+
+@functools.cache
+def lacking(gpu: torch.device) -> str:
+    """Return what this machine lacks for Triton's kernels: nothing if it is empty."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if not any(map(shutil.which, [os.environ.get("CC", "gcc"), "clang"])):  # which Triton starts kernels with
+        return "Triton finds no C compiler (gcc, clang or CC)"
+    if torch.cuda.get_device_capability(gpu) < OLDEST:
+        return f"{torch.cuda.get_device_name(gpu)} is too old for Triton's kernels"
+    return ""

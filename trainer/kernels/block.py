@@ -1,0 +1,154 @@
+"""A transformer block for GPUs, whose passes are written out: products of cuBLAS with Triton kernels between them.
+
+`trainer.model.Block` is what this computes, and computes it itself wherever this cannot. A compiler gets there too, but
+takes half a minute, reads each gradient again for its bias, and rounds every product for a weight to 16 bits before
+adding it to the fp32 gradient; here it is added inside the product. Import this module only where Triton is.
+
+Shapes: B samples, T positions, N = B x T tokens, D width, F inner width, H heads, K width of a head.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.attention import attend
+from trainer.kernels import columns
+from trainer.kernels import norm as norms
+from trainer.kernels.products import Half, Products
+from trainer.model import Block, LayerNorm
+
+HALF = (torch.bfloat16, torch.float16)
+Sums = Sequence[Tensor | None]
+"""Where the gradient of each parameter is added; None: it is returned."""
+
+
+class FusedBlock(Block):
+    """A block of whole matrices, without dropout, in half precision or fp8."""
+
+    adds = False
+    """Whether the backward pass adds gradients of parameters to their `grad` itself, which must be there."""
+    products: Products = Half()
+
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        if x_BTD.dtype not in HALF or (keys_BT is not None and (self.dropout or self.attn.dropout)):
+            return super().forward(x_BTD, keys_BT, mask_B1TT)
+        x_BTD = x_BTD.contiguous()
+        before, after = self._parameters_around()
+        sums = [weight.grad if self.adds else None for weight in (*before, *after)]
+        q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *before)  # pyright: ignore
+        y_BTD = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT).transpose(1, 2).flatten(2)
+        return _After.apply(x_BTD, y_BTD, self, sums[4:], *after)  # pyright: ignore[reportReturnType]
+
+    def _parameters_around(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return the parameters before attention, and those after it."""
+        attention, mlp = self.attn, self.mlp
+        before = (self.ln_1.weight, self.ln_1.bias, attention.qkv.weight, attention.qkv.bias)
+        first = (attention.c_proj.weight, attention.c_proj.bias, self.ln_2.weight, self.ln_2.bias)
+        return before, (*first, mlp.c_fc.weight, mlp.c_fc.bias, mlp.c_proj.weight, mlp.c_proj.bias)
+
+
+class FusedNorm(LayerNorm):
+    """The norm after the last block."""
+
+    adds = False
+    """As of FusedBlock."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.LayerNorm's name)
+        """(..., D) -> (..., D)."""
+        if input.dtype not in HALF:
+            return super().forward(input)
+        sums = [weight.grad if self.adds else None for weight in (self.weight, self.bias)]
+        return _Norm.apply(input.contiguous(), self.eps, sums, self.weight, self.bias)  # pyright: ignore
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, epsilon: float, sums: Sums, weight_D: Tensor, shift_D: Tensor) -> Tensor:
+        x_ND = x.flatten(0, -2)
+        normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, epsilon, x.dtype, None)
+        ctx.save_for_backward(x_ND, statistics_2N, weight_D)
+        ctx.sums = sums
+        return normed_ND.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x_ND, statistics_2N, weight_D = ctx.saved_tensors
+        above_ND = gradients[0].contiguous().flatten(0, -2)
+        below_ND, for_norm = norms.gradients(above_ND, x_ND, statistics_2N, weight_D, None, ctx.sums)
+        return below_ND.view_as(gradients[0]), None, None, *for_norm
+
+
+class _Before(torch.autograd.Function):
+    """Norm, and one product for queries, keys and values; and the residual stream, whose gradient passes here too."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTD: Tensor, block: FusedBlock, sums: Sums, *parameters: Tensor) -> tuple[Tensor, ...]:
+        weight_D, shift_D, matrix_FD, bias_F = parameters
+        x_ND, products = x_BTD.flatten(0, 1), block.products
+        slots = products.slots(x_ND)
+        normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, block.ln_1.eps, x_ND.dtype, slots)
+        qkv_NF, kept = products.forward(normed_ND, matrix_FD, bias_F, slots, keep=block.adds)
+        ctx.save_for_backward(x_ND, statistics_2N, weight_D, *kept)
+        ctx.products, ctx.sums = products, sums
+        qkv_BTH3K = qkv_NF.view(*x_BTD.shape[:2], -1, 3, block.attn.head_width)
+        q_BHTK, k_BHTK, v_BHTK = (qkv_BTH3K[:, :, :, kind].transpose(1, 2) for kind in range(3))
+        return q_BHTK, k_BHTK, v_BHTK, x_BTD.view_as(x_BTD)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x_ND, statistics_2N, weight_D, *kept = ctx.saved_tensors
+        sum_weight, sum_shift, sum_matrix, sum_bias = ctx.sums
+        q_BHTK, k_BHTK, v_BHTK, beside_BTD = gradients
+        slots = ctx.products.slots(x_ND)
+        qkv_NF, for_bias = columns.join_heads(q_BHTK, k_BHTK, v_BHTK, sum_bias, slots)
+        above_ND, for_matrix = ctx.products.backward(qkv_NF, kept, sum_matrix, slots)
+        below_ND, for_norm = norms.gradients(
+            *(above_ND, x_ND, statistics_2N, weight_D, beside_BTD.contiguous().flatten(0, 1)), [sum_weight, sum_shift]
+        )
+        return below_ND.view_as(beside_BTD), None, None, *for_norm, for_matrix, for_bias
+
+
+class _After(torch.autograd.Function):
+    """The product after attention, added to the residual stream; norm; the MLP, added too."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTD: Tensor, y_BTD: Tensor, block: FusedBlock, sums: Sums, *parameters: Tensor) -> Tensor:
+        proj_DD, proj_bias_D, weight_D, shift_D, inner_FD, inner_bias_F, outer_DF, outer_bias_D = parameters
+        products, keep = block.products, block.adds
+        out_ND, kept_proj = products.forward(y_BTD.flatten(0, 1), proj_DD, None, None, keep=keep)
+        slots = products.slots(out_ND)
+        x_ND, normed_ND, statistics_2N = norms.add_and_norm(
+            x_BTD.flatten(0, 1), out_ND, proj_bias_D, weight_D, shift_D, block.ln_2.eps, slots
+        )
+        inner_NF, kept_inner = products.forward(normed_ND, inner_FD, inner_bias_F, slots, keep=keep)
+        slots = products.slots(inner_NF)
+        out_ND, kept_outer = products.forward(columns.gelu(inner_NF, slots), outer_DF, None, slots, keep=keep)
+        ctx.save_for_backward(x_ND, statistics_2N, weight_D, inner_NF, *kept_proj, *kept_inner, *kept_outer)
+        ctx.products, ctx.sums = products, sums
+        return columns.add(x_ND, out_ND, outer_bias_D).view_as(x_BTD)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x_ND, statistics_2N, weight_D, inner_NF, *kept = ctx.saved_tensors
+        third, products = len(kept) // 3, ctx.products
+        sum_proj, sum_proj_bias, sum_weight, sum_shift, sum_inner, sum_inner_bias, sum_outer, sum_outer_bias = ctx.sums
+        beside_ND = gradients[0].contiguous().flatten(0, 1)
+        slots = products.slots(beside_ND)
+        for_outer_bias = columns.sum_rows(beside_ND, sum_outer_bias, slots)
+        above_NF, for_outer = products.backward(beside_ND, kept[2 * third :], sum_outer, slots)
+        slots = products.slots(beside_ND)
+        above_NF, for_inner_bias = columns.gelu_gradient(inner_NF, above_NF, sum_inner_bias, slots)
+        above_ND, for_inner = products.backward(above_NF, kept[third : 2 * third], sum_inner, slots)
+        slots = products.slots(beside_ND)
+        below_ND, (for_weight, for_shift, for_proj_bias) = norms.gradients(
+            above_ND, x_ND, statistics_2N, weight_D, beside_ND, [sum_weight, sum_shift, sum_proj_bias], slots
+        )
+        above_ND, for_proj = products.backward(below_ND, kept[:third], sum_proj, slots)
+        of_parameters = (
+            *(for_proj, for_proj_bias, for_weight, for_shift),
+            *(for_inner, for_inner_bias, for_outer, for_outer_bias),
+        )
+        return below_ND.view_as(gradients[0]), above_ND.view_as(gradients[0]), None, None, *of_parameters

@@ -1,0 +1,184 @@
+"""LayerNorm as Triton kernels, with what stands beside it in a block: the sum that it norms, and gradients of biases.
+
+Rows are tokens. Values are computed in fp32 and kept in their tensors' own types. Sums over tokens are made in two
+steps, in a fixed order, so that they have the same bits in every run. Import this module only where Triton is.
+"""
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# Triton has no types, and is not installed on machines without a GPU.
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from trainer.kernels.columns import add_parts, keep_largest, power, tracked
+
+TILE, SHARES, STAGES = 2048, 512, 3
+"""Of the backward pass: values of each tensor that a program has in hand at once, most programs, and how many tiles are
+on their way from memory together. With 3 stages it takes two thirds of the time with 1, on an H200."""
+
+
+@triton.jit
+def _norm_kernel(
+    x, added, bias, weight, shift, total, normed, statistics, largest, rows, width, epsilon,
+    ADDS: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Norm one token's vector, or write the sum of it, `added` and `bias` and norm that."""
+    number = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    values = tl.load(x + number * width + columns, mask=inside, other=0.0).to(tl.float32)
+    if ADDS:
+        values += tl.load(added + number * width + columns, mask=inside, other=0.0).to(tl.float32)
+        values += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+        kept = values.to(total.dtype.element_ty)
+        tl.store(total + number * width + columns, kept, mask=inside)
+        values = kept.to(tl.float32)  # as the backward pass will read it
+    mean = tl.sum(values, 0) / width
+    centred = tl.where(inside, values - mean, 0.0)
+    root = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + epsilon)
+    tl.store(statistics + number, mean)
+    tl.store(statistics + rows + number, root)
+    scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    centre = tl.load(shift + columns, mask=inside, other=0.0).to(tl.float32)
+    result = (centred * root * scale + centre).to(normed.dtype.element_ty)
+    tl.store(normed + number * width + columns, result, mask=inside)
+    keep_largest(result, largest, SLOTS)
+
+
+@triton.jit
+def _gradient_kernel(
+    above,
+    x,
+    statistics,
+    weight,
+    beside,
+    below,
+    parts,
+    largest,
+    rows,
+    width,
+    share,
+    ADDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SLOTS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Write the gradients of a share of the tokens, and sums for the norm's weight, its shift, and the bias before it.
+
+    `beside`: the gradient that the residual stream brings past the norm.
+    """
+    part = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)[None, :]
+    inside = columns < width
+    scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    for_weight = tl.zeros([ROWS, BLOCK], tl.float32)
+    for_shift = tl.zeros([ROWS, BLOCK], tl.float32)
+    for_bias = tl.zeros([ROWS, BLOCK], tl.float32)
+    most = tl.zeros([ROWS], tl.float32)
+    for start in tl.range(0, share, ROWS, num_stages=STAGES):
+        row = part * share + start + tl.arange(0, ROWS)
+        here = (row < rows)[:, None] & ((start + tl.arange(0, ROWS)) < share)[:, None] & inside
+        at = row[:, None] * width + columns
+        mean = tl.load(statistics + row, mask=row < rows, other=0.0)[:, None]
+        root = tl.load(statistics + rows + row, mask=row < rows, other=0.0)[:, None]
+        gradient = tl.load(above + at, mask=here, other=0.0).to(tl.float32)
+        values = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
+        normed = tl.where(here, (values - mean) * root, 0.0)
+        for_weight += gradient * normed
+        for_shift += gradient
+        scaled = gradient * scale
+        average = tl.sum(scaled, 1)[:, None] / width
+        slope = tl.sum(scaled * normed, 1)[:, None] / width
+        result = (scaled - average - normed * slope) * root
+        if ADDS:
+            result += tl.load(beside + at, mask=here, other=0.0).to(tl.float32)
+        kept = result.to(below.dtype.element_ty)
+        tl.store(below + at, kept, mask=here)
+        kept = tl.where(here, kept.to(tl.float32), 0.0)
+        for_bias += kept
+        if SLOTS:
+            most = tl.maximum(most, tl.max(tl.abs(kept), 1))
+    to = parts + part * 3 * width + tl.arange(0, BLOCK)
+    fits = tl.arange(0, BLOCK) < width
+    tl.store(to, tl.sum(for_weight, 0), mask=fits)
+    tl.store(to + width, tl.sum(for_shift, 0), mask=fits)
+    tl.store(to + 2 * width, tl.sum(for_bias, 0), mask=fits)
+    keep_largest(most, largest, SLOTS)
+
+
+def norm(
+    x_ND: Tensor, weight_D: Tensor, shift_D: Tensor, epsilon: float, dtype: torch.dtype, largest: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return LayerNorm(x) in `dtype`, and each row's mean and reciprocal standard deviation, (2, N).
+
+    `largest`: slots for the largest magnitudes of the result, if they are needed.
+    """
+    normed_ND, statistics_2N = torch.empty_like(x_ND, dtype=dtype), x_ND.new_empty(2, len(x_ND), dtype=torch.float32)
+    nothing = x_ND, weight_D  # in the places of what is added
+    _norm(x_ND, *nothing, weight_D, shift_D, x_ND, normed_ND, statistics_2N, epsilon, largest, adds=False)
+    return normed_ND, statistics_2N
+
+
+def add_and_norm(
+    x_ND: Tensor,
+    added_ND: Tensor,
+    bias_D: Tensor,
+    weight_D: Tensor,
+    shift_D: Tensor,
+    epsilon: float,
+    largest: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x + added + bias in the type of x, its LayerNorm in that of `added`, and the statistics of `norm`."""
+    total_ND, normed_ND = torch.empty_like(x_ND), torch.empty_like(added_ND)
+    statistics_2N = x_ND.new_empty(2, len(x_ND), dtype=torch.float32)
+    tensors = (x_ND, added_ND, bias_D, weight_D, shift_D, total_ND, normed_ND, statistics_2N)
+    _norm(*tensors, epsilon, largest, adds=True)
+    return total_ND, normed_ND, statistics_2N
+
+
+def _norm(x_ND: Tensor, *tensors_etc: Any, adds: bool) -> None:
+    *tensors, epsilon, largest = tensors_etc
+    rows, width = x_ND.shape
+    slots, number = tracked(largest, x_ND)
+    if rows:
+        block = power(width)
+        options: dict[str, Any] = {
+            "ADDS": adds,
+            "BLOCK": block,
+            "SLOTS": number,
+            "num_warps": max(1, min(8, block // 1024)),
+        }
+        _norm_kernel[rows,](x_ND, *tensors, slots, rows, width, epsilon, **options)
+
+
+def gradients(
+    above_ND: Tensor,
+    x_ND: Tensor,
+    statistics_2N: Tensor,
+    weight_D: Tensor,
+    beside_ND: Tensor | None,
+    totals: Sequence[Tensor | None],
+    largest: Tensor | None = None,
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Return the gradient of x: through its norm, from `above`, and past it, `beside`, if any.
+
+    Then those of the norm's weight and shift, and that of a bias which x is the sum with, as far as there are `totals`
+    and as `add_parts` does. `largest`: slots for the largest magnitudes of the gradient of x.
+    """
+    below_ND, (rows, width) = torch.empty_like(x_ND), x_ND.shape
+    block = power(width)
+    together = max(1, TILE // block)
+    share = max(together, -(-rows // SHARES))
+    parts_P3D = x_ND.new_empty(-(-rows // share), 3, width, dtype=torch.float32)
+    if rows:
+        other = x_ND if beside_ND is None else beside_ND
+        slots, number = tracked(largest, x_ND)
+        arguments = (above_ND, x_ND, statistics_2N, weight_D, other, below_ND, parts_P3D, slots, rows, width, share)
+        options: dict[str, Any] = {"ADDS": beside_ND is not None, "ROWS": together, "BLOCK": block, "SLOTS": number}
+        _gradient_kernel[len(parts_P3D),](*arguments, **options, STAGES=STAGES, num_warps=max(2, block // 1024))
+    return below_ND, add_parts(parts_P3D, totals)
