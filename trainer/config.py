@@ -54,6 +54,8 @@ SAMPLES = ("packing", "drop_tail", "document_mask", "mixture", "mixture_weights"
 """Fields of PretrainConfig that define the samples; the first records of runs do not have them."""
 LENGTHS = ("tokens", "epochs", "warmup_share")
 """Fields of PretrainConfig that replace steps and warmup_steps in another unit; the first records lack them too."""
+YOUNGER = ("fp32_residual",)
+"""Further fields that the first records lack, of both sections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +214,8 @@ class OptimizerFields:
     """Precision of matrix products; weights, optimizer and sums stay fp32."""
     loss_scale: LossScaleConfig
     """Scaling of the loss with precision fp16."""
+    fp32_residual: bool
+    """Keep the residual stream in fp32 with another precision; takes memory and time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +270,7 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     clip_norm: NonNegativeFloat = 1.0
     precision: Precision = "fp32"
     loss_scale: LossScaleConfig = LossScaleConfig()
+    fp32_residual: bool = False
     compile: HowToRun[bool] = False
     """Compile each block with torch.compile: slow start, fast steps."""
     validate_every: NonNegative = 100
@@ -296,7 +301,7 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
         return {
             name: value
             for name, value in values_of(run, Kind.SHAPES).items()
-            if name not in (*SAMPLES, *LENGTHS) or value != usual[name]
+            if name not in (*SAMPLES, *LENGTHS, *YOUNGER) or value != usual[name]
         }
 
     def in_steps(self, samples: int) -> "PretrainConfig":
@@ -346,6 +351,7 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     steps on short rows a fifth slower on a CPU."""
     precision: Precision = "fp32"
     loss_scale: LossScaleConfig = LossScaleConfig()
+    fp32_residual: bool = False
     scored_train_rows: NonNegative = 1000
     """Training rows, evenly spread, to score after each epoch in addition to the validation rows; 0: none."""
     checkpoint_every: HowToRun[Count] = 500
@@ -355,7 +361,7 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the weights or the curve; fields that first runs lack only if they are set."""
-        younger = ("steps", "warmup_steps")
+        younger = ("steps", "warmup_steps", *YOUNGER)
         shaping = values_of(self, Kind.SHAPES)
         return {name: value for name, value in shaping.items() if value or name not in younger}
 

@@ -28,16 +28,16 @@ lacking = ""
 
 
 def choose_kernels(*, wanted: bool, gpu: torch.device | None) -> None:
-    """Decide for this process whether dropout takes the kernels of `trainer.fused_dropout`."""
+    """Decide for this process whether dropout takes the kernels of `trainer.kernels.dropout`."""
     global fused, lacking  # noqa: PLW0603 - one choice per process, like torch's own
     fused, lacking = None, ""
     if not wanted or gpu is None:
         return
     lacking = kernels.lacking(gpu)
     if not lacking:
-        from trainer import fused_dropout
+        from trainer.kernels import dropout
 
-        fused = fused_dropout
+        fused = dropout
 
 
 def _uses_kernels() -> bool:
@@ -60,7 +60,12 @@ def vector_keys(seed: int, rows_B: Tensor, length: int) -> Tensor:
 
 def at_site(keys: Tensor, site: int) -> Tensor:
     """Derive the keys of one site in the model."""
-    return _mix64(keys + _wrap(site * _GOLDEN))
+    return _mix64(keys + site_constant(site))
+
+
+def site_constant(site: int) -> int:
+    """Return what is added to a key before it is mixed for a site."""
+    return _wrap(site * _GOLDEN)
 
 
 def at_layers(keys_BT: Tensor, layers: int) -> Tensor:
@@ -90,7 +95,7 @@ def drop_at(x: Tensor, probability: float, keys: Tensor, site: int) -> Tensor:
     if probability == 0:
         return x
     if _uses_kernels() and fused is not None:
-        return fused.drop(x, probability, keys, _wrap(site * _GOLDEN))
+        return fused.drop(x, probability, keys, site_constant(site))
     return keyed_dropout(x, probability, at_site(keys, site))
 
 

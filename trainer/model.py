@@ -100,8 +100,9 @@ class SequencePart:
         return x_BT if self.count == 1 else x_BT.chunk(self.count, 1)[self.index]
 
 
-LookUp = Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]
-"""From ids (B, T), both embeddings' weights and the type to compute in to hidden states (B, T, D)."""
+LookUp = Callable[[Tensor, Tensor, Tensor, torch.dtype, Tensor | None, float], Tensor]
+"""From ids (B, T), the weights of both embeddings, the type to compute in, keys and probability of dropout to hidden
+states (B, T, D)."""
 ATTENTION_SITE, AFTER_ATTENTION_SITE, AFTER_MLP_SITE = 1, 2, 3
 """Sites of dropout in a block."""
 
@@ -118,10 +119,14 @@ class Linear(nn.Linear):
 class LayerNorm(nn.LayerNorm):
     """nn.LayerNorm that computes in its input's dtype; the weight itself stays fp32."""
 
+    compute_dtype: torch.dtype | None = None
+    """The dtype of the result, if it is another one."""
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.LayerNorm's name)
         """(..., D) -> (..., D)."""
         weight, bias = self.weight.to(input.dtype), self.bias.to(input.dtype)
-        return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+        normed = F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+        return normed if self.compute_dtype is None else normed.to(self.compute_dtype)
 
 
 class Attention(nn.Module):
@@ -144,21 +149,26 @@ class Attention(nn.Module):
         """
         qkv_BTH3K = self.qkv(x_BTD).unflatten(-1, (-1, 3, self.head_width))
         q_BHTK, k_BHTK, v_BHTK = (part_BTHK.transpose(1, 2) for part_BTHK in qkv_BTH3K.unbind(3))
-        if keys_BT is None or self.dropout == 0:
-            y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT)
-        else:
-            scores_BHTT = q_BHTK @ k_BHTK.transpose(2, 3)
-            shares_BHTT = drop_attention(
-                scores_BHTT,
-                self.dropout,
-                keys_BT,
-                ATTENTION_SITE,
-                first_head=self.first_head,
-                width=self.head_width,
-                mask_B1TT=mask_B1TT,
-            )
-            y_BHTK = shares_BHTT @ v_BHTK
+        y_BHTK = self.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, mask_B1TT)
         return self.c_proj(y_BHTK.transpose(1, 2).flatten(2))
+
+    def attend(
+        self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None
+    ) -> Tensor:
+        """Return what each position takes from the values (B, H, T, K) that it sees, with dropout if there are keys."""
+        if keys_BT is None or self.dropout == 0:
+            return attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT)
+        scores_BHTT = q_BHTK @ k_BHTK.transpose(2, 3)
+        shares_BHTT = drop_attention(
+            scores_BHTT,
+            self.dropout,
+            keys_BT,
+            ATTENTION_SITE,
+            first_head=self.first_head,
+            width=self.head_width,
+            mask_B1TT=mask_B1TT,
+        )
+        return shares_BHTT @ v_BHTK
 
 
 class MLP(nn.Module):
@@ -205,6 +215,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.compute_dtype = torch.float32
+        self.stream_dtype: torch.dtype | None = None
+        """The dtype of the residual stream, if it is another one."""
         self.dropout_seed = 0
         self.part = SequencePart()
         self.look_up: LookUp | None = None
@@ -238,15 +250,21 @@ class Transformer(nn.Module):
     def _embed(self, ids_BT: Tensor, keys_BT: Tensor | None, starts_BT: Tensor | None) -> Tensor:
         assert self.wte is not None
         assert self.wpe is not None
-        if self.look_up is not None and keys_BT is None and starts_BT is None:
-            return self.look_up(ids_BT, self.wte.weight, self.wpe.weight, self.compute_dtype)
+        if self.look_up is not None and starts_BT is None:
+            tables = self.wte.weight, self.wpe.weight
+            return self.look_up(ids_BT, *tables, self.residual_dtype, keys_BT, self.shape.dropout)
         positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
         if starts_BT is not None:
             positions_BT = positions_BT - starts_BT
         x_BTD = self.wte(ids_BT) + self.wpe(self.part.of(positions_BT))
         if keys_BT is not None:
             x_BTD = drop_at(x_BTD, self.shape.dropout, self.part.of(keys_BT), 0)
-        return x_BTD.to(self.compute_dtype)
+        return x_BTD.to(self.residual_dtype)
+
+    @property
+    def residual_dtype(self) -> torch.dtype:
+        """Return the dtype of the residual stream."""
+        return self.compute_dtype if self.stream_dtype is None else self.stream_dtype
 
 
 def document_mask(starts_BT: Tensor) -> Tensor:

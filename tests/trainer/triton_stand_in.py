@@ -6,6 +6,7 @@ Triton itself is 290 MB and interprets kernels the same way. Here, an access bey
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +18,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from trainer import kernels
+
+KERNELS = [each.name for each in pkgutil.iter_modules(kernels.__path__)]
 _running = threading.local()
 """`program`: the number of the program that this thread runs."""
 
@@ -130,12 +134,14 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     triton.jit, triton.language = Kernel, language
     monkeypatch.setitem(sys.modules, "triton", triton)
     monkeypatch.setitem(sys.modules, "triton.language", language)
+    for name in KERNELS:
+        # Set first, so that what the test imports is forgotten when it ends.
+        monkeypatch.setitem(sys.modules, f"trainer.kernels.{name}", triton)
+        monkeypatch.setitem(kernels.__dict__, name, triton)
+        del sys.modules[f"trainer.kernels.{name}"], kernels.__dict__[name]
 
 
 def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import a module with kernels anew, for this; nobody else finds it."""
+    """Import a module with kernels anew, for this; until the test ends, whoever imports it gets the same."""
     install(monkeypatch)
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module(name)
-    monkeypatch.delitem(sys.modules, name)
-    return module
+    return importlib.import_module(name)

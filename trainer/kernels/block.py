@@ -13,34 +13,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.attention import attend
 from trainer.kernels import columns
 from trainer.kernels import norm as norms
+from trainer.kernels.dropout import Drop
 from trainer.kernels.products import Half, Products
-from trainer.model import Block, LayerNorm
+from trainer.model import AFTER_ATTENTION_SITE, AFTER_MLP_SITE, Block, LayerNorm
 
 HALF = (torch.bfloat16, torch.float16)
 Sums = Sequence[Tensor | None]
 """Where the gradient of each parameter is added; None: it is returned."""
+Drops = tuple[Drop | None, Drop | None]
+"""Dropout after attention, and after the MLP."""
 
 
 class FusedBlock(Block):
-    """A block of whole matrices, without dropout, in half precision or fp8."""
+    """A block of whole matrices, in half precision or fp8."""
 
     adds = False
     """Whether the backward pass adds gradients of parameters to their `grad` itself, which must be there."""
     products: Products = Half()
+    compute_dtype: torch.dtype = torch.float32
+    """The type of products; the residual stream may be in fp32."""
 
     def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        if x_BTD.dtype not in HALF or (keys_BT is not None and (self.dropout or self.attn.dropout)):
+        if self.compute_dtype not in HALF:
             return super().forward(x_BTD, keys_BT, mask_B1TT)
         x_BTD = x_BTD.contiguous()
         before, after = self._parameters_around()
         sums = [weight.grad if self.adds else None for weight in (*before, *after)]
         q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *before)  # pyright: ignore
-        y_BTD = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT).transpose(1, 2).flatten(2)
-        return _After.apply(x_BTD, y_BTD, self, sums[4:], *after)  # pyright: ignore[reportReturnType]
+        y_BTD = self.attn.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, mask_B1TT).transpose(1, 2).flatten(2)
+        drops = None, None
+        if keys_BT is not None and self.dropout:
+            sites = (AFTER_ATTENTION_SITE, AFTER_MLP_SITE)
+            drops = tuple(Drop.of(keys_BT, site, self.dropout, self.compute_dtype) for site in sites)
+        return _After.apply(x_BTD, y_BTD, self, drops, sums[4:], *after)  # pyright: ignore[reportReturnType]
 
     def _parameters_around(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return the parameters before attention, and those after it."""
@@ -58,17 +66,20 @@ class FusedNorm(LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.LayerNorm's name)
         """(..., D) -> (..., D)."""
-        if input.dtype not in HALF:
+        dtype = self.compute_dtype or input.dtype
+        if dtype not in HALF:
             return super().forward(input)
         sums = [weight.grad if self.adds else None for weight in (self.weight, self.bias)]
-        return _Norm.apply(input.contiguous(), self.eps, sums, self.weight, self.bias)  # pyright: ignore
+        return _Norm.apply(input.contiguous(), self.eps, dtype, sums, self.weight, self.bias)  # pyright: ignore
 
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, epsilon: float, sums: Sums, weight_D: Tensor, shift_D: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, epsilon: float, dtype: torch.dtype, sums: Sums, weight_D: Tensor, shift_D: Tensor
+    ) -> Tensor:
         x_ND = x.flatten(0, -2)
-        normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, epsilon, x.dtype, None)
+        normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, epsilon, dtype, None)
         ctx.save_for_backward(x_ND, statistics_2N, weight_D)
         ctx.sums = sums
         return normed_ND.view_as(x)
@@ -77,8 +88,8 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, statistics_2N, weight_D = ctx.saved_tensors
         above_ND = gradients[0].contiguous().flatten(0, -2)
-        below_ND, for_norm = norms.gradients(above_ND, x_ND, statistics_2N, weight_D, None, ctx.sums)
-        return below_ND.view_as(gradients[0]), None, None, *for_norm
+        below_ND, _, for_norm = norms.gradients(above_ND, x_ND, statistics_2N, weight_D, None, ctx.sums)
+        return below_ND.view_as(gradients[0]), None, None, None, *for_norm
 
 
 class _Before(torch.autograd.Function):
@@ -89,7 +100,7 @@ class _Before(torch.autograd.Function):
         weight_D, shift_D, matrix_FD, bias_F = parameters
         x_ND, products = x_BTD.flatten(0, 1), block.products
         slots = products.slots(x_ND)
-        normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, block.ln_1.eps, x_ND.dtype, slots)
+        normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, block.ln_1.eps, block.compute_dtype, slots)
         qkv_NF, kept = products.forward(normed_ND, matrix_FD, bias_F, slots, keep=block.adds)
         ctx.save_for_backward(x_ND, statistics_2N, weight_D, *kept)
         ctx.products, ctx.sums = products, sums
@@ -105,7 +116,7 @@ class _Before(torch.autograd.Function):
         slots = ctx.products.slots(x_ND)
         qkv_NF, for_bias = columns.join_heads(q_BHTK, k_BHTK, v_BHTK, sum_bias, slots)
         above_ND, for_matrix = ctx.products.backward(qkv_NF, kept, sum_matrix, slots)
-        below_ND, for_norm = norms.gradients(
+        below_ND, _, for_norm = norms.gradients(
             *(above_ND, x_ND, statistics_2N, weight_D, beside_BTD.contiguous().flatten(0, 1)), [sum_weight, sum_shift]
         )
         return below_ND.view_as(beside_BTD), None, None, *for_norm, for_matrix, for_bias
@@ -115,20 +126,22 @@ class _After(torch.autograd.Function):
     """The product after attention, added to the residual stream; norm; the MLP, added too."""
 
     @staticmethod
-    def forward(ctx: Any, x_BTD: Tensor, y_BTD: Tensor, block: FusedBlock, sums: Sums, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x_BTD: Tensor, y_BTD: Tensor, block: FusedBlock, drops: Drops, sums: Sums, *parameters: Tensor
+    ) -> Tensor:
         proj_DD, proj_bias_D, weight_D, shift_D, inner_FD, inner_bias_F, outer_DF, outer_bias_D = parameters
         products, keep = block.products, block.adds
         out_ND, kept_proj = products.forward(y_BTD.flatten(0, 1), proj_DD, None, None, keep=keep)
         slots = products.slots(out_ND)
         x_ND, normed_ND, statistics_2N = norms.add_and_norm(
-            x_BTD.flatten(0, 1), out_ND, proj_bias_D, weight_D, shift_D, block.ln_2.eps, slots
+            x_BTD.flatten(0, 1), out_ND, proj_bias_D, weight_D, shift_D, block.ln_2.eps, slots, drops[0]
         )
         inner_NF, kept_inner = products.forward(normed_ND, inner_FD, inner_bias_F, slots, keep=keep)
         slots = products.slots(inner_NF)
         out_ND, kept_outer = products.forward(columns.gelu(inner_NF, slots), outer_DF, None, slots, keep=keep)
         ctx.save_for_backward(x_ND, statistics_2N, weight_D, inner_NF, *kept_proj, *kept_inner, *kept_outer)
-        ctx.products, ctx.sums = products, sums
-        return columns.add(x_ND, out_ND, outer_bias_D).view_as(x_BTD)
+        ctx.products, ctx.drops, ctx.sums = products, drops, sums
+        return columns.add(x_ND, out_ND, outer_bias_D, drops[1]).view_as(x_BTD)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -137,18 +150,19 @@ class _After(torch.autograd.Function):
         sum_proj, sum_proj_bias, sum_weight, sum_shift, sum_inner, sum_inner_bias, sum_outer, sum_outer_bias = ctx.sums
         beside_ND = gradients[0].contiguous().flatten(0, 1)
         slots = products.slots(beside_ND)
-        for_outer_bias = columns.sum_rows(beside_ND, sum_outer_bias, slots)
-        above_NF, for_outer = products.backward(beside_ND, kept[2 * third :], sum_outer, slots)
+        above_ND, for_outer_bias = columns.sum_rows(beside_ND, sum_outer_bias, slots, ctx.drops[1], inner_NF.dtype)
+        above_NF, for_outer = products.backward(above_ND, kept[2 * third :], sum_outer, slots)
         slots = products.slots(beside_ND)
         above_NF, for_inner_bias = columns.gelu_gradient(inner_NF, above_NF, sum_inner_bias, slots)
         above_ND, for_inner = products.backward(above_NF, kept[third : 2 * third], sum_inner, slots)
         slots = products.slots(beside_ND)
-        below_ND, (for_weight, for_shift, for_proj_bias) = norms.gradients(
-            above_ND, x_ND, statistics_2N, weight_D, beside_ND, [sum_weight, sum_shift, sum_proj_bias], slots
+        below_ND, above_ND, (for_weight, for_shift, for_proj_bias) = norms.gradients(
+            *(above_ND, x_ND, statistics_2N, weight_D, beside_ND, [sum_weight, sum_shift, sum_proj_bias]),
+            *(slots, ctx.drops[0]),
         )
-        above_ND, for_proj = products.backward(below_ND, kept[:third], sum_proj, slots)
+        above_ND, for_proj = products.backward(above_ND, kept[:third], sum_proj, slots)
         of_parameters = (
             *(for_proj, for_proj_bias, for_weight, for_shift),
             *(for_inner, for_inner_bias, for_outer, for_outer_bias),
         )
-        return below_ND.view_as(gradients[0]), above_ND.view_as(gradients[0]), None, None, *of_parameters
+        return below_ND.view_as(gradients[0]), above_ND.view_as(gradients[0]), None, None, None, *of_parameters

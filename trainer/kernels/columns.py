@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from trainer.kernels.dropout import Drop, factors, mix64, nothing
+
 PARTS = 256
 """Most shares into which rows are divided: a GPU has about half as many multiprocessors."""
 Tile = tuple[int, int, int]
@@ -56,12 +58,17 @@ def _gelu_kernel(x, out, largest, count, BLOCK: tl.constexpr, SLOTS: tl.constexp
 
 
 @triton.jit
-def _add_kernel(x, added, bias, out, count, width, BLOCK: tl.constexpr):
+def _add_kernel(
+    x, added, bias, out, keys, site, threshold, scale, count, width, DROPS: tl.constexpr, BLOCK: tl.constexpr
+):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
-    values += tl.load(added + at, mask=at < count, other=0.0).to(tl.float32)
-    values += tl.load(bias + at % width, mask=at < count, other=0.0).to(tl.float32)
-    tl.store(out + at, values.to(out.dtype.element_ty), mask=at < count)
+    more = tl.load(added + at, mask=at < count, other=0.0).to(tl.float32)
+    more += tl.load(bias + at % width, mask=at < count, other=0.0).to(tl.float32)
+    if DROPS:
+        key = mix64(tl.load(keys + at // width, mask=at < count, other=0) + site)
+        more *= factors(key, at % width, threshold, scale)
+    tl.store(out + at, (values + more).to(out.dtype.element_ty), mask=at < count)
 
 
 @triton.jit
@@ -92,10 +99,10 @@ def _gelu_gradient_kernel(
 
 @triton.jit
 def _sum_kernel(
-    x, parts, largest, rows, width, share, strips,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr,
+    x, dropped, parts, largest, keys, site, threshold, scale, rows, width, share, strips,
+    DROPS: tl.constexpr, WRITES: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Add up a share of the rows of some columns."""
+    """Add up a share of the rows of some columns, after dropout if any; write that, too, if it is another tensor."""
     part, strip = tl.program_id(0).to(tl.int64) // strips, tl.program_id(0) % strips
     column = strip * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -103,7 +110,13 @@ def _sum_kernel(
     for start in range(0, share, ROWS):
         row = part * share + start + tl.arange(0, ROWS)
         here = ((row < rows) & (start + tl.arange(0, ROWS) < share))[:, None] & (column < width)[None, :]
-        values = tl.load(x + row[:, None] * width + column[None, :], mask=here, other=0.0).to(tl.float32)
+        at = row[:, None] * width + column[None, :]
+        values = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
+        if DROPS:
+            key = mix64(tl.load(keys + row, mask=row < rows, other=0) + site)
+            values *= factors(key[:, None], column[None, :], threshold, scale)
+        if WRITES:
+            tl.store(dropped + at, values.to(dropped.dtype.element_ty), mask=here)
         total += values
         if SLOTS:
             most = tl.maximum(most, tl.abs(values))
@@ -179,12 +192,12 @@ def gelu(x: Tensor, largest: Tensor | None) -> Tensor:
     return out
 
 
-def add(x_ND: Tensor, added_ND: Tensor, bias_D: Tensor) -> Tensor:
-    """Return x + added + bias, in the type of x."""
+def add(x_ND: Tensor, added_ND: Tensor, bias_D: Tensor, drop: Drop | None) -> Tensor:
+    """Return x + drop(added + bias), in the type of x."""
     out_ND, count = torch.empty_like(x_ND), x_ND.numel()
     if count:
-        arguments = (x_ND, added_ND, bias_D, out_ND, count, x_ND.shape[1])
-        _add_kernel[-(-count // LINEAR),](*arguments, BLOCK=LINEAR, num_warps=8)
+        arguments = (x_ND, added_ND, bias_D, out_ND, *(drop or nothing(x_ND)), count, x_ND.shape[1])
+        _add_kernel[-(-count // LINEAR),](*arguments, DROPS=drop is not None, BLOCK=LINEAR, num_warps=8)
     return out_ND
 
 
@@ -203,14 +216,19 @@ def gelu_gradient(
     return above_NF, add_parts(parts_PF[:, None], [bias_total_F])[0]
 
 
-def sum_rows(x_NF: Tensor, total_F: Tensor | None, largest: Tensor | None) -> Tensor | None:
-    """Return the sum over rows as `add_parts` does. `largest`: where to leave the largest magnitudes of x."""
+def sum_rows(
+    x_NF: Tensor, total_F: Tensor | None, largest: Tensor | None, drop: Drop | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    """Return x in `dtype` and after dropout, and its sum over rows as `add_parts` does. `largest`: see `gelu`."""
+    writes = drop is not None or x_NF.dtype != dtype
+    dropped_NF = torch.empty_like(x_NF, dtype=dtype) if writes else x_NF
     share, strips, parts_PF = _shares(x_NF, SUM_TILE)
     if len(parts_PF):
         slots, number = tracked(largest, x_NF)
-        arguments = (x_NF, parts_PF, slots, *x_NF.shape, share, strips)
-        _sum_kernel[len(parts_PF) * strips,](*arguments, SLOTS=number, **_options(SUM_TILE))
-    return add_parts(parts_PF[:, None], [total_F])[0]
+        arguments = (x_NF, dropped_NF, parts_PF, slots, *(drop or nothing(x_NF)), *x_NF.shape, share, strips)
+        options = {"DROPS": drop is not None, "WRITES": writes, "SLOTS": number, **_options(SUM_TILE)}
+        _sum_kernel[len(parts_PF) * strips,](*arguments, **options)
+    return dropped_NF, add_parts(parts_PF[:, None], [total_F])[0]
 
 
 def join_heads(

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trainer.kernels.columns import add_parts, keep_largest, power, tracked
+from trainer.kernels.dropout import Drop, factors, mix64, nothing
 
 TILE, SHARES, STAGES = 2048, 512, 3
 """Of the backward pass: values of each tensor that a program has in hand at once, most programs, and how many tiles are
@@ -23,17 +24,20 @@ on their way from memory together. With 3 stages it takes two thirds of the time
 
 @triton.jit
 def _norm_kernel(
-    x, added, bias, weight, shift, total, normed, statistics, largest, rows, width, epsilon,
-    ADDS: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
+    x, added, bias, weight, shift, total, normed, statistics, largest, keys, site, threshold, scale,
+    rows, width, epsilon, ADDS: tl.constexpr, DROPS: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Norm one token's vector, or write the sum of it, `added` and `bias` and norm that."""
+    """Norm one token's vector, or write the sum of it, `added` and `bias`, which may be dropped, and norm that."""
     number = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     values = tl.load(x + number * width + columns, mask=inside, other=0.0).to(tl.float32)
     if ADDS:
-        values += tl.load(added + number * width + columns, mask=inside, other=0.0).to(tl.float32)
-        values += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+        more = tl.load(added + number * width + columns, mask=inside, other=0.0).to(tl.float32)
+        more += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+        if DROPS:
+            more *= factors(mix64(tl.load(keys + number) + site), columns, threshold, scale)
+        values += more
         kept = values.to(total.dtype.element_ty)
         tl.store(total + number * width + columns, kept, mask=inside)
         values = kept.to(tl.float32)  # as the backward pass will read it
@@ -42,40 +46,28 @@ def _norm_kernel(
     root = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / width + epsilon)
     tl.store(statistics + number, mean)
     tl.store(statistics + rows + number, root)
-    scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     centre = tl.load(shift + columns, mask=inside, other=0.0).to(tl.float32)
-    result = (centred * root * scale + centre).to(normed.dtype.element_ty)
+    result = (centred * root * factor + centre).to(normed.dtype.element_ty)
     tl.store(normed + number * width + columns, result, mask=inside)
     keep_largest(result, largest, SLOTS)
 
 
 @triton.jit
 def _gradient_kernel(
-    above,
-    x,
-    statistics,
-    weight,
-    beside,
-    below,
-    parts,
-    largest,
-    rows,
-    width,
-    share,
-    ADDS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SLOTS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    above, x, statistics, weight, beside, below, dropped, parts, largest, keys, site, threshold, scale,
+    rows, width, share, ADDS: tl.constexpr, DROPS: tl.constexpr, WRITES: tl.constexpr, SLOTS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Write the gradients of a share of the tokens, and sums for the norm's weight, its shift, and the bias before it.
 
-    `beside`: the gradient that the residual stream brings past the norm.
+    `beside`: the gradient that the residual stream brings past the norm. The bias, and what it was added to, get the
+    gradient of what was not dropped.
     """
     part = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)[None, :]
     inside = columns < width
-    scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     for_weight = tl.zeros([ROWS, BLOCK], tl.float32)
     for_shift = tl.zeros([ROWS, BLOCK], tl.float32)
     for_bias = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -91,7 +83,7 @@ def _gradient_kernel(
         normed = tl.where(here, (values - mean) * root, 0.0)
         for_weight += gradient * normed
         for_shift += gradient
-        scaled = gradient * scale
+        scaled = gradient * factor
         average = tl.sum(scaled, 1)[:, None] / width
         slope = tl.sum(scaled * normed, 1)[:, None] / width
         result = (scaled - average - normed * slope) * root
@@ -100,6 +92,11 @@ def _gradient_kernel(
         kept = result.to(below.dtype.element_ty)
         tl.store(below + at, kept, mask=here)
         kept = tl.where(here, kept.to(tl.float32), 0.0)
+        if DROPS:
+            key = mix64(tl.load(keys + row, mask=row < rows, other=0) + site)
+            kept *= factors(key[:, None], columns, threshold, scale)
+        if WRITES:
+            tl.store(dropped + at, kept.to(dropped.dtype.element_ty), mask=here)
         for_bias += kept
         if SLOTS:
             most = tl.maximum(most, tl.max(tl.abs(kept), 1))
@@ -119,8 +116,8 @@ def norm(
     `largest`: slots for the largest magnitudes of the result, if they are needed.
     """
     normed_ND, statistics_2N = torch.empty_like(x_ND, dtype=dtype), x_ND.new_empty(2, len(x_ND), dtype=torch.float32)
-    nothing = x_ND, weight_D  # in the places of what is added
-    _norm(x_ND, *nothing, weight_D, shift_D, x_ND, normed_ND, statistics_2N, epsilon, largest, adds=False)
+    unused = x_ND, weight_D  # in the places of what is added
+    _norm(x_ND, *unused, weight_D, shift_D, x_ND, normed_ND, statistics_2N, epsilon, largest, None, adds=False)
     return normed_ND, statistics_2N
 
 
@@ -132,28 +129,25 @@ def add_and_norm(
     shift_D: Tensor,
     epsilon: float,
     largest: Tensor | None,
+    drop: Drop | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x + added + bias in the type of x, its LayerNorm in that of `added`, and the statistics of `norm`."""
+    """Return x + drop(added + bias) in the type of x, its LayerNorm in that of `added`, and its statistics."""
     total_ND, normed_ND = torch.empty_like(x_ND), torch.empty_like(added_ND)
     statistics_2N = x_ND.new_empty(2, len(x_ND), dtype=torch.float32)
     tensors = (x_ND, added_ND, bias_D, weight_D, shift_D, total_ND, normed_ND, statistics_2N)
-    _norm(*tensors, epsilon, largest, adds=True)
+    _norm(*tensors, epsilon, largest, drop, adds=True)
     return total_ND, normed_ND, statistics_2N
 
 
 def _norm(x_ND: Tensor, *tensors_etc: Any, adds: bool) -> None:
-    *tensors, epsilon, largest = tensors_etc
+    *tensors, epsilon, largest, drop = tensors_etc
     rows, width = x_ND.shape
     slots, number = tracked(largest, x_ND)
     if rows:
         block = power(width)
-        options: dict[str, Any] = {
-            "ADDS": adds,
-            "BLOCK": block,
-            "SLOTS": number,
-            "num_warps": max(1, min(8, block // 1024)),
-        }
-        _norm_kernel[rows,](x_ND, *tensors, slots, rows, width, epsilon, **options)
+        options: dict[str, Any] = {"ADDS": adds, "DROPS": drop is not None, "BLOCK": block, "SLOTS": number}
+        arguments = (x_ND, *tensors, slots, *(drop or nothing(x_ND)), rows, width, epsilon)
+        _norm_kernel[rows,](*arguments, **options, num_warps=max(1, min(8, block // 1024)))
 
 
 def gradients(
@@ -164,13 +158,17 @@ def gradients(
     beside_ND: Tensor | None,
     totals: Sequence[Tensor | None],
     largest: Tensor | None = None,
-) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    drop: Drop | None = None,
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
     """Return the gradient of x: through its norm, from `above`, and past it, `beside`, if any.
 
-    Then those of the norm's weight and shift, and that of a bias which x is the sum with, as far as there are `totals`
-    and as `add_parts` does. `largest`: slots for the largest magnitudes of the gradient of x.
+    Second, in the type of `above`, the gradient of what x is the sum with: the same if nothing was dropped. Third,
+    those of the norm's weight and shift, and that of a bias which x is the sum with, as far as there are `totals` and
+    as `add_parts` does. `largest`: slots for the largest magnitudes of the second.
     """
     below_ND, (rows, width) = torch.empty_like(x_ND), x_ND.shape
+    writes = drop is not None or x_ND.dtype != above_ND.dtype
+    dropped_ND = torch.empty_like(above_ND) if writes else below_ND
     block = power(width)
     together = max(1, TILE // block)
     share = max(together, -(-rows // SHARES))
@@ -178,7 +176,9 @@ def gradients(
     if rows:
         other = x_ND if beside_ND is None else beside_ND
         slots, number = tracked(largest, x_ND)
-        arguments = (above_ND, x_ND, statistics_2N, weight_D, other, below_ND, parts_P3D, slots, rows, width, share)
-        options: dict[str, Any] = {"ADDS": beside_ND is not None, "ROWS": together, "BLOCK": block, "SLOTS": number}
-        _gradient_kernel[len(parts_P3D),](*arguments, **options, STAGES=STAGES, num_warps=max(2, block // 1024))
-    return below_ND, add_parts(parts_P3D, totals)
+        tensors = (above_ND, x_ND, statistics_2N, weight_D, other, below_ND, dropped_ND, parts_P3D, slots)
+        options: dict[str, Any] = {"ADDS": beside_ND is not None, "DROPS": drop is not None, "WRITES": writes}
+        tile: dict[str, Any] = {"ROWS": together, "BLOCK": block, "STAGES": STAGES, "num_warps": max(2, block // 1024)}
+        sizes = (rows, width, share)
+        _gradient_kernel[len(parts_P3D),](*tensors, *(drop or nothing(x_ND)), *sizes, **options, **tile, SLOTS=number)
+    return below_ND, dropped_ND, add_parts(parts_P3D, totals)

@@ -2,9 +2,9 @@
 
 fp8 has 4 bits of exponent and 3 of fraction for values and weights, 5 and 2 for gradients (Micikevicius et al.,
 arXiv:2209.05433). Each tensor is multiplied by a factor that makes its largest value the largest of the type; the
-kernel that writes the tensor finds that value. A GPU takes both factors of a product by rows along the sum, so each tensor is
-written a second time by columns, for the backward pass. Results are in half precision. Import this module only where
-Triton is.
+kernel that writes the tensor finds that value. A GPU takes both factors of a product by rows along the sum, so each
+tensor is written a second time by columns, for the backward pass. Results are in half precision. Import this module
+only where Triton is.
 
 Shapes: N tokens, D and F widths of input and output.
 """

@@ -49,8 +49,13 @@ def assemble(
     """Build, parallelize and initialise a model, and assemble its training."""
     size, optimizer_config = plan.layout.micro_batch_size, OptimizerConfig.of(config, plan.steps, plan.warmup_steps)
     dtype = compute_dtype(config.precision, process.device)
-    fp8 = config.precision == "fp8"
-    model = parallelize(build, shape, mesh, parallel, compute_dtype=dtype, fp8=fp8, compile_blocks=compile_blocks)
+    model = parallelize(
+        *(build, shape, mesh, parallel),
+        compute_dtype=dtype,
+        fp8=config.precision == "fp8",
+        fp32_residual=config.fp32_residual,
+        compile_blocks=compile_blocks,
+    )
     model.initialise(config.seed)
     for part in model.stages:
         part.transformer.dropout_seed = config.seed

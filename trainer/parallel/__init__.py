@@ -14,7 +14,7 @@ from trainer import kernels
 from trainer.config import ParallelConfig
 from trainer.data.batch import Batch
 from trainer.loss import Differentiate, compiled_loss_and_gradient
-from trainer.model import GPT2, Architecture, Block, LanguageModel, Stage, canonical, initial_weight
+from trainer.model import GPT2, Architecture, Block, LanguageModel, LayerNorm, Stage, canonical, initial_weight
 from trainer.parallel.local import fill
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
@@ -92,11 +92,13 @@ def parallelize(
     *,
     compute_dtype: torch.dtype = torch.float32,
     fp8: bool = False,
+    fp32_residual: bool = False,
     compile_blocks: bool = False,
 ) -> ParallelModel[M]:
     """Build a model on the meta device, split it step by step, then allocate it on the device.
 
     The weights are undefined until they are initialised or loaded. `fp8`: whether blocks multiply in fp8, if they can.
+    `fp32_residual`: whether the residual stream is in fp32, whatever the products are in.
     """
     fused = fuses(mesh, parallel, compute_dtype)
     in_fp8 = fp8 and multiplies_in_fp8(mesh, fused=fused)
@@ -104,6 +106,8 @@ def parallelize(
         stages = split_pipeline(build, shape, parallel, mesh)
     for stage in stages:
         stage.transformer.compute_dtype = compute_dtype
+        if fp32_residual:
+            widen_stream(stage)
         split_tensors(stage, parallel, mesh)
         if fused:
             fuse(stage, parallel, fp8=in_fp8)
@@ -136,10 +140,18 @@ def parallelize(
 def fastest_loss(device: torch.device, parallel: ParallelConfig) -> Differentiate:
     """Return what reads and writes the logits least often."""
     if device.type == "cuda" and parallel.kernels == "triton":
-        from trainer import fused_loss  # which needs Triton
+        from trainer.kernels.loss import loss_and_gradient  # which needs Triton
 
-        return fused_loss.loss_and_gradient
+        return loss_and_gradient
     return compiled_loss_and_gradient
+
+
+def widen_stream(model: GPT2) -> None:
+    """Keep the residual stream in fp32; norms take it to the dtype in which the model computes."""
+    model.transformer.stream_dtype = torch.float32
+    for module in model.modules():
+        if isinstance(module, LayerNorm):
+            module.compute_dtype = model.transformer.compute_dtype
 
 
 OLDEST_FP8 = (8, 9)
@@ -184,7 +196,8 @@ def fuse(model: GPT2, parallel: ParallelConfig, *, fp8: bool = False) -> None:
     transformer = model.transformer
     for block in transformer.h.values():
         block.__class__ = FusedBlock
-        cast(FusedBlock, block).adds, cast(FusedBlock, block).products = adds, Fp8() if fp8 else Half()
+        made = cast(FusedBlock, block)
+        made.adds, made.products, made.compute_dtype = adds, Fp8() if fp8 else Half(), transformer.compute_dtype
     if transformer.ln_f is not None:
         transformer.ln_f.__class__ = FusedNorm
         cast(FusedNorm, transformer.ln_f).adds = adds

@@ -158,7 +158,7 @@ class Pipeline:
 
     def _pipeline_stage(self, stage: GPT2, number: int, size: int, length: int) -> PipelineStage:
         positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)
-        dtype = stage.transformer.compute_dtype
+        dtype = stage.transformer.residual_dtype
         hidden = torch.empty(size, positions, self._shape.n_embd, device="meta", dtype=dtype, requires_grad=True)
         ids = torch.empty(size, length, device="meta", dtype=torch.int64)
         loss = torch.empty((), device="meta", requires_grad=True)
@@ -190,7 +190,7 @@ class Pipeline:
     def _receive(self, batch: Batch, stage: GPT2, number: int) -> Tensor:
         rows, length = batch.ids.shape
         positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)
-        dtype = stage.transformer.compute_dtype
+        dtype = stage.transformer.residual_dtype
         x = torch.empty(rows, positions, self._shape.n_embd, device=self._mesh.device, dtype=dtype)
         dist.recv(x, group=self._group, group_src=stage_owner(number - 1, self._parallel))
         return x

@@ -76,7 +76,8 @@ class ReplicatedNorm(LayerNorm):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.LayerNorm's name)
         """(B, T or a part of it, D) -> the same."""
         weight, bias = (local(parameter).to(input.dtype) for parameter in (self.weight, self.bias))
-        return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+        normed = F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+        return normed if self.compute_dtype is None else normed.to(self.compute_dtype)
 
 
 class VocabularyEmbedding(nn.Embedding):

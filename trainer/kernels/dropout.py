@@ -8,21 +8,49 @@ backward pass makes the mask again. Masks are equal to the bit. Import this modu
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from trainer.dropout import site_constant
+
 BLOCK = 1024
 """Most values of a vector that a program has in hand at once."""
+
+
+class Drop(NamedTuple):
+    """What to drop at one site: of each vector, the channels that the hash of its key at this site says."""
+
+    keys_N: Tensor  # noqa: N815 (a shape)
+    """One for each vector, not yet of the site."""
+    site: int
+    """What `trainer.dropout.at_site` adds to the keys."""
+    threshold: int
+    """The least hash of a channel that stays."""
+    scale: float
+    """What the values that stay are multiplied by."""
+
+    @classmethod
+    def of(cls, keys: Tensor, site: int, probability: float, dtype: torch.dtype) -> "Drop":
+        """Return that of a site of the model, for values of `dtype`."""
+        return cls(keys.contiguous().flatten(), site_constant(site), *mask_of(probability, dtype))
+
+
+def nothing(other: Tensor) -> tuple[Tensor, int, int, float]:
+    """Return arguments in the place of a `Drop`, for a kernel that drops nothing. `other`: any tensor."""
+    return other, 0, 0, 1.0
+
+
 MOST_POSITIONS = 4096
 """Most positions of a sample whose row of attention a program holds whole."""
 
 
 @triton.jit
-def _mix64(x):
+def mix64(x):
+    """Return the hash of `trainer.dropout`."""
     x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * -49064778989728563
     x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * -4265267296055464877
     return x ^ ((x >> 33) & 0x7FFFFFFF)
@@ -36,7 +64,7 @@ def _mix32(x):
 
 
 @triton.jit
-def _factors(key, channels, threshold, scale):
+def factors(key, channels, threshold, scale):
     """Return `scale` for the channels that stay and 0 for the others; `key`: that of the vector at its site."""
     bits = _mix32((key >> 32).to(tl.int32) + channels.to(tl.int32) * -1640531527)
     return tl.where(bits >= threshold, scale, 0.0)
@@ -46,11 +74,11 @@ def _factors(key, channels, threshold, scale):
 def _drop_kernel(x, keys, out, site, width, threshold, scale, BLOCK: tl.constexpr):
     """Drop values of one vector."""
     number = tl.program_id(0).to(tl.int64)
-    key = _mix64(tl.load(keys + number) + site)
+    key = mix64(tl.load(keys + number) + site)
     for start in range(0, width, BLOCK):
         channels = start + tl.arange(0, BLOCK)
         values = tl.load(x + number * width + channels, mask=channels < width, other=0.0).to(tl.float32)
-        values = values * _factors(key, channels, threshold, scale)
+        values = values * factors(key, channels, threshold, scale)
         tl.store(out + number * width + channels, values.to(out.dtype.element_ty), mask=channels < width)
 
 
@@ -59,7 +87,7 @@ def _head_key(keys, number, length, heads, first_head, site):
     """Return the key of one row of attention: of a head and a position."""
     position, head, sample = number % length, (number // length) % heads + first_head, number // (length * heads)
     key = tl.load(keys + sample * length + position)
-    return _mix64(key + (((head + 1) << 32) + site) * -7046029254386353131), position
+    return mix64(key + (((head + 1) << 32) + site) * -7046029254386353131), position
 
 
 @triton.jit
@@ -77,7 +105,7 @@ def _attention_kernel(scores, keys, out, length, heads, first_head, site, root, 
     key, position = _head_key(keys, number, length, heads, first_head, site)
     columns = tl.arange(0, BLOCK)
     shares = _softmax(scores + number * length, columns, position, root)
-    shares = shares.to(out.dtype.element_ty).to(tl.float32) * _factors(key, columns, threshold, scale)
+    shares = shares.to(out.dtype.element_ty).to(tl.float32) * factors(key, columns, threshold, scale)
     tl.store(out + number * length + columns, shares.to(out.dtype.element_ty), mask=columns < length)
 
 
@@ -91,7 +119,7 @@ def _attention_gradient_kernel(
     columns = tl.arange(0, BLOCK)
     shares = _softmax(scores + number * length, columns, position, root)
     above = tl.load(gradients + number * length + columns, mask=columns <= position, other=0.0).to(tl.float32)
-    above = (above * _factors(key, columns, threshold, scale)).to(out.dtype.element_ty).to(tl.float32)
+    above = (above * factors(key, columns, threshold, scale)).to(out.dtype.element_ty).to(tl.float32)
     below = shares * (above - tl.sum(shares * above, 0)) / root
     tl.store(out + number * length + columns, below.to(out.dtype.element_ty), mask=columns < length)
 
@@ -126,7 +154,7 @@ def _dropped(x: Tensor, probability: float, keys: Tensor, site: int) -> Tensor:
     out, width = torch.empty_like(x), x.shape[-1]
     if x.numel():
         options: dict[str, Any] = {"BLOCK": min(BLOCK, _power(width)), "num_warps": 4}
-        _drop_kernel[x.numel() // width,](x, keys, out, site, width, *_mask(probability, x.dtype), **options)
+        _drop_kernel[x.numel() // width,](x, keys, out, site, width, *mask_of(probability, x.dtype), **options)
     return out
 
 
@@ -138,7 +166,7 @@ class _Attention(torch.autograd.Function):
         scores_BHTT, keys_BT = scores_BHTT.contiguous(), keys_BT.contiguous()
         heads, length = scores_BHTT.shape[1:3]
         ctx.save_for_backward(scores_BHTT, keys_BT)
-        ctx.constants = (length, heads, first_head, site, math.sqrt(width), *_mask(probability, scores_BHTT.dtype))
+        ctx.constants = (length, heads, first_head, site, math.sqrt(width), *mask_of(probability, scores_BHTT.dtype))
         out_BHTT = torch.empty_like(scores_BHTT)
         _attention_kernel[_rows(scores_BHTT),](scores_BHTT, keys_BT, out_BHTT, *ctx.constants, **_options(length))
         return out_BHTT
@@ -162,7 +190,7 @@ def _options(length: int) -> dict[str, Any]:
 
 
 @functools.cache
-def _mask(probability: float, dtype: torch.dtype) -> tuple[int, float]:
+def mask_of(probability: float, dtype: torch.dtype) -> tuple[int, float]:
     """Return the least hash that stays, and what a value is multiplied by then, as the values' type holds it."""
     scale = torch.ones((), dtype=dtype) / (1 - probability)
     return int(probability * 2**32) - 2**31, float(scale)

@@ -1,7 +1,6 @@
 """Triton kernels of the dropout, run on the CPU by a stand-in for Triton, against plain torch."""
 
 import logging
-import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from tests.trainer import triton_stand_in
 from tests.trainer.small import MODEL, initialise
-from trainer import dropout
+from trainer import dropout, kernels
 from trainer.dropout import at_layers, at_site, drop_at, drop_attention, vector_keys
 from trainer.model import Architecture, Classifier, document_mask
 
@@ -21,7 +20,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = triton_stand_in.imported("trainer.fused_dropout", monkeypatch)
+    module = triton_stand_in.imported("trainer.kernels.dropout", monkeypatch)
     monkeypatch.setattr(module, "BLOCK", 16)
     return module
 
@@ -126,11 +125,9 @@ def test_the_keys_of_all_layers_at_once_are_those_of_each() -> None:
 def test_kernels_are_chosen_for_gpus_with_triton(
     fused: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import trainer
-
     monkeypatch.setattr(dropout, "fused", None)
-    monkeypatch.setattr(trainer, "fused_dropout", fused, raising=False)
-    monkeypatch.setitem(sys.modules, "trainer.fused_dropout", fused)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(kernels, "lacking", kernels.lacking.__wrapped__)  # which does not look again
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     for wanted, device in ((False, gpu), (True, None)):

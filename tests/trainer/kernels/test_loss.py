@@ -1,6 +1,5 @@
 """Triton kernels of the loss, run on the CPU by a stand-in for Triton, against the plain loss."""
 
-import sys
 import threading
 from types import ModuleType
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import trainer
 from tests.trainer import triton_stand_in
 from trainer import loss
 from trainer.config import ParallelConfig
@@ -21,7 +19,7 @@ TOKENS, WIDTH, VOCAB = 24, 200, 190
 
 @pytest.fixture
 def fused_loss(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = triton_stand_in.imported("trainer.fused_loss", monkeypatch)
+    module = triton_stand_in.imported("trainer.kernels.loss", monkeypatch)
     monkeypatch.setattr(module, "BLOCK", 64)
     return module
 
@@ -121,8 +119,6 @@ def test_a_view_of_wider_rows_is_overwritten_alone(fused_loss: ModuleType) -> No
 
 
 def test_a_compiled_loss_on_a_gpu_takes_the_kernels(fused_loss: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trainer.fused_loss", fused_loss)
-    monkeypatch.setattr(trainer, "fused_loss", fused_loss, raising=False)
     on_gpu, on_cpu = torch.device("cuda"), torch.device("cpu")
     assert fastest_loss(on_gpu, ParallelConfig()) is fused_loss.loss_and_gradient
     assert fastest_loss(on_gpu, ParallelConfig(kernels="torch")) is loss.compiled_loss_and_gradient

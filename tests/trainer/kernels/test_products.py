@@ -1,0 +1,99 @@
+"""Products in fp8, run on the CPU by a stand-in for Triton and torch's own fp8 product."""
+
+import importlib
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer import triton_stand_in
+
+N, D, F = 48, 32, 64
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    triton_stand_in.install(monkeypatch)
+    module = importlib.import_module("trainer.kernels.products")
+    monkeypatch.setattr(module, "TILE", 16)
+    return module
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    return float((found.double() - truth.double()).norm() / truth.double().norm())
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float8_e4m3fn, 0.03), (torch.float8_e5m2, 0.06)])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e5])
+def test_values_come_back_by_rows_and_by_columns(
+    products: ModuleType, dtype: torch.dtype, limit: float, size: float
+) -> None:
+    x = (randn(N + 3, D - 1) * size).bfloat16()  # no multiple of the tile
+    rows, columns, scale = products.quantize(x, dtype)
+    assert rows.dtype == columns.dtype == dtype
+    assert torch.equal(rows.float(), columns.float().T)
+    assert error(rows.float() * scale, x) < limit
+    assert float(rows.float().abs().max()) == torch.finfo(dtype).max
+
+
+def test_zeros_stay_zeros(products: ModuleType) -> None:
+    rows, columns, scale = products.quantize(torch.zeros(16, 16, dtype=torch.bfloat16), torch.float8_e4m3fn)
+    assert not rows.float().any()
+    assert not columns.float().any()
+    assert bool(scale.isfinite())
+
+
+def test_a_value_that_is_not_finite_shows(products: ModuleType) -> None:
+    """The guard must see it in the loss or a gradient."""
+    x = randn(16, 16).bfloat16()
+    x[3, 5] = torch.nan
+    rows, _, scale = products.quantize(x, torch.float8_e4m3fn)
+    assert bool((rows.float() * scale).isnan().any())
+
+
+@pytest.mark.parametrize("total", [False, True])
+def test_products_and_gradients_are_close_to_those_in_full_precision(products: ModuleType, total: bool) -> None:
+    x, weight, bias, above = (
+        randn(N, D).bfloat16(),
+        randn(F, D, seed=1),
+        randn(F, seed=2),
+        randn(N, F, seed=3).bfloat16(),
+    )
+    arithmetic = products.Fp8()
+    y, kept = arithmetic.forward(x, weight, bias, None, keep=False)
+    assert all(tensor.element_size() == 1 or tensor.ndim == 0 for tensor in kept)
+    into = torch.ones(F, D) if total else None
+    below, for_weight = arithmetic.backward(above, kept, into, None)
+    if into is not None:
+        assert for_weight is None
+        for_weight = into - 1
+    assert error(y, x.double() @ weight.double().T + bias.double()) < 0.05
+    assert error(below, above.double() @ weight.double()) < 0.08
+    assert error(for_weight, above.double().T @ x.double()) < 0.08
+
+
+def test_sizes_that_fp8_does_not_take_are_multiplied_in_half_precision(products: ModuleType) -> None:
+    x, weight = randn(N + 1, D).bfloat16(), randn(F, D, seed=1)
+    y, kept = products.Fp8().forward(x, weight, None, None, keep=False)
+    assert torch.equal(y, x @ weight.bfloat16().T)
+    below, for_weight = products.Fp8().backward(y, kept, None, None)
+    assert torch.equal(below, y @ weight.bfloat16())
+    assert torch.equal(for_weight, y.T @ x)
+
+
+def test_a_weight_is_quantized_once_a_step(products: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Tensor] = []
+    quantize = products.quantize
+    monkeypatch.setattr(products, "quantize", lambda x, *more: made.append(x) or quantize(x, *more))
+    weight, arithmetic = randn(F, D), products.Fp8()
+    for _ in range(2):
+        arithmetic.forward(randn(N, D).bfloat16(), weight, None, None, keep=True)
+    assert len(made) == 3, "two inputs, one weight"
+    weight.mul_(2)
+    y, _ = arithmetic.forward(randn(N, D).bfloat16(), weight, None, None, keep=True)
+    assert error(y, randn(N, D).double() @ weight.double().T) < 0.05
