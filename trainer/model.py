@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.attention import attend
+from trainer.attention import attend, documents_of
 from trainer.config import ModelConfig
 from trainer.dropout import at_layers, drop_at, drop_attention, vector_keys
 from trainer.loss import Differentiate, class_loss, linear_cross_entropy
@@ -135,15 +135,15 @@ class Attention(nn.Module):
         """Rows by head: the query of head 0, its key, its value, the query of head 1, ..."""
         self.c_proj = Linear(shape.n_embd, shape.n_embd)
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D). `keys_BT`: dropout keys, None outside training.
 
-        `mask_B1TT`: which positions each one sees; None: all earlier ones and itself.
+        `documents`: what keeps it inside documents, see `attend`; with dropout, a mask (B, 1, T, T).
         """
         qkv_BTH3K = self.qkv(x_BTD).unflatten(-1, (-1, 3, self.head_width))
         q_BHTK, k_BHTK, v_BHTK = (part_BTHK.transpose(1, 2) for part_BTHK in qkv_BTH3K.unbind(3))
         if keys_BT is None or self.dropout == 0:
-            y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT)
+            y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, documents)
         else:
             scores_BHTT = q_BHTK @ k_BHTK.transpose(2, 3)
             shares_BHTT = drop_attention(
@@ -153,7 +153,7 @@ class Attention(nn.Module):
                 ATTENTION_SITE,
                 first_head=self.first_head,
                 width=self.head_width,
-                mask_B1TT=mask_B1TT,
+                mask_B1TT=documents,
             )
             y_BHTK = shares_BHTT @ v_BHTK
         return self.c_proj(y_BHTK.transpose(1, 2).flatten(2))
@@ -184,12 +184,12 @@ class Block(nn.Module):
         self.ln_2 = LayerNorm(shape.n_embd)
         self.mlp = MLP(shape)
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D). `keys_BT`: this layer's dropout keys, None outside training.
 
         A block does not know its layer, so that one compiled graph serves all of them.
         """
-        x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT, mask_B1TT), keys_BT, AFTER_ATTENTION_SITE)
+        x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT, documents), keys_BT, AFTER_ATTENTION_SITE)
         return x_BTD + self._drop(self.mlp(self.ln_2(x_BTD)), keys_BT, AFTER_MLP_SITE)
 
     def _drop(self, x_BTD: Tensor, keys_BT: Tensor | None, site: int) -> Tensor:
@@ -210,20 +210,28 @@ class Transformer(nn.Module):
         self.h = nn.ModuleDict({str(layer): Block(shape) for layer in stage.layers})
         self.ln_f = LayerNorm(shape.n_embd) if stage.last else None
 
-    def forward(self, x: Tensor, rows_B: Tensor | None = None, starts_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, rows_B: Tensor | None = None, starts_BT: Tensor | None = None, room: int = 0
+    ) -> Tensor:
         """Return hidden states (B, T, D) from token ids (B, T), or from the hidden states of the previous stage.
 
         `rows_B`: id of each sample in the run, required for training with dropout. `starts_BT`: where in the sample
-        each token's document begins; positions count from there, and attention does not reach before it.
+        each token's document begins; positions count from there, and attention does not reach before it. `room`: see
+        `documents_of`.
         """
         length = x.shape[1] if self.wte is not None else x.shape[1] * self.part.count
         keys_BT = self._keys(rows_B, length)
         x_BTD = x if self.wte is None else self._embed(x, keys_BT, starts_BT)
-        mask_B1TT = None if starts_BT is None else document_mask(starts_BT)
+        documents = None if starts_BT is None else self._documents(starts_BT, room)
         keys_LBT = None if keys_BT is None else at_layers(keys_BT, self.shape.n_layer)
         for layer, block in self.h.items():
-            x_BTD = block(x_BTD, None if keys_LBT is None else keys_LBT[int(layer)], mask_B1TT)
+            x_BTD = block(x_BTD, None if keys_LBT is None else keys_LBT[int(layer)], documents)
         return x_BTD if self.ln_f is None else self.ln_f(x_BTD)
+
+    def _documents(self, starts_BT: Tensor, room: int) -> Tensor:
+        masked = self.training and self.shape.attention_dropout
+        width = self.shape.n_embd // self.shape.n_head
+        return documents_of(starts_BT, 0 if masked else room, self.compute_dtype, width)
 
     def _keys(self, rows_B: Tensor | None, length: int) -> Tensor | None:
         if not self.training or not (self.shape.dropout or self.shape.attention_dropout):
@@ -241,12 +249,6 @@ class Transformer(nn.Module):
         if keys_BT is not None:
             x_BTD = drop_at(x_BTD, self.shape.dropout, self.part.of(keys_BT), 0)
         return x_BTD.to(self.compute_dtype)
-
-
-def document_mask(starts_BT: Tensor) -> Tensor:
-    """Return (B, 1, T, T): whether a token (third dimension) sees another (fourth), an earlier one of its document."""
-    positions_T = torch.arange(starts_BT.shape[1], device=starts_BT.device)
-    return ((positions_T <= positions_T[:, None]) & (positions_T >= starts_BT[:, :, None]))[:, None]
 
 
 class Head(Linear):
@@ -296,12 +298,13 @@ class LanguageModel(nn.Module):
         targets_BT: Tensor | None = None,
         rows_B: Tensor | None = None,
         starts_BT: Tensor | None = None,
+        room: int = 0,
     ) -> Tensor:
         """Return logits (B, T, V) in fp32; with targets, the loss summed over all tokens.
 
-        A stage without the head returns hidden states. `rows_B`, `starts_BT`: see Transformer.
+        A stage without the head returns hidden states. `rows_B`, `starts_BT`, `room`: see Transformer.
         """
-        hidden_BTD = self.transformer(x, rows_B, starts_BT)
+        hidden_BTD = self.transformer(x, rows_B, starts_BT, room)
         if self.lm_head is None:
             return hidden_BTD
         return self.lm_head(hidden_BTD) if targets_BT is None else self.lm_head.loss(hidden_BTD, targets_BT)
