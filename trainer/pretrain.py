@@ -363,6 +363,7 @@ def validation(job: PretrainJob) -> "Callable[[Training], float]":
             samples=config.validation_samples,
             mesh=training.mesh,
             document_mask=config.document_mask,
+            one_shape=config.compile or training.mesh.device.type == "cuda",
         )
         return score.loss
 
