@@ -33,6 +33,7 @@ from trainer.plan import Plan, in_steps, log_micro_batch, plan_pretraining, poss
 from trainer.plan.prediction import Task, vocab_size_of
 from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
+from trainer.processes.compiled import keep_compiled_code
 from trainer.processes.process import Process, rank_from_environment
 from trainer.weights.finished import PublishedRun, find_published, publish
 from trainer.weights.records import checkpoints, summary
@@ -312,6 +313,8 @@ def compiles(process: Process, job: PretrainJob) -> bool:
         reason = f"{torch.cuda.get_device_name(process.device)} is too old for Triton"
     if reason and process.rank.number == 0:
         logger.warning("pretrain.compile: %s; training goes on without it, more slowly", reason)
+    if not reason:
+        keep_compiled_code(says=process.rank.number == 0)
     return not reason
 
 
