@@ -151,7 +151,7 @@ def publish(
     retention = Retention(
         keep=config.keep, every=config.checkpoint_every, keep_every=config.keep_every, best=config.keep_best
     )
-    trained = [int(row["step"]) for row in read_curve_rows(curves / "curve.csv") if row["loss"]]
+    trained = [int(row["step"]) for row in read_curve_rows(curves / "curve.csv") if row["lr"]]
     if missing := sorted({*retention.of(trained, last, losses)} - {*saved}):
         problem = (
             f"pretrain: keep {config.keep}, keep_every {config.keep_every}, keep_best {str(config.keep_best).lower()} "
