@@ -16,6 +16,8 @@ from torch import Tensor
 
 WIDEST_HEAD = 128
 """Columns; wider heads need a newer cuDNN, and in flash attention's backward pass the largest GPUs."""
+MOST_SEQUENCES = 2**16 - 1
+"""Of one call of flash attention: it launches blocks for each along the grid's second dimension."""
 HALF = (torch.bfloat16, torch.float16)
 
 mixes_kernels = False
@@ -37,7 +39,7 @@ def documents_of(starts_BT: Tensor, room: int, dtype: torch.dtype, head_width: i
 
     `room`: the most documents that there may be in all rows together; 0: not known, which needs the mask.
     """
-    if takes_lengths and room and _fits(dtype, head_width):
+    if takes_lengths and 0 < room <= MOST_SEQUENCES and _fits(dtype, head_width):
         return boundaries(starts_BT, room)
     return document_mask(starts_BT)
 

@@ -124,11 +124,11 @@ def test_values_and_gradients_are_those_of_the_mask(attend: Callable[..., Tensor
         torch.testing.assert_close(each, expected, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("change", ["fp32", "wide", "odd", "no room", "no kernel"])
+@pytest.mark.parametrize("change", ["fp32", "wide", "odd", "no room", "too much room", "no kernel"])
 def test_elsewhere_there_is_a_mask(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "takes_lengths", change != "no kernel")
     dtype = torch.float32 if change == "fp32" else torch.bfloat16
-    room, width = 0 if change == "no room" else 16, {"wide": 136, "odd": 60}.get(change, 64)
+    room, width = {"no room": 0, "too much room": 2**16}.get(change, 16), {"wide": 136, "odd": 60}.get(change, 64)
     assert torch.equal(attention.documents_of(STARTS, room, dtype, width), attention.document_mask(STARTS))
     assert attention.documents_of(STARTS, 16, torch.bfloat16, 64).dtype == (
         torch.bool if change == "no kernel" else torch.int32
