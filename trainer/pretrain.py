@@ -27,7 +27,7 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer.checks import check_pretrain
-from trainer.config import SKIPPING, ModelConfig, ParallelConfig, PretrainConfig
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.loop.start import begin, find_start, require_sizes
 from trainer.plan import Plan, in_steps, log_micro_batch, plan_pretraining, possible_processes, processes_in_words
 from trainer.plan.prediction import Task, vocab_size_of
@@ -111,10 +111,8 @@ def pretrain(
 ) -> dict[str, Any]:
     """Check the parameters, train in processes, and publish what they leave."""
     check_pretrain(config, model, parallel)
-    shaping = values_of(config, Kind.SHAPES).items()
     parameters = {
-        # Runs that leave no step out were the same before these fields, and a lock of that time lacks them.
-        **{f"pretrain.{key}": value for key, value in shaping if config.skip_sigma or key not in SKIPPING},
+        **{f"pretrain.{key}": value for key, value in values_of(config, Kind.SHAPES).items()},
         **{f"model.{key}": value for key, value in values_of(model, Kind.SHAPES).items()},
         **{f"parallel.{key}": value for key, value in values_of(parallel, Kind.SHAPES).items()},
     }

@@ -4,6 +4,7 @@ The kernels are those of GPUs (`flash_stand_in`), everything around them is the 
 """
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from trainer.pretrain import PretrainJob
 
 STARTS = torch.tensor([[0, 0, 0, 3, 3, 3, 3, 7, 8, 8], [0] * 10, [0, 0, 2, 2, 2, 5, 6, 7, 7, 7]])
 CPU = torch.device("cpu")
+COMPILED = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler here")
 
 
 def test_documents_begin_where_they_do_and_room_that_is_left_is_empty_sequences() -> None:
@@ -109,8 +111,8 @@ def recomputed(*leaves: Tensor) -> Tensor:
     [
         in_lengths,
         recomputed,
-        torch.compile(in_lengths, fullgraph=True, dynamic=False),
-        torch.compile(recomputed, fullgraph=True, dynamic=False),
+        pytest.param(torch.compile(in_lengths, fullgraph=True, dynamic=False), marks=COMPILED),
+        pytest.param(torch.compile(recomputed, fullgraph=True, dynamic=False), marks=COMPILED),
     ],
     ids=["eager", "recomputed", "compiled", "both"],
 )
