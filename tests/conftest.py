@@ -26,6 +26,9 @@ settings.register_profile("ci", deadline=None, max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # One thread per process, also in those that tests start: on few cores more only disturb each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What tests compile is of no use to the user's own trainings.
+for _name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+    os.environ.setdefault(_name, f"{tempfile.gettempdir()}/millrace-tests-{os.getuid()}/{_name.lower()}")
 
 COLLECTIVE_SECONDS = 300
 """Until an exchange is given up; only to end a hang, since on a busy machine processes wait long for each other."""

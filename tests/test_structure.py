@@ -157,7 +157,7 @@ def test_only_the_projects_own_commands_import_their_room() -> None:
 
 
 def test_the_graph_fits_on_a_few_pages() -> None:
-    assert (ROOT / "dvc.yaml").stat().st_size < 12_000
+    assert (ROOT / "dvc.yaml").stat().st_size < 12_500
 
 
 DEFINITIONS = (
@@ -300,6 +300,8 @@ def test_a_stage_depends_on_each_key_that_shapes_or_publishes_its_output_and_on_
 COMPUTED_OTHERWISE = {
     "pretrain.tokens": "counts only where steps are 0",
     "pretrain.warmup_share": "counts only where warmup_steps are 0",
+    "pretrain.skip_window": "counts only where skip_sigma is not 0",
+    "finetune.skip_window": "counts only where skip_sigma is not 0",
     "parallel.determinism": "counts only where it is portable",
     "decontaminate.against": "its files are read",
     "find_duplicates.load_fingerprints": "its folders are read",

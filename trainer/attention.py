@@ -1,4 +1,7 @@
-"""Attention whose result is the same in every run, on GPUs whose fastest kernel is not.
+"""The kernels of attention: inside documents, and with the same result in every run.
+
+On GPUs in 16 bits, attention inside documents is flash attention over all documents of a batch as sequences of their
+own lengths, which computes nothing between documents; a mask would take torch to slow kernels. Elsewhere it is a mask.
 
 cuDNN's forward pass is deterministic, its backward pass is not, so torch takes its own flash attention for both when
 it is asked for deterministic algorithms. Taking cuDNN forward and flash attention backward costs a third less of that
@@ -12,29 +15,83 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WIDEST_HEAD = 128
-"""Columns; wider heads need a newer cuDNN."""
+"""Columns; wider heads need a newer cuDNN, and in flash attention's backward pass the largest GPUs."""
+MOST_SEQUENCES = 2**16 - 1
+"""Of one call of flash attention: it launches blocks for each along the grid's second dimension."""
+HALF = (torch.bfloat16, torch.float16)
 
 mixes_kernels = False
 """Whether `attend` may take kernels of both libraries: set for each process by `choose_kernels`."""
+takes_lengths = False
+"""Whether there is flash attention for sequences of several lengths: set for each process by `choose_kernels`."""
 
 
 def choose_kernels(*, exact: bool, gpu: torch.device | None) -> None:
     """Decide for this process; both libraries must have the kernels, and cuDNN be what torch would take by itself."""
-    global mixes_kernels  # noqa: PLW0603 - one choice per process, like torch's own
-    hopper = gpu is not None and torch.cuda.get_device_capability(gpu) >= (9, 0)
-    mixes_kernels = exact and hopper and torch.backends.cudnn.is_available()
+    global mixes_kernels, takes_lengths  # noqa: PLW0603 - one choice per process, like torch's own
+    capability = (0, 0) if gpu is None else torch.cuda.get_device_capability(gpu)
+    mixes_kernels = exact and capability >= (9, 0) and torch.backends.cudnn.is_available()
+    takes_lengths = capability >= (8, 0) and torch.backends.cuda.is_flash_attention_available()
 
 
-def attend(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, mask_B1TT: Tensor | None) -> Tensor:
-    """(B, H, T, K) each -> (B, H, T, K). Each position sees itself and earlier ones, or what the mask says."""
-    if mask_B1TT is not None:
-        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask_B1TT)
-    half = q_BHTK.dtype in (torch.bfloat16, torch.float16)
-    width = q_BHTK.shape[-1]
-    fits = half and width % 8 == 0 and width <= WIDEST_HEAD and q_BHTK.shape[2] > 1
+def documents_of(starts_BT: Tensor, room: int, dtype: torch.dtype, head_width: int) -> Tensor:
+    """Return what keeps `attend` inside documents: `boundaries` where a kernel takes them, else `document_mask`.
+
+    `room`: the most documents that there may be in all rows together; 0: not known, which needs the mask.
+    """
+    if takes_lengths and 0 < room <= MOST_SEQUENCES and _fits(dtype, head_width):
+        return boundaries(starts_BT, room)
+    return document_mask(starts_BT)
+
+
+def document_mask(starts_BT: Tensor) -> Tensor:
+    """Return (B, 1, T, T): whether a token (third dimension) sees another (fourth), an earlier one of its document."""
+    positions_T = torch.arange(starts_BT.shape[1], device=starts_BT.device)
+    return ((positions_T <= positions_T[:, None]) & (positions_T >= starts_BT[:, :, None]))[:, None]
+
+
+def boundaries(starts_BT: Tensor, room: int) -> Tensor:
+    """Return (`room` + 1,) int32: where each document begins among all tokens of the batch, then their number.
+
+    The shape is the same for every batch and the host need not wait for any number: documents that are not there are
+    empty sequences at the end, of which the kernels compute nothing.
+    """
+    begins_N = (starts_BT == torch.arange(starts_BT.shape[1], device=starts_BT.device)).flatten()
+    wanted = torch.arange(1, room + 2, device=starts_BT.device, dtype=torch.int32)
+    return torch.searchsorted(begins_N.cumsum(0, dtype=torch.int32), wanted, out_int32=True)
+
+
+def attend(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, documents: Tensor | None) -> Tensor:
+    """(B, H, T, K) each -> (B, H, T, K). Each position sees itself and earlier ones, of its own document if asked for.
+
+    `documents`: the result of `documents_of`; None: the whole row is one.
+    """
+    if documents is not None and documents.dtype == torch.bool:
+        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=documents)
+    if documents is not None:
+        return _attend_to_lengths(q_BHTK, k_BHTK, v_BHTK, documents)
+    fits = _fits(q_BHTK.dtype, q_BHTK.shape[-1]) and q_BHTK.shape[2] > 1
     if mixes_kernels and fits and torch.is_grad_enabled():
         return _MixedAttention.apply(q_BHTK, k_BHTK, v_BHTK)  # pyright: ignore[reportReturnType]
     return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+
+
+def _fits(dtype: torch.dtype, head_width: int) -> bool:
+    return dtype in HALF and head_width % 8 == 0 and head_width <= WIDEST_HEAD
+
+
+def _attend_to_lengths(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, ends: Tensor) -> Tensor:
+    """Attend inside the sequences that `ends` divides the tokens of all rows into; the longest may be a whole row.
+
+    torch derives its backward pass, which is deterministic where torch was asked for that.
+    """
+    rows, _, length, _ = q_BHTK.shape
+    q_NHK, k_NHK, v_NHK = (part.transpose(1, 2).flatten(0, 1) for part in (q_BHTK, k_BHTK, v_BHTK))
+    # The same in torch 2.11 to 2.13, unlike what torch.nn.attention.varlen makes of it.
+    y_NHK, *_ = torch.ops.aten._flash_attention_forward(
+        *(q_NHK, k_NHK, v_NHK, ends, ends, length, length), 0.0, is_causal=True, return_debug_mask=False
+    )
+    return y_NHK.unflatten(0, (rows, length)).transpose(1, 2)
 
 
 class _MixedAttention(torch.autograd.Function):

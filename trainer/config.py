@@ -52,6 +52,8 @@ IN_ROUNDS = ("interleaved_1f1b", "interleaved_zero_bubble")
 """Schedules that run the micro batches in rounds of as many as there are processes, or a few more."""
 SAMPLES = ("packing", "drop_tail", "document_mask", "mixture", "mixture_weights")
 """Fields of PretrainConfig that define the samples; the first records of runs do not have them."""
+SKIPPING = ("skip_sigma", "skip_window")
+"""Fields that leave out steps, which is part of a run only if they do."""
 LENGTHS = ("tokens", "epochs", "warmup_share")
 """Fields of PretrainConfig that replace steps and warmup_steps in another unit; the first records lack them too."""
 YOUNGER = ("fp32_residual",)
@@ -210,6 +212,12 @@ class OptimizerFields:
     """AdamW's term against division by 0."""
     clip_norm: NonNegativeFloat
     """Scale gradients down to this global norm if it is larger; 0: never."""
+    skip_sigma: NonNegativeFloat
+    """Leave out the update of a step whose loss or gradient norm is more than this many standard deviations above the
+    mean of the last skip_window steps, or not finite; ten such steps in a row end training. 0: never; the first step
+    that is not finite ends training."""
+    skip_window: Annotated[int, Ge(2)]
+    """Number of steps that skip_sigma compares with."""
     precision: Precision
     """Precision of matrix products; weights, optimizer and sums stay fp32."""
     loss_scale: LossScaleConfig
@@ -246,7 +254,7 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     drop_tail: bool = False
     """Keep only the first row of a document longer than a row; with packing document or bestfit."""
     document_mask: bool = False
-    """Keep attention inside documents, and restart positions in each; slower, without the fused causal kernel."""
+    """Keep attention inside documents, and restart positions in each; with a fused kernel on GPUs in bf16 and fp16."""
     mixture: SourcePaths = ()
     """Further folders of token shards to train on, in addition to the stage's own."""
     mixture_weights: tuple[Positive, ...] = ()
@@ -268,6 +276,8 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     beta2: Probability = 0.95
     epsilon: Positive = 1e-8
     clip_norm: NonNegativeFloat = 1.0
+    skip_sigma: NonNegativeFloat = 0.0
+    skip_window: Annotated[int, Ge(2)] = 128
     precision: Precision = "fp32"
     loss_scale: LossScaleConfig = LossScaleConfig()
     fp32_residual: bool = False
@@ -301,7 +311,11 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
         return {
             name: value
             for name, value in values_of(run, Kind.SHAPES).items()
-            if name not in (*SAMPLES, *LENGTHS, *YOUNGER) or value != usual[name]
+            if (
+                self.skip_sigma
+                if name in SKIPPING
+                else name not in (*SAMPLES, *LENGTHS, *YOUNGER) or value != usual[name]
+            )
         }
 
     def in_steps(self, samples: int) -> "PretrainConfig":
@@ -344,6 +358,8 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     beta2: Probability = 0.999
     epsilon: Positive = 1e-8
     clip_norm: NonNegativeFloat = 0.0
+    skip_sigma: NonNegativeFloat = 0.0
+    skip_window: Annotated[int, Ge(2)] = 128
     dropout: Probability = 0.1
     """Fraction of embedding and residual values dropped."""
     attention_dropout: Probability = 0.1
@@ -363,7 +379,11 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
         """Return everything that decides the weights or the curve; fields that first runs lack only if they are set."""
         younger = ("steps", "warmup_steps", *YOUNGER)
         shaping = values_of(self, Kind.SHAPES)
-        return {name: value for name, value in shaping.items() if value or name not in younger}
+        return {
+            name: value
+            for name, value in shaping.items()
+            if (self.skip_sigma if name in SKIPPING else value or name not in younger)
+        }
 
     def in_steps(self, steps_per_epoch: int) -> "FinetuneConfig":
         """Return the same run with length and warm-up in steps."""

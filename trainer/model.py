@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.attention import attend
+from trainer.attention import attend, documents_of
 from trainer.config import ModelConfig
 from trainer.dropout import at_layers, drop_at, drop_attention, vector_keys
 from trainer.loss import Differentiate, class_loss, linear_cross_entropy
@@ -100,9 +100,9 @@ class SequencePart:
         return x_BT if self.count == 1 else x_BT.chunk(self.count, 1)[self.index]
 
 
-LookUp = Callable[[Tensor, Tensor, Tensor, torch.dtype, Tensor | None, float], Tensor]
-"""From ids (B, T), the weights of both embeddings, the type to compute in, keys and probability of dropout to hidden
-states (B, T, D)."""
+LookUp = Callable[[Tensor, Tensor | None, Tensor, Tensor, torch.dtype, Tensor | None, float], Tensor]
+"""From ids and starts (B, T), the weights of both embeddings, the type of the result, and keys and probability of dropout
+to hidden states (B, T, D)."""
 ATTENTION_SITE, AFTER_ATTENTION_SITE, AFTER_MLP_SITE = 1, 2, 3
 """Sites of dropout in a block."""
 
@@ -142,22 +142,22 @@ class Attention(nn.Module):
         """Rows by head: the query of head 0, its key, its value, the query of head 1, ..."""
         self.c_proj = Linear(shape.n_embd, shape.n_embd)
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D). `keys_BT`: dropout keys, None outside training.
 
-        `mask_B1TT`: which positions each one sees; None: all earlier ones and itself.
+        `documents`: what keeps it inside documents, see `attend`; with dropout, a mask (B, 1, T, T).
         """
         qkv_BTH3K = self.qkv(x_BTD).unflatten(-1, (-1, 3, self.head_width))
         q_BHTK, k_BHTK, v_BHTK = (part_BTHK.transpose(1, 2) for part_BTHK in qkv_BTH3K.unbind(3))
-        y_BHTK = self.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, mask_B1TT)
+        y_BHTK = self.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, documents)
         return self.c_proj(y_BHTK.transpose(1, 2).flatten(2))
 
     def attend(
-        self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None
+        self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, keys_BT: Tensor | None, documents: Tensor | None
     ) -> Tensor:
         """Return what each position takes from the values (B, H, T, K) that it sees, with dropout if there are keys."""
         if keys_BT is None or self.dropout == 0:
-            return attend(q_BHTK, k_BHTK, v_BHTK, mask_B1TT)
+            return attend(q_BHTK, k_BHTK, v_BHTK, documents)
         scores_BHTT = q_BHTK @ k_BHTK.transpose(2, 3)
         shares_BHTT = drop_attention(
             scores_BHTT,
@@ -166,7 +166,7 @@ class Attention(nn.Module):
             ATTENTION_SITE,
             first_head=self.first_head,
             width=self.head_width,
-            mask_B1TT=mask_B1TT,
+            mask_B1TT=documents,
         )
         return shares_BHTT @ v_BHTK
 
@@ -196,12 +196,12 @@ class Block(nn.Module):
         self.ln_2 = LayerNorm(shape.n_embd)
         self.mlp = MLP(shape)
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D). `keys_BT`: this layer's dropout keys, None outside training.
 
         A block does not know its layer, so that one compiled graph serves all of them.
         """
-        x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT, mask_B1TT), keys_BT, AFTER_ATTENTION_SITE)
+        x_BTD = x_BTD + self._drop(self.attn(self.ln_1(x_BTD), keys_BT, documents), keys_BT, AFTER_ATTENTION_SITE)
         return x_BTD + self._drop(self.mlp(self.ln_2(x_BTD)), keys_BT, AFTER_MLP_SITE)
 
     def _drop(self, x_BTD: Tensor, keys_BT: Tensor | None, site: int) -> Tensor:
@@ -226,20 +226,28 @@ class Transformer(nn.Module):
         self.h = nn.ModuleDict({str(layer): Block(shape) for layer in stage.layers})
         self.ln_f = LayerNorm(shape.n_embd) if stage.last else None
 
-    def forward(self, x: Tensor, rows_B: Tensor | None = None, starts_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, rows_B: Tensor | None = None, starts_BT: Tensor | None = None, room: int = 0
+    ) -> Tensor:
         """Return hidden states (B, T, D) from token ids (B, T), or from the hidden states of the previous stage.
 
         `rows_B`: id of each sample in the run, required for training with dropout. `starts_BT`: where in the sample
-        each token's document begins; positions count from there, and attention does not reach before it.
+        each token's document begins; positions count from there, and attention does not reach before it. `room`: see
+        `documents_of`.
         """
         length = x.shape[1] if self.wte is not None else x.shape[1] * self.part.count
         keys_BT = self._keys(rows_B, length)
         x_BTD = x if self.wte is None else self._embed(x, keys_BT, starts_BT)
-        mask_B1TT = None if starts_BT is None else document_mask(starts_BT)
+        documents = None if starts_BT is None else self._documents(starts_BT, room)
         keys_LBT = None if keys_BT is None else at_layers(keys_BT, self.shape.n_layer)
         for layer, block in self.h.items():
-            x_BTD = block(x_BTD, None if keys_LBT is None else keys_LBT[int(layer)], mask_B1TT)
+            x_BTD = block(x_BTD, None if keys_LBT is None else keys_LBT[int(layer)], documents)
         return x_BTD if self.ln_f is None else self.ln_f(x_BTD)
+
+    def _documents(self, starts_BT: Tensor, room: int) -> Tensor:
+        masked = self.training and self.shape.attention_dropout
+        width = self.shape.n_embd // self.shape.n_head
+        return documents_of(starts_BT, 0 if masked else room, self.compute_dtype, width)
 
     def _keys(self, rows_B: Tensor | None, length: int) -> Tensor | None:
         if not self.training or not (self.shape.dropout or self.shape.attention_dropout):
@@ -250,9 +258,9 @@ class Transformer(nn.Module):
     def _embed(self, ids_BT: Tensor, keys_BT: Tensor | None, starts_BT: Tensor | None) -> Tensor:
         assert self.wte is not None
         assert self.wpe is not None
-        if self.look_up is not None and starts_BT is None:
+        if self.look_up is not None:
             tables = self.wte.weight, self.wpe.weight
-            return self.look_up(ids_BT, *tables, self.residual_dtype, keys_BT, self.shape.dropout)
+            return self.look_up(ids_BT, starts_BT, *tables, self.residual_dtype, keys_BT, self.shape.dropout)
         positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
         if starts_BT is not None:
             positions_BT = positions_BT - starts_BT
@@ -265,12 +273,6 @@ class Transformer(nn.Module):
     def residual_dtype(self) -> torch.dtype:
         """Return the dtype of the residual stream."""
         return self.compute_dtype if self.stream_dtype is None else self.stream_dtype
-
-
-def document_mask(starts_BT: Tensor) -> Tensor:
-    """Return (B, 1, T, T): whether a token (third dimension) sees another (fourth), an earlier one of its document."""
-    positions_T = torch.arange(starts_BT.shape[1], device=starts_BT.device)
-    return ((positions_T <= positions_T[:, None]) & (positions_T >= starts_BT[:, :, None]))[:, None]
 
 
 class Head(Linear):
@@ -323,12 +325,13 @@ class LanguageModel(nn.Module):
         targets_BT: Tensor | None = None,
         rows_B: Tensor | None = None,
         starts_BT: Tensor | None = None,
+        room: int = 0,
     ) -> Tensor:
         """Return logits (B, T, V) in fp32; with targets, the loss summed over all tokens.
 
-        A stage without the head returns hidden states. `rows_B`, `starts_BT`: see Transformer.
+        A stage without the head returns hidden states. `rows_B`, `starts_BT`, `room`: see Transformer.
         """
-        hidden_BTD = self.transformer(x, rows_B, starts_BT)
+        hidden_BTD = self.transformer(x, rows_B, starts_BT, room)
         if self.lm_head is None:
             return hidden_BTD
         return self.lm_head(hidden_BTD) if targets_BT is None else self.lm_head.loss(hidden_BTD, targets_BT)

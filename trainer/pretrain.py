@@ -33,6 +33,7 @@ from trainer.plan import Plan, in_steps, log_micro_batch, plan_pretraining, poss
 from trainer.plan.prediction import Task, vocab_size_of
 from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
+from trainer.processes.compiled import keep_compiled_code
 from trainer.processes.process import Process, rank_from_environment
 from trainer.weights.finished import PublishedRun, find_published, publish
 from trainer.weights.records import checkpoints, summary
@@ -171,6 +172,8 @@ def publish_anew(job: PretrainJob, published: PublishedRun, run: StageRun, outpu
     record = published.record
     shape = Architecture.of(job.model, record["tokenizer"]["vocab_size"])
     totals = {"steps": record["step"], "samples": record["position"], "tokens": record["tokens"]}
+    if "outliers" in record:
+        totals["skipped_steps"] = record["outliers"]["skipped"]
     return results({"parameters": shape.parameters, **totals}, best, run, output)
 
 
@@ -293,6 +296,7 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
         "steps": training.step,
         "samples": training.position,
         "tokens": training.tokens,
+        **({"skipped_steps": training.outliers.skipped} if training.outliers.skips else {}),
     }
 
 
@@ -312,6 +316,8 @@ def compiles(process: Process, job: PretrainJob) -> bool:
         reason = f"{torch.cuda.get_device_name(process.device)} is too old for Triton"
     if reason and process.rank.number == 0:
         logger.warning("pretrain.compile: %s; training goes on without it, more slowly", reason)
+    if not reason:
+        keep_compiled_code(says=process.rank.number == 0)
     return not reason
 
 
@@ -363,6 +369,7 @@ def validation(job: PretrainJob) -> "Callable[[Training], float]":
             samples=config.validation_samples,
             mesh=training.mesh,
             document_mask=config.document_mask,
+            one_shape=config.compile or training.mesh.device.type == "cuda",
         )
         return score.loss
 

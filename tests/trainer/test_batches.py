@@ -117,7 +117,7 @@ def test_a_document_has_a_row_of_its_own_and_its_tail_goes_only_when_asked(tmp_p
     assert {start for i in range(cut.samples) for start, _ in cut.corpora[0].pieces(i)} <= begins
     assert not starts <= begins
     first = cut.collate(np.arange(cut.samples))
-    assert first.tokens.to(torch.int64)[first.starts > 0].eq(60).all(), "padding is end-of-text"
+    assert first.tokens.to(torch.int64)[first.pieces > 0].eq(60).all(), "padding is end-of-text"
 
 
 def test_bestfit_rows_are_nearly_full_and_each_is_of_whole_pieces(tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ import pytest
 from pipelines.config import check, to_plain
 from pipelines.errors import ConfigError
 from trainer.checks import check_finetune, check_pretrain
-from trainer.config import LENGTHS, SAMPLES, FinetuneConfig, ModelConfig, ParallelConfig, PretrainConfig, WatchConfig
+from trainer.config import (
+    LENGTHS,
+    SAMPLES,
+    SKIPPING,
+    FinetuneConfig,
+    ModelConfig,
+    ParallelConfig,
+    PretrainConfig,
+    WatchConfig,
+)
 
 MODEL, PARALLEL, PRETRAIN = ModelConfig(), ParallelConfig(), PretrainConfig()
 
@@ -21,12 +30,19 @@ def test_the_identity_of_a_run_is_what_shapes_its_weights_or_its_curve() -> None
     changed = dataclasses.replace(
         PRETRAIN, packing="bestfit", drop_tail=True, document_mask=True, mixture=("a",), mixture_weights=(1.0, 2.0)
     )
+    changed = dataclasses.replace(changed, skip_sigma=6.0)
     fields = {field.name for field in dataclasses.fields(PRETRAIN)}
     assert changed.identity().keys() == fields - free - set(LENGTHS)
-    assert PRETRAIN.identity().keys() == changed.identity().keys() - set(SAMPLES), "records of older runs lack them"
-    younger = {"steps", "warmup_steps"}
+    assert PRETRAIN.identity().keys() == changed.identity().keys() - {*SAMPLES, *SKIPPING}, (
+        "records of older runs lack them"
+    )
+    assert dataclasses.replace(PRETRAIN, skip_window=7).identity() == PRETRAIN.identity(), "it leaves no step out"
+    assert FinetuneConfig(skip_sigma=6.0).identity().keys() - FinetuneConfig().identity().keys() == {*SKIPPING}
+    younger = {"steps", "warmup_steps", *SKIPPING}
     assert FinetuneConfig().identity().keys().isdisjoint(younger), "records of older runs lack them"
-    assert FinetuneConfig(epochs=0, steps=7, warmup_share=0.0, warmup_steps=2).identity().keys() > younger
+    assert (
+        FinetuneConfig(epochs=0, steps=7, warmup_share=0.0, warmup_steps=2, skip_sigma=1.0).identity().keys() > younger
+    )
     assert MODEL.identity().keys() == {field.name for field in dataclasses.fields(MODEL)} - {"pad_vocab_to"}
 
 

@@ -16,6 +16,9 @@ from torch import Tensor
 from trainer.data.order import Array, Ids
 from trainer.loss import IGNORED
 
+ROOM = 4
+"""Documents per sample that there is always room for: more than the mean of long rows, so that one number does."""
+
 
 @dataclass(slots=True)
 class Batch:
@@ -28,13 +31,29 @@ class Batch:
     last: Tensor | None = None
     starts: Tensor | None = None
     """(B, T) int64: where in the sample each token's document begins; if set, attention stays inside documents."""
+    documents: Array | None = None
+    """(B,), in the host's memory: how many documents each sample has; with starts, None: not known."""
 
-    def inputs(self) -> dict[str, Tensor]:
-        """Return the model's arguments besides the ids, for the loss."""
+    def inputs(self, rows: int = 0) -> dict[str, Any]:
+        """Return the model's arguments besides the ids, for the loss.
+
+        `rows`: samples of each forward pass, if the batch is cut for it; 0: all.
+        """
         if self.last is not None:
             return {"last_B": self.last, "rows_B": self.rows, "labels_B": self.targets}
-        starts = {} if self.starts is None else {"starts_BT": self.starts}
-        return {"targets_BT": self.targets, "rows_B": self.rows, **starts}
+        loss = {"targets_BT": self.targets, "rows_B": self.rows}
+        return loss if self.starts is None else {**loss, "starts_BT": self.starts, "room": self.room(rows)}
+
+    def room(self, rows: int = 0) -> int:
+        """Return how many documents to make room for in each forward pass of `rows` samples (0: all); 0: not known.
+
+        A power of two per sample, since blocks are compiled for each number.
+        """
+        if self.documents is None:
+            return 0
+        size = rows or len(self.documents)
+        most = np.add.reduceat(self.documents, np.arange(0, len(self.documents), size)).max()
+        return size * max(ROOM, 1 << (-(-int(most) // size) - 1).bit_length())
 
     def padded(self, multiple: int) -> "Batch":
         """Return the batch padded on the right with ignored positions, to a multiple of `multiple`."""
@@ -52,12 +71,14 @@ class Batch:
         if not more:
             return self
         wide = (0, 0, 0, more)
+        documents = None if self.documents is None else np.pad(self.documents, (0, more), constant_values=1)
         return Batch(
             F.pad(self.ids, wide),
             F.pad(self.rows, (0, more)),
             F.pad(self.targets, wide if self.targets.ndim > 1 else (0, more), value=IGNORED),
             None if self.last is None else F.pad(self.last, (0, more)),
             None if self.starts is None else F.pad(self.starts, wide),
+            documents,
         )
 
     def ignored(self) -> "Batch":
@@ -81,12 +102,13 @@ class TokenRows:
     """(B, T + 1) uint16, or int32 for a large vocabulary."""
     rows: Tensor
     """(B,) int64: each sample's id."""
+    pieces: Tensor | None = None
+    """(B, T + 1) int16 or int32: where in the sample each token's piece begins, and each token of padding by itself;
+    the first token of a piece is no target. None: all tokens are targets."""
     starts: Tensor | None = None
-    """(B, T + 1) int16 or int32: where in the sample each token's piece begins; padding is a separate piece."""
-    masked: bool = False
-    """Whether attention stays inside the pieces."""
-    crossing: bool = True
-    """Whether the last token of a piece predicts the first token of the next."""
+    """(B, T), the same type: the same, with the padding as one piece; if set, attention stays inside the pieces."""
+    documents: Array | None = None
+    """(B,): how many different starts each sample has."""
 
     def pinned(self) -> "TokenRows":
         """Return the samples in pinned memory, which a GPU reads directly."""
@@ -97,19 +119,39 @@ class TokenRows:
         moved = _each(self, lambda tensor: tensor.to(device, non_blocking=True))
         tokens = moved.tokens.long()
         ids, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        if moved.starts is not None and not moved.crossing:
-            targets.masked_fill_(moved.starts[:, 1:] != moved.starts[:, :-1], IGNORED)
-        starts = moved.starts[:, :-1].long() if moved.starts is not None and moved.masked else None
-        return Batch(ids, moved.rows, targets, starts=starts)
+        if moved.pieces is not None:
+            targets.masked_fill_(moved.pieces[:, 1:] != moved.pieces[:, :-1], IGNORED)
+        starts = None if moved.starts is None else moved.starts.long()
+        return Batch(ids, moved.rows, targets, starts=starts, documents=moved.documents)
 
 
 def token_rows(
     tokens: Array, sample_ids: Ids, starts: Array | None, *, masked: bool = False, crossing: bool = True
 ) -> TokenRows:
-    """Wrap gathered rows as tensors in the same memory; ids stay far below 2^31, so uint32 can pass as int32."""
+    """Wrap gathered rows as tensors in the same memory; ids stay far below 2^31, so uint32 can pass as int32.
+
+    `starts`: (B, T + 1), where in the sample each token's piece begins; each token of padding is a piece. `masked`:
+    whether attention stays inside the pieces. `crossing`: whether the last token of a piece predicts the first of the
+    next; such rows have no padding.
+    """
     ids = torch.from_numpy(tokens if tokens.dtype == np.uint16 else tokens.view(np.int32))
-    begins = None if starts is None else torch.from_numpy(starts)
-    return TokenRows(ids, torch.from_numpy(sample_ids), begins, masked=masked, crossing=crossing)
+    rows = TokenRows(ids, torch.from_numpy(sample_ids))
+    if starts is not None and not crossing:
+        rows.pieces = torch.from_numpy(starts)
+    if starts is not None and masked:
+        inside = starts[:, :-1] if crossing else _with_padding_as_one(starts)
+        rows.starts = torch.from_numpy(np.ascontiguousarray(inside))
+        rows.documents = (inside == np.arange(inside.shape[1])).sum(1)
+    return rows
+
+
+def _with_padding_as_one(starts: Array) -> Array:
+    """Return the starts (B, T) of all inputs; kernels take one sequence faster than one for each token."""
+    columns = np.arange(starts.shape[1], dtype=starts.dtype)
+    begins = starts == columns
+    # A piece has two tokens or more, so two beginnings in a row are padding, which goes on to the end.
+    padding = begins[:, :-1] & begins[:, 1:]
+    return np.where(padding, (~padding).sum(1, keepdims=True).astype(starts.dtype), starts[:, :-1])
 
 
 class Batches(Protocol):

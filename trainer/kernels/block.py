@@ -35,15 +35,15 @@ class FusedBlock(Block):
     compute_dtype: torch.dtype = torch.float32
     """The type of products; the residual stream may be in fp32."""
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         if self.compute_dtype not in HALF:
-            return super().forward(x_BTD, keys_BT, mask_B1TT)
+            return super().forward(x_BTD, keys_BT, documents)
         x_BTD = x_BTD.contiguous()
         before, after = self._parameters_around()
         sums = [weight.grad if self.adds else None for weight in (*before, *after)]
         q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *before)  # pyright: ignore
-        y_BTD = self.attn.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, mask_B1TT).transpose(1, 2).flatten(2)
+        y_BTD = self.attn.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, documents).transpose(1, 2).flatten(2)
         drops = None, None
         if keys_BT is not None and self.dropout:
             sites = (AFTER_ATTENTION_SITE, AFTER_MLP_SITE)

@@ -63,6 +63,15 @@ def not_finite(training: Training, report: StepReport, recompute: Callable[[], T
     return UserError(f"{text}; {_origin(training, report, diagnoses)}")
 
 
+def too_many_outliers(training: Training, report: StepReport) -> UserError:
+    """Return the error for the last of too many steps in a row that were left out. Every process calls this."""
+    return UserError(
+        f"the last {training.outliers.in_a_row} steps, until step {report.step}, were left out, since loss or gradient "
+        "norm stood out from those before (skip_sigma): lower the learning rate, lengthen the warm-up, or raise "
+        f"skip_sigma; the last step began with {_documents(training, report, 0)}"
+    )
+
+
 def _origin(training: Training, report: StepReport, diagnoses: Sequence[LocalDiagnosis]) -> str:
     """Describe the first process, parameter and documents with a value that is not finite."""
     ranks = [rank for rank, each in enumerate(diagnoses) if not math.isfinite(each.loss)]
@@ -156,7 +165,7 @@ def _digest(weight: Tensor) -> Tensor:
 class Spikes(Hook):
     """Warns of a loss that is more than `sigma` standard deviations above the mean of the last `window` ones.
 
-    This is llm.c's outlier detector (`llmc/outlier_detector.h`), which skips such steps; here it only warns.
+    This is llm.c's outlier detector (`llmc/outlier_detector.h`), which skips such steps, as `skip_sigma` does.
     """
 
     def __init__(self, sigma: float, window: int) -> None:
@@ -170,7 +179,8 @@ class Spikes(Hook):
             mean, spread = statistics.fmean(losses), statistics.pstdev(losses)
             if spread and report.loss > mean + self.sigma * spread:
                 self._warn(training, report, (report.loss - mean) / spread)
-        losses.append(report.loss)
+        if math.isfinite(report.loss):  # with skip_sigma a step that is not goes by
+            losses.append(report.loss)
 
     def _warn(self, training: Training, report: StepReport, height: float) -> None:
         mesh = training.mesh

@@ -70,7 +70,9 @@ class Curve(Hook):
         """Write the step's row, and bring it to disk before a checkpoint."""
         if self._file is None:
             return
-        numbers = (_number(value) for value in (report.loss, report.lr, report.grad_norm))
+        # Of a step that was left out, only numbers: nothing that is drawn or averaged may stumble over it.
+        figures = (report.loss, report.lr, report.grad_norm)
+        numbers = ("" if report.skipped and not math.isfinite(value) else _number(value) for value in figures)
         val_loss = "" if report.val_loss is None else _number(report.val_loss)
         self._write(report.step, *numbers, training.tokens, val_loss)
         self._file.flush()
@@ -248,6 +250,7 @@ class Speeds(Hook):
             "peak_memory_gb": next(iter(memory[worst].values())),
             "peak_memory": {"process": worst, **memory[worst]},
             "torch": torch.__version__,
+            **({"skipped_steps": training.outliers.skipped} if training.outliers.skips else {}),
             "seconds": round(sum(self._seconds), 3),
             "median_step_seconds": round(median, 5),
             "tokens_per_second": round(speed.tokens_per_second, 1),

@@ -20,6 +20,7 @@ from trainer.data.feed import Feed
 from trainer.data.order import Ids
 from trainer.loop import guard
 from trainer.loop.optimizer import AdamW, OptimizerConfig, clip, learning_rate
+from trainer.loop.outliers import MOST_IN_A_ROW, Outliers
 from trainer.loop.precision import LossScale, compute_dtype
 from trainer.loop.timing import Phases
 from trainer.loop.training import Hook, StepReport, Training
@@ -63,6 +64,7 @@ def assemble(
         model=model,
         optimizer=AdamW(model.weights, optimizer_config, on_host=parallel.offload == "optimizer"),
         loss_scale=LossScale(config.loss_scale, config.precision),
+        outliers=Outliers(config.skip_sigma, config.skip_window),
         optimizer_config=optimizer_config,
         batches=batches,
         feed=Feed(batches, mesh.data_rank, mesh.data_ranks, model.pipeline.batch_size(size), mesh.device),
@@ -96,7 +98,10 @@ def train(training: Training, hooks: Sequence[Hook]) -> None:
 
 
 def train_step(training: Training) -> StepReport:
-    """Run one optimizer step on the next global batch. Raises UserError if its loss or a gradient is not finite."""
+    """Run one optimizer step on the next global batch.
+
+    Raises UserError if its loss or a gradient is not finite, or with `skip_sigma` if too many steps were left out.
+    """
     mesh, model, batches, phases = training.mesh, training.model, training.batches, training.phases
     phases.start_step()
     phases.begin("forward_backward")
@@ -112,35 +117,59 @@ def train_step(training: Training) -> StepReport:
     # MKL's root of an fp32 number ends in what the processor's estimate of a reciprocal was, and those differ.
     norm = (totals[2].sqrt() / scale).float()
     clip(model.gradients, norm, training.optimizer_config.clip_norm, scale)
-    figures = Figures(torch.stack((totals[0], totals[1], norm.double(), own)))
+    finite = totals[0].isfinite() & norm.isfinite()
+    left_out = training.outliers.found(totals[0], norm.double()) if training.outliers.skips else ~finite
+    figures = Figures(torch.stack((totals[0], totals[1], norm.double(), own, left_out.double())))
     lr = learning_rate(training.optimizer_config, training.step)
     phases.begin("optimizer")
     # Before the host reads the figures, so that the device has work meanwhile; it leaves the update out by itself.
     updates_first = training.optimizer.device == mesh.device
     if updates_first:
-        training.optimizer.update(lr, (~(totals[0].isfinite() & norm.isfinite())).float())
-    mean_loss, stop, grad_norm, own_loss = figures.read()
+        training.optimizer.update(lr, left_out.float())
+    mean_loss, stop, grad_norm, own_loss, skipped = figures.read()
     report = StepReport(
         training.step + 1, mean_loss, lr, grad_norm, stop > 0, None, sample_ids, own_loss * mesh.data_ranks
     )
-    finite = math.isfinite(mean_loss) and math.isfinite(grad_norm)
-    used = training.loss_scale.update(finite=finite)
-    if not finite and (used or scale == training.loss_scale.config.minimum):
-        raise guard.not_finite(training, report, lambda: _forward_backward(training, sample_ids))
-    if used:
+    if _counts(training, report, scale, left_out=skipped > 0):
         if not updates_first:
             training.optimizer.update(lr)
         training.optimizer.steps += 1
-    elif mesh.is_first:
-        logger.warning(
-            "step %d: gradients overflow in fp16, so its update is left out; loss scale %g",
-            report.step,
-            training.loss_scale.value,
-        )
     training.step += 1
     training.position += len(sample_ids)
     training.tokens += batches.tokens(sample_ids)
     return report
+
+
+def _counts(training: Training, report: StepReport, scale: float, *, left_out: bool) -> bool:
+    """Return whether the step's update is one, and not left out, which is said. `scale`: the step's loss scale.
+
+    Raises UserError if training does not go on.
+    """
+    outliers, loss_scale, is_first = training.outliers, training.loss_scale, training.mesh.is_first
+    finite = math.isfinite(report.loss) and math.isfinite(report.grad_norm)
+    if not loss_scale.update(finite=finite) and scale != loss_scale.config.minimum:
+        if is_first:
+            logger.warning(
+                "step %d: gradients overflow in fp16, so its update is left out; loss scale %g",
+                report.step,
+                loss_scale.value,
+            )
+        return False
+    if outliers.skips:
+        outliers.add(report.loss, report.grad_norm, skipped=left_out)
+    if not left_out:
+        return True
+    if not outliers.skips or outliers.in_a_row == MOST_IN_A_ROW:
+        if finite:
+            raise guard.too_many_outliers(training, report)
+        raise guard.not_finite(training, report, lambda: _forward_backward(training, report.sample_ids))
+    report.skipped = True
+    if is_first:
+        logger.warning(
+            "step %d stands out (loss %.4f, gradient norm %.4g), so its update is left out, number %d of this run",
+            *(report.step, report.loss, report.grad_norm, outliers.skipped),
+        )
+    return False
 
 
 class Figures:

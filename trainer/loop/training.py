@@ -16,6 +16,7 @@ from trainer.data.batch import Batches
 from trainer.data.feed import Feed
 from trainer.data.order import Ids
 from trainer.loop.optimizer import AdamW, OptimizerConfig
+from trainer.loop.outliers import Outliers
 from trainer.loop.precision import LossScale
 from trainer.loop.timing import Phases
 from trainer.parallel import ParallelModel
@@ -49,6 +50,8 @@ class StepReport:
     """The samples of all processes."""
     own_loss: float = math.nan
     """The mean loss of this process's share of them; 0 in a pipeline's other processes than the last."""
+    skipped: bool = False
+    """Whether its update was left out because it stood out (`skip_sigma`)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class Training:
     model: ParallelModel[Any]
     optimizer: AdamW
     loss_scale: LossScale
+    outliers: Outliers
     optimizer_config: OptimizerConfig
     batches: Batches
     feed: Feed
@@ -94,7 +98,8 @@ class Training:
         """Return the checkpoint's JSON. It needs no random state: order and dropout follow from seed and position."""
         counters = {name: getattr(self, name) for name in ("step", "position", "tokens")}
         scale = {"loss_scale": self.loss_scale.record()} if self.loss_scale.dynamic else {}
-        return {**self.identity, **counters, "optimizer_steps": self.optimizer.steps, **scale}
+        outliers = {"outliers": self.outliers.record()} if self.outliers.skips else {}
+        return {**self.identity, **counters, "optimizer_steps": self.optimizer.steps, **scale, **outliers}
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Load weights, optimizer state and counters from a checkpoint of the same model; return its record.
@@ -111,6 +116,8 @@ class Training:
         self.optimizer.steps = record["optimizer_steps"]
         if self.loss_scale.dynamic and "loss_scale" in record:
             self.loss_scale.restore(record["loss_scale"])
+        if self.outliers.skips and "outliers" in record:
+            self.outliers.restore(record["outliers"])
         return record
 
     def resume(self, root: Path) -> bool:

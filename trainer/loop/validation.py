@@ -50,10 +50,13 @@ def language_score(
     samples: int = 0,
     mesh: Mesh | None = None,
     document_mask: bool = False,
+    one_shape: bool = False,
 ) -> LanguageScore:
     """Score a model on the first `samples` samples of the stream; `forward` returns the summed loss.
 
     With 0 samples, every token but the first is scored; a stream shorter than a sample is scored as a whole.
+    `one_shape`: fill up the last batches, which have fewer rows or a shorter one, with what is ignored. Nothing is then
+    compiled for their shapes, nor chosen by libraries of a GPU, and training has the same one.
     """
     if len(stream) < 2:
         raise UserError(f"{stream.folder}: has {len(stream)} tokens, nothing to predict; use more documents")
@@ -71,6 +74,8 @@ def language_score(
         stream.require_ids(tokens, first)
         starts = stream.document_starts(first, length + 1) if document_mask else None
         batch = token_rows(tokens, first, starts, masked=document_mask).to(device)
+        if one_shape:
+            batch = batch.padded(sequence_length).filled(batch_size)
         loss = forward(batch)
         if loss is not None and counts:
             losses[number] = loss

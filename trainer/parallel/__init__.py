@@ -32,6 +32,7 @@ _KEPT = {
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._flash_attention_forward.default,
 }
 """Results that `selective` keeps: matrix products and attention, the most expensive to compute."""
 _OPTIONS: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # dropout has keys, no state
@@ -234,17 +235,17 @@ class RecomputedBlock(Block):
     has `checkpoint` itself as its forward pass.
     """
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        return checkpoint(super().forward, x_BTD, keys_BT, mask_B1TT, **_OPTIONS)  # pyright: ignore
+        return checkpoint(super().forward, x_BTD, keys_BT, documents, **_OPTIONS)  # pyright: ignore
 
 
 class SelectivelyRecomputedBlock(Block):
     """A block of which the backward pass computes all anew but matrix products and attention."""
 
-    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, mask_B1TT: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, keys_BT: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        return checkpoint(super().forward, x_BTD, keys_BT, mask_B1TT, context_fn=_contexts, **_OPTIONS)  # pyright: ignore
+        return checkpoint(super().forward, x_BTD, keys_BT, documents, context_fn=_contexts, **_OPTIONS)  # pyright: ignore
 
 
 def _contexts() -> Any:

@@ -127,7 +127,7 @@ class Pipeline:
         inputs = (batch.ids,) if has_first else ()
         ending = {"target": batch.rows, "losses": losses} if has_last else {}
         with self.around(self._scheduled):
-            schedule.step(*inputs, **ending, **batch.inputs(), return_outputs=False)
+            schedule.step(*inputs, **ending, **batch.inputs(size), return_outputs=False)
         total = torch.zeros((), device=self._mesh.device)
         for loss in losses:
             total += loss.detach()

@@ -20,6 +20,7 @@ from pipelines.engine import default_workers
 from pipelines.errors import ConfigError
 from trainer.config import ParallelConfig
 from trainer.processes import portable
+from trainer.processes.compiled import keep_compiled_code
 
 if TYPE_CHECKING:
     import torch
@@ -147,6 +148,7 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
     device = torch.device("cuda", number) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
+        keep_compiled_code(says=rank.number == 0)
     threads = 1 if exact else max(1, default_workers() // rank.local_size)
     set_arithmetic(exact=exact, threads=threads, gpu=device if on_gpu else None)
     dropout.choose_kernels(wanted=parallel.kernels == "triton", gpu=device if on_gpu else None)

@@ -23,7 +23,7 @@ from pipelines.manifest import MANIFEST, load_checked
 from pipelines.outputs import provenance_path
 from pipelines.ownership import STAGED
 from pipelines.run import StageRun
-from trainer.config import PretrainConfig
+from trainer.config import SKIPPING, PretrainConfig
 from trainer.weights.records import (
     RECORD,
     Retention,
@@ -111,7 +111,10 @@ def _same_in_lock(entry: Mapping[str, Any], name: str, version: int, parameters:
     They do not if the run starts from a folder, whose contents they do not name.
     """
     params = entry.get("params", {})
-    before = params.get("params.yaml", {})
+    younger = {
+        f"pretrain.{name}": getattr(PretrainConfig(), name) for name in SKIPPING
+    }  # locks of older runs lack them
+    before = {**younger, **params.get("params.yaml", {})}
     return (
         parameters["pretrain.init"] == "scratch"
         and params.get("versions.yaml", {}).get(name, {}).get("version") == version
@@ -151,7 +154,7 @@ def publish(
     retention = Retention(
         keep=config.keep, every=config.checkpoint_every, keep_every=config.keep_every, best=config.keep_best
     )
-    trained = [int(row["step"]) for row in read_curve_rows(curves / "curve.csv") if row["loss"]]
+    trained = [int(row["step"]) for row in read_curve_rows(curves / "curve.csv") if row["lr"]]
     if missing := sorted({*retention.of(trained, last, losses)} - {*saved}):
         problem = (
             f"pretrain: keep {config.keep}, keep_every {config.keep_every}, keep_best {str(config.keep_best).lower()} "

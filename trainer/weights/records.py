@@ -25,7 +25,7 @@ INDEX = ".metadata"
 FILES = "files.json"
 PARTS = ("model", "tokenizer")
 COUNTERS = ("step", "position", "tokens", "optimizer_steps")
-SECTIONS = ("pretrain", "finetune", "data", "loss_scale")
+SECTIONS = ("pretrain", "finetune", "data", "loss_scale", "outliers")
 """Parts of a record that not every one has."""
 COLUMNS = ("step", "loss", "lr", "grad_norm", "tokens", "val_loss")
 
@@ -66,6 +66,8 @@ def read_record(folder: Path) -> dict[str, Any]:
         )
     if not _is_scale(record.get("loss_scale")):
         raise UserError(f"{path}: loss_scale is {reprlib.repr(record['loss_scale'])}; get the checkpoint again")
+    if not _is_outliers(record.get("outliers")):
+        raise UserError(f"{path}: outliers is {reprlib.repr(record['outliers'])}; get the checkpoint again")
     check_sizes(record["model"], path)
     if record["model"].keys() != {*SIZES, "num_labels"} or not _is_count(record["model"]["num_labels"]):
         raise UserError(f"{path}: model is {reprlib.repr(record['model'])}; not a checkpoint of this trainer")
@@ -82,6 +84,19 @@ def _is_scale(scale: Mapping[str, Any] | None) -> bool:
         return True
     value, *counters = (scale.get(name) for name in ("value", "good_steps", "overflows"))
     return isinstance(value, (int, float)) and 0 < value < math.inf and all(map(_is_count, counters))
+
+
+def _is_outliers(outliers: Mapping[str, Any] | None) -> bool:
+    """Whether this is the state that `Outliers.record` wrote, or there is none."""
+    if outliers is None:
+        return True
+    windows, counters = (outliers.get("losses"), outliers.get("norms")), map(outliers.get, ("skipped", "in_a_row"))
+    lists = all(isinstance(each, list) and all(map(_is_finite, each)) for each in windows)
+    return lists and all(map(_is_count, counters))
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def tokenizer_of(folder: Path, record: Mapping[str, Any]) -> TokenMeta:
@@ -185,9 +200,9 @@ def lost_best(root: Path, curve: Path) -> tuple[int, float] | None:
 
     This happens when `keep_best` was not set from the beginning.
     """
-    # A row without a training loss belongs to the initial weights, which have no checkpoint.
+    # A row without a learning rate belongs to the initial weights, which have no checkpoint.
     losses = {
-        int(row["step"]): float(row["val_loss"]) for row in read_curve_rows(curve) if row["loss"] and row["val_loss"]
+        int(row["step"]): float(row["val_loss"]) for row in read_curve_rows(curve) if row["lr"] and row["val_loss"]
     }
     best, kept = best_step(losses, losses), best_step(checkpoints(root), losses)
     if best is None or (kept is not None and losses[kept] <= losses[best]):

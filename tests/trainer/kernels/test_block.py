@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from tests.trainer import triton_stand_in
 from tests.trainer.small import initialise
 from trainer import kernels
+from trainer.attention import document_mask
 from trainer.config import ParallelConfig
 from trainer.dropout import vector_keys
-from trainer.model import Architecture, Block, Classifier, LanguageModel, LayerNorm, document_mask
+from trainer.model import Architecture, Block, Classifier, LanguageModel, LayerNorm
 from trainer.parallel import checkpoint_activations, fuse, fuses, multiplies_in_fp8
 
 SHAPE = Architecture(n_layer=2, n_head=2, n_embd=48, n_positions=24, vocab_size=61, pad_vocab_to=8)
@@ -161,15 +162,17 @@ def test_the_last_norm(fused: SimpleNamespace, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("adds", [False, True])
 def test_embeddings_are_equal_to_the_bit_and_their_gradients_add_up(
-    fused: SimpleNamespace, keyed: bool, adds: bool
+    fused: SimpleNamespace, keyed: bool, restarts: bool, adds: bool
 ) -> None:
     model = LanguageModel(dataclasses.replace(SHAPE, dropout=0.3)).transformer
     model.compute_dtype = torch.bfloat16
     ids = torch.randint(61, (SAMPLES, LENGTH), generator=torch.Generator().manual_seed(2))
     ids[0] = ids[1] = 7  # many gradients for one row
     keys = vector_keys(7, torch.arange(SAMPLES), LENGTH) if keyed else None
+    starts = torch.tensor([[0] * 8 + [8] * (LENGTH - 8), [0] * LENGTH, [*range(LENGTH)]]) if restarts else None
     above = torch.randn(SAMPLES, LENGTH, SHAPE.n_embd, generator=torch.Generator().manual_seed(3)).bfloat16()
     assert model.wte is not None
     assert model.wpe is not None
@@ -178,7 +181,7 @@ def test_embeddings_are_equal_to_the_bit_and_their_gradients_add_up(
         model.look_up = look_up
         for table in (model.wte, model.wpe):
             table.weight.grad = torch.ones_like(table.weight)
-        hidden = model._embed(ids, keys, None)  # pyright: ignore[reportPrivateUsage]
+        hidden = model._embed(ids, keys, starts)  # pyright: ignore[reportPrivateUsage]
         hidden.backward(above)
         found.append([hidden.detach(), *(table.weight.grad for table in (model.wte, model.wpe))])
     plain, ours = found

@@ -11,8 +11,9 @@ from torch import Tensor
 from tests.trainer import triton_stand_in
 from tests.trainer.small import MODEL, initialise
 from trainer import dropout, kernels
+from trainer.attention import document_mask
 from trainer.dropout import at_layers, at_site, drop_at, drop_attention, vector_keys
-from trainer.model import Architecture, Classifier, document_mask
+from trainer.model import Architecture, Classifier
 
 SAMPLES, LENGTH, HEADS, WIDTH = 3, 7, 2, 5
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

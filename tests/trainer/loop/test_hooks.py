@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from trainer.loop.hooks import Curve, Epochs, Progress, Speeds
+from trainer.loop.outliers import Outliers
 from trainer.loop.timing import Phases
 from trainer.loop.training import Hook, StepReport
 from trainer.model import Architecture
@@ -35,6 +36,7 @@ def run(hook: Any, steps: int, *, start: int = 0, saves: int = 1, first: bool = 
     )
     training.position, training.batches = 4 * start, SimpleNamespace(samples=20)
     training.model = SimpleNamespace(shape=SHAPE)
+    training.outliers = Outliers(0.0, 2)
     training.phases = Phases(mesh.device)
     training.saves_now = lambda report: report.step % saves == 0
     training.finished = False

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pipelines.errors import UserError
+from pipelines.tokens import TokenMeta, write_tokens
 from tests.trainer import small
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan import Plan, plan_finetuning, plan_pretraining
@@ -302,8 +303,8 @@ def test_hooks_end_also_when_a_step_fails(monkeypatch: pytest.MonkeyPatch) -> No
     assert not bar.shown
 
 
-def compiled_shapes(job: PretrainJob) -> list[tuple[int, ...]]:
-    """Shape of the first activation of every graph that the compiler gets, validation first."""
+def compiled_shapes(job: PretrainJob) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Shape of the first activation of every graph that the compiler gets, validation first; rows of validation."""
     import torch
     import torch._dynamo
 
@@ -318,21 +319,63 @@ def compiled_shapes(job: PretrainJob) -> list[tuple[int, ...]]:
 
     torch._dynamo.reset()
     plain = torch.nn.Module.compile
+    seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setattr(torch.nn.Module, "compile", lambda self, **options: plain(self, backend=note, **options))
         training = prepare(process(), planned(job))
+        whole = training.model.pipeline.forward
+        patch.setattr(training.model.pipeline, "forward", lambda batch: seen.append(len(batch.ids)) or whole(batch))
         validation(job)(training)
-        train_step(training)
+        for _ in range(2):
+            train_step(training)
+        validation(job)(training)
     torch._dynamo.reset()
-    return shapes
+    return shapes, seen
 
 
-@pytest.mark.nightly
-def test_compiled_training_has_a_graph_of_its_own_shape_whatever_validation_had(workers: Any, job: PretrainJob) -> None:
-    shapes = workers.run(1, compiled_shapes, with_config(job, compile=True, global_batch_size=6))[0]
-    assert len(set(shapes)) > 2, "validation must have other shapes, or this shows nothing"
-    assert shapes[-1] == (6, 16, 32)
+@pytest.mark.parametrize("changes", [{}, {"document_mask": True}, {"micro_batch_size": 2}])
+def test_compiled_training_and_validation_have_one_shape(
+    workers: Any, job: PretrainJob, changes: dict[str, Any]
+) -> None:
+    """A graph with gradients and one without them, although the tokens make a smaller batch and a shorter row too."""
+    shapes, rows = workers.run(1, compiled_shapes, with_config(job, compile=True, global_batch_size=6, **changes))[0]
+    size = changes.get("micro_batch_size", 6)
+    assert shapes == [(size, 16, 32)] * 2
+    assert set(rows) == {size}
+    plain = workers.run(1, batch_sizes, with_config(job, global_batch_size=6, **changes))[0]
+    assert plain > {size}, "otherwise there was nothing to fill up"
+
+
+def scores(job: PretrainJob) -> list[float]:
+    """Losses of some streams, with batches as they come and filled up."""
+    from trainer.data.stream import TokenStream
+    from trainer.loop.validation import language_score
+    from trainer.pretrain import prepare
+
+    training = prepare(process(), planned(job))
+    forward, mesh = training.model.forward, training.mesh
+    stream, short = TokenStream(job.val), TokenStream(job.scratch)
+    found: list[float] = []
+    for tokens, samples, length in ((stream, 0, 16), (stream, 5, 16), (stream, 0, 15), (short, 0, 16)):
+        for one_shape in (False, True):
+            options: dict[str, Any] = {"samples": samples, "mesh": mesh, "one_shape": one_shape}
+            options["document_mask"] = job.config.document_mask
+            found.append(language_score(forward, mesh.device, tokens, length, 4, **options).loss)
+    return found
+
+
+@pytest.mark.parametrize("document_mask", [False, True])
+def test_validation_in_one_shape_has_the_same_loss(
+    workers: Any, job: PretrainJob, tmp_path: Path, document_mask: bool
+) -> None:
+    """Also of a stream that is shorter than a sample."""
+    rows = [np.array([1, 2, 3, 60], np.uint16), np.array([4, 5, 60], np.uint16)]
+    write_tokens(tmp_path / "part-00000.arrow", rows, [bytes(16)] * 2, TokenMeta("0" * 64, 61, 60))
+    work = dataclasses.replace(with_config(job, document_mask=document_mask), scratch=tmp_path)
+    for rank in workers.run(2, scores, work):
+        assert rank[1::2] == pytest.approx(rank[::2], rel=1e-6)
+        assert len(set(rank[::2])) == 4
 
 
 def broken_ending(job: PretrainJob) -> list[str]:
