@@ -101,8 +101,8 @@ class SequencePart:
 
 
 LookUp = Callable[[Tensor, Tensor | None, Tensor, Tensor, torch.dtype, Tensor | None, float], Tensor]
-"""From ids and starts (B, T), the weights of both embeddings, the type of the result, and keys and probability of dropout
-to hidden states (B, T, D)."""
+"""From ids and starts (B, T), the weights of both embeddings, the type of the result, and keys and probability of
+dropout to hidden states (B, T, D)."""
 ATTENTION_SITE, AFTER_ATTENTION_SITE, AFTER_MLP_SITE = 1, 2, 3
 """Sites of dropout in a block."""
 

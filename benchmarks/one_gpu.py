@@ -1,0 +1,308 @@
+"""Pretraining on one GPU: speed beside nanoGPT in the same run, and what precision does to the loss on real text.
+
+    python -m benchmarks.one_gpu WORK --nanogpt MODEL.PY            # speeds; nanoGPT's model.py for its rows
+    python -m benchmarks.one_gpu WORK --curves TOKENS [--steps N]   # losses on the token shards TOKENS/train
+
+Each row is a process of its own. A step is timed from its beginning until its loss is read; figures are medians. The
+first step's time includes compilation. nanoGPT trains as its own train.py does: autocast to bf16, torch.compile, fused
+AdamW, clipping; its residual stream is in fp32 and it has no biases, ours is in bf16 and has them.
+"""
+
+import argparse
+import csv
+import dataclasses
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import layouts
+from trainer.config import ParallelConfig
+from trainer.pretrain import PretrainJob, prepare
+from trainer.processes import launch
+from trainer.processes.process import Process
+
+WARM, STEPS = 3, 9
+"""Steps before those that are timed, and all steps."""
+SEED_OF_CURVES = 0
+LAST = 50
+"""Steps at the end of a curve whose mean loss is compared."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """One row: a size of GPT-2, samples per pass and passes per step, and how it is trained."""
+
+    size: str
+    micro_batch_size: int
+    passes: int
+    words: str
+    training: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    parallel: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    nanogpt: bool = False
+
+    @property
+    def name(self) -> str:
+        """Size and kind in words."""
+        return f"{self.size}, {self.words}"
+
+
+PLAIN: dict[str, Any] = {"training": {"compile": True}, "parallel": {"kernels": "torch"}}
+CASES = [
+    Case("124M", 64, 8, "nanoGPT", nanogpt=True),
+    Case("124M", 64, 8, "bf16"),
+    Case("124M", 64, 8, "bf16, compiled by torch", **PLAIN),
+    Case("124M", 64, 8, "bf16, residual stream in fp32", {"fp32_residual": True}),
+    Case("124M", 64, 8, "fp8", {"precision": "fp8"}),
+    Case("1.5B", 16, 4, "nanoGPT", nanogpt=True),
+    Case("1.5B", 16, 4, "bf16"),
+    Case("1.5B", 32, 2, "bf16"),
+    Case("1.5B", 32, 2, "fp8", {"precision": "fp8"}),
+]
+"""Rows of the table of speeds."""
+CURVES = [
+    Case("124M", 64, 1, "bf16"),
+    Case("124M", 64, 1, "bf16, compiled by torch", **PLAIN),
+    Case("124M", 64, 1, "bf16, residual stream in fp32", {"fp32_residual": True}),
+    Case("124M", 64, 1, "fp8", {"precision": "fp8"}),
+    Case("124M", 64, 1, "nanoGPT", nanogpt=True),
+    Case("1.5B", 8, 1, "bf16"),
+    Case("1.5B", 8, 1, "fp8", {"precision": "fp8"}),
+]
+"""Curves, each compared with the first of its size."""
+
+
+def main() -> None:
+    """Run the cases, print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.one_gpu", description=__doc__)
+    parser.add_argument("work", type=Path, help="scratch folder")
+    parser.add_argument("--nanogpt", type=Path, help="model.py of github.com/karpathy/nanoGPT; without it no such rows")
+    parser.add_argument(
+        "--curves", type=Path, metavar="TOKENS", help="compare losses on train/ and val/ in this folder"
+    )
+    parser.add_argument("--steps", type=int, default=500, help="of each curve")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="rows whose name has one of these")
+    parser.add_argument("--seconds", type=int, default=300, help="that a row may take")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    cases = CURVES if given.curves else CASES
+    if given.case:
+        case = next(each for each in cases if (each.name, each.micro_batch_size) == tuple(json.loads(given.case)))
+        print("RESULT", json.dumps(run(case, given)), flush=True)
+        return
+    wanted = [each for each in cases if any(word in each.name for word in given.only)]
+    wanted = [each for each in wanted if given.nanogpt or not each.nanogpt]
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}", flush=True)
+    given.work.mkdir(parents=True, exist_ok=True)
+    found = [(case, in_process(case, given)) for case in wanted]
+    if given.curves:
+        write_curves(given.work / "curves.csv", found)
+    print("\n".join(curve_rows(found) if given.curves else speed_rows(found)))
+
+
+def in_process(case: Case, given: argparse.Namespace) -> dict[str, Any]:
+    """Run a case in a process of its own, whose memory and compiled code are gone afterwards."""
+    flags = [str(given.work), "--steps", str(given.steps), "--case", json.dumps([case.name, case.micro_batch_size])]
+    flags += ["--nanogpt", str(given.nanogpt)] if given.nanogpt else []
+    flags += ["--curves", str(given.curves)] if given.curves else []
+    command = [sys.executable, "-m", "benchmarks.one_gpu", *flags]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=given.seconds)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no end after {given.seconds} s"}
+    result = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), "")
+    found = (
+        json.loads(result.removeprefix("RESULT ")) if result else {"failed": (done.stderr.splitlines() or ["?"])[-1]}
+    )
+    print(case.name, {name: value for name, value in found.items() if name != "losses"}, flush=True)
+    return found
+
+
+def run(case: Case, given: argparse.Namespace) -> dict[str, Any]:
+    """Train as one case says."""
+    speed = layouts.Speed(case.size, case.micro_batch_size, case.passes)
+    if case.nanogpt:
+        return NanoGPT(case, given).run()
+    parallel = layouts.layout(case.parallel, "fast")
+    steps = given.steps if given.curves else STEPS
+    training = dataclasses.replace(speed.training(steps), compile=False, seed=SEED_OF_CURVES, **case.training)
+    if given.curves:
+        training = dataclasses.replace(training, warmup_steps=steps // 10)
+        train, val = given.curves / "train", given.curves / "val"
+    else:
+        train = layouts.shards(given.work / "gpt2/train", 50_257, 200, 11_000, 1)
+        val = layouts.shards(given.work / "gpt2/val", 50_257, 2, 2_100, 2)
+    job = layouts.pretrain_job(training, speed.model, parallel, train, val, given.work / "scratch")
+    return launch.launch(time_steps, ParallelConfig(dp_replicate=1), job)
+
+
+def time_steps(process: Process, job: PretrainJob) -> dict[str, Any]:
+    """Train, and time each step."""
+    from trainer.loop.loop import train_step
+
+    begun = time.monotonic()
+    training = prepare(process, job)
+    seconds: list[float] = []
+    losses: list[float] = []
+    start = 0.0
+    with training.feed:
+        while not training.finished:
+            at = time.monotonic()
+            losses.append(train_step(training).loss)
+            seconds.append(time.monotonic() - at)
+            start = start or time.monotonic() - begun
+    return figures(seconds, losses, start, job.config.global_batch_size * job.config.sequence_length)
+
+
+def figures(seconds: list[float], losses: list[float], start: float, tokens: int) -> dict[str, Any]:
+    """Return what a row shows. `tokens`: of a step."""
+    return {
+        "tokens_per_second": tokens / statistics.median(seconds[WARM:]),
+        "start": start,
+        "gib": torch.cuda.max_memory_allocated() / 2**30,
+        "losses": losses,
+    }
+
+
+class NanoGPT:
+    """nanoGPT's model, trained as its train.py trains it, on the batches of our own trainer."""
+
+    def __init__(self, case: Case, given: argparse.Namespace) -> None:
+        self.case = case
+        self.given = given
+        spec = importlib.util.spec_from_file_location("nanogpt_model", given.nanogpt)
+        assert spec is not None
+        assert spec.loader is not None
+        self.module: Any = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.module)
+
+    def run(self) -> dict[str, Any]:
+        """Train, and time each step."""
+        case, given = self.case, self.given
+        layers, heads, width = layouts.SIZES[case.size]
+        begun = time.monotonic()
+        torch.manual_seed(SEED_OF_CURVES)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        shape = {"n_layer": layers, "n_head": heads, "n_embd": width, "dropout": 0.0, "bias": False}
+        model = self.module.GPT(self.module.GPTConfig(block_size=1024, vocab_size=50_304, **shape)).cuda()
+        steps = given.steps if given.curves else STEPS
+        speed = layouts.Speed(case.size, case.micro_batch_size, case.passes)
+        config = speed.training(steps)
+        optimizer = model.configure_optimizers(config.weight_decay, config.lr, (config.beta1, config.beta2), "cuda")
+        compiled = torch.compile(model)
+        batches = self.batches(config.global_batch_size)
+        seconds: list[float] = []
+        losses: list[float] = []
+        start = 0.0
+        for step in range(steps):
+            at = time.monotonic()
+            for group in optimizer.param_groups:
+                group["lr"] = self.learning_rate(config, step, steps)
+            total = torch.zeros((), device="cuda")
+            for ids, targets in batches(step):
+                with torch.autocast("cuda", torch.bfloat16):
+                    _, loss = compiled(ids, targets)
+                    loss = loss / case.passes
+                loss.backward()
+                total += loss.detach()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses.append(float(total))
+            seconds.append(time.monotonic() - at)
+            start = start or time.monotonic() - begun
+        return figures(seconds, losses, start, config.global_batch_size * config.sequence_length)
+
+    def learning_rate(self, config: Any, step: int, steps: int) -> float:
+        """Return that of our own trainer for the same settings."""
+        from trainer.loop.optimizer import OptimizerConfig, learning_rate
+
+        warmup = steps // 10 if self.given.curves else config.warmup_steps
+        return learning_rate(OptimizerConfig.of(config, steps, warmup), step)
+
+    def batches(self, size: int) -> Any:
+        """Return what gives the micro batches of a step: those of our trainer in curves, else one random batch."""
+        case = self.case
+        if not self.given.curves:
+            tokens = torch.randint(50_257, (case.micro_batch_size, 1025), device="cuda")
+            one = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+            return lambda _: [one] * case.passes
+        from trainer.pretrain import open_batches
+
+        config = layouts.Speed(case.size, case.micro_batch_size, case.passes).training(self.given.steps)
+        config = dataclasses.replace(config, seed=SEED_OF_CURVES)
+        source = open_batches(config, self.given.curves / "train", {"train": "train"}, self.given.work / "scratch")
+
+        def of_step(step: int) -> Any:
+            ids = source.sample_ids(step * size)
+            for first in range(0, size, case.micro_batch_size):
+                batch = source.collate(ids[first : first + case.micro_batch_size]).to(torch.device("cuda"))
+                yield batch.ids, batch.targets
+
+        return of_step
+
+
+def speed_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
+    """The table of speeds; ratios are to nanoGPT at the same size."""
+    rows = [
+        "| case | micro batch x passes | tokens/s | of nanoGPT's | MFU | GiB | first step after |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    rivals = {case.size: result.get("tokens_per_second") for case, result in found if case.nanogpt}
+    for case, result in found:
+        head = f"| {case.name} | {case.micro_batch_size} x {case.passes} |"
+        if "failed" in result:
+            rows.append(f"{head} {result['failed']} |")
+            continue
+        rate, rival = result["tokens_per_second"], rivals.get(case.size)
+        layers, _, width = layouts.SIZES[case.size]
+        parameters = (50_257 + 1024 + 2) * width + layers * (12 * width**2 + 13 * width)
+        share = rate * (6 * parameters + 12 * layers * width * 1024) / layouts.PEAK_FLOPS
+        ratio = f"{rate / rival:.3f}" if rival else ""
+        cells = (f"{rate:,.0f}", ratio, f"{share:.1%}", f"{result['gib']:.0f}", f"{result['start']:.0f} s")
+        rows.append(f"{head} {' | '.join(cells)} |")
+    return rows
+
+
+def curve_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
+    """The table of curves; differences are to the first of the same size."""
+    rows = [
+        f"| case | samples per step | steps | loss, mean of the last {LAST} | difference | largest of any {LAST} steps |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    first: dict[str, list[float]] = {}
+    for case, result in found:
+        head = f"| {case.name} | {case.micro_batch_size * case.passes} |"
+        if "failed" in result:
+            rows.append(f"{head} {result['failed']} |")
+            continue
+        losses = result["losses"]
+        means = [statistics.fmean(losses[at : at + LAST]) for at in range(0, len(losses) - LAST + 1, LAST)]
+        own = first.setdefault(case.size, means)
+        off = [mean / other - 1 for mean, other in zip(means, own, strict=True)]
+        rows.append(f"{head} {len(losses)} | {means[-1]:.4f} | {off[-1]:+.3%} | {max(map(abs, off)):.3%} |")
+    return rows
+
+
+def write_curves(file: Path, found: list[tuple[Case, dict[str, Any]]]) -> None:
+    """Write all losses as CSV, a column for each case."""
+    done = [(case.name, result["losses"]) for case, result in found if "losses" in result]
+    with file.open("w", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["step", *(name for name, _ in done)])
+        writer.writerows(enumerate_rows([losses for _, losses in done]))
+
+
+def enumerate_rows(columns: list[list[float]]) -> list[list[float]]:
+    """Return rows with their number, from columns that are equally long."""
+    return [[number, *row] for number, row in enumerate(zip(*columns, strict=True), start=1)]
+
+
+if __name__ == "__main__":
+    main()
