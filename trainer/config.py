@@ -44,6 +44,7 @@ Samples = Annotated[int, Interval(ge=1, le=MOST_SAMPLES)]
 Steps = Annotated[int, Interval(ge=0, le=10**9)]
 Tokens = Annotated[int, Interval(ge=0, le=10**15)]
 Precision = Literal["fp32", "bf16", "fp16"]
+PrecisionOrAuto = Literal["auto", Precision]
 Schedule = Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"]
 TWO_STAGES_EACH = ("zbv", "dualpipev")
 ONE_STAGE_EACH = ("gpipe", "1f1b")
@@ -124,6 +125,9 @@ class ParallelConfig(HasIdentity):
     kernels: Literal["triton", "torch"] = "triton"
     """How GPUs compute the compiled loss, and dropout where nothing is compiled: with this project's Triton kernels, or
     with torch's operations."""
+    cuda_graphs: Literal["auto", "off"] = "auto"
+    """auto: fine-tuning without pipeline, tp, ZeRO and offload makes each pass a CUDA graph, so that GPUs do not wait
+    for the host."""
     determinism: Annotated[Literal["auto", "exact", "fast", "portable"], Kind.SHAPES] = "auto"
     """exact: bit-equal results in the same layout with the same kernels, one thread per process; portable: and on every
     x86-64 processor, more slowly, with device cpu; auto: exact on CPUs, fast on GPUs."""
@@ -208,7 +212,7 @@ class OptimizerFields:
     """AdamW's term against division by 0."""
     clip_norm: NonNegativeFloat
     """Scale gradients down to this global norm if it is larger; 0: never."""
-    precision: Precision
+    precision: PrecisionOrAuto
     """Precision of matrix products; weights, optimizer and sums stay fp32."""
     loss_scale: LossScaleConfig
     """Scaling of the loss with precision fp16."""
@@ -344,8 +348,12 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     attention_dropout: Probability = 0.1
     """Fraction of attention probabilities dropped; above 0 the fused attention kernels cannot be used, which made
     steps on short rows a fifth slower on a CPU."""
-    precision: Precision = "fp32"
+    precision: PrecisionOrAuto = "auto"
+    """Precision of matrix products; weights, optimizer and sums stay fp32. auto: bf16 on GPUs that have it, else fp32;
+    a run that goes on keeps what it began with."""
     loss_scale: LossScaleConfig = LossScaleConfig()
+    compile: HowToRun[bool] = False
+    """Compile each block with torch.compile, as in pretraining, for each rounded length of the rows."""
     scored_train_rows: NonNegative = 1000
     """Training rows, evenly spread, to score after each epoch in addition to the validation rows; 0: none."""
     checkpoint_every: HowToRun[Count] = 500

@@ -6,6 +6,7 @@ processes change the mean.
 """
 
 import contextlib
+import importlib.util
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from trainer.data.feed import Feed
 from trainer.data.order import Ids
 from trainer.loop import guard
 from trainer.loop.optimizer import AdamW, OptimizerConfig, clip, learning_rate
-from trainer.loop.precision import LossScale, compute_dtype
+from trainer.loop.precision import LossScale, compute_dtype, resolve
 from trainer.loop.timing import Phases
 from trainer.loop.training import Hook, StepReport, Training
 from trainer.model import GPT2, Architecture, Stage
@@ -31,6 +32,9 @@ from trainer.plan import Plan
 from trainer.processes.process import Process, Stopped
 
 logger = logging.getLogger(__name__)
+
+OLDEST_COMPILED = (7, 0)
+"""Compute capability of the oldest GPUs that Triton makes code for."""
 
 
 def assemble(
@@ -44,22 +48,29 @@ def assemble(
     config: PretrainConfig | FinetuneConfig,
     parallel: ParallelConfig,
     plan: Plan,
-    compile_blocks: bool = False,
 ) -> Training:
     """Build, parallelize and initialise a model, and assemble its training."""
     size, optimizer_config = plan.layout.micro_batch_size, OptimizerConfig.of(config, plan.steps, plan.warmup_steps)
-    dtype = compute_dtype(config.precision, process.device)
-    model = parallelize(build, shape, mesh, parallel, compute_dtype=dtype, compile_blocks=compile_blocks)
+    precision = resolve(config.precision, process.device)
+    dtype, compiled = compute_dtype(precision, process.device), compiles(process, config, parallel)
+    model = parallelize(build, shape, mesh, parallel, compute_dtype=dtype, compile_blocks=compiled)
     model.initialise(config.seed)
     for part in model.stages:
         part.transformer.dropout_seed = config.seed
     return Training(
         model=model,
         optimizer=AdamW(model.weights, optimizer_config, on_host=parallel.offload == "optimizer"),
-        loss_scale=LossScale(config.loss_scale, config.precision),
+        loss_scale=LossScale(config.loss_scale, precision),
         optimizer_config=optimizer_config,
         batches=batches,
-        feed=Feed(batches, mesh.data_rank, mesh.data_ranks, model.pipeline.batch_size(size), mesh.device),
+        feed=Feed(
+            batches,
+            mesh.data_rank,
+            mesh.data_ranks,
+            model.pipeline.batch_size(size),
+            mesh.device,
+            rounding=model.rounding,
+        ),
         mesh=mesh,
         stop=process.stop,
         micro_batch_size=size,
@@ -67,6 +78,24 @@ def assemble(
         phases=Phases(mesh.device),
         identity={"model": shape.record(), **identity},
     )
+
+
+def compiles(process: Process, config: PretrainConfig | FinetuneConfig, parallel: ParallelConfig) -> bool:
+    """Return whether blocks and loss are compiled; where torch cannot, train without, and say so once."""
+    if not config.compile:
+        return False
+    reason = ""
+    if process.device.type == "cpu" and parallel.tp > 1 and parallel.activation_checkpointing == "full":
+        # torch 2.13 fails on a graph that holds both the mesh of a DTensor and the state of a random operator.
+        reason = "on CPUs, torch cannot compile tensor parallelism with full activation checkpointing"
+    elif process.device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        reason = "Triton is not installed"
+    elif process.device.type == "cuda" and torch.cuda.get_device_capability(process.device) < OLDEST_COMPILED:
+        reason = f"{torch.cuda.get_device_name(process.device)} is too old for Triton"
+    if reason and process.rank.number == 0:
+        section = "pretrain" if isinstance(config, PretrainConfig) else "finetune"
+        logger.warning("%s.compile: %s; training goes on without it, more slowly", section, reason)
+    return not reason
 
 
 def train(training: Training, hooks: Sequence[Hook]) -> None:

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trainer.config import ParallelConfig
-from trainer.data.batch import Batch
+from trainer.data.batch import Batch, Rounding
 from trainer.loss import Differentiate, compiled_loss_and_gradient
 from trainer.model import GPT2, Architecture, Block, LanguageModel, Stage, canonical, initial_weight
+from trainer.parallel.graphs import take_graphs
 from trainer.parallel.local import fill
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
@@ -29,6 +30,8 @@ _KEPT = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
 }
 """Results that `selective` keeps: matrix products and attention, the most expensive to compute."""
+POSITIONS = 32
+"""A classifier's batches have a multiple of so many positions on GPUs, and compiled: MRPC's then have four lengths."""
 _OPTIONS: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # dropout has keys, no state
 
 
@@ -45,6 +48,8 @@ class ParallelModel(Generic[M]):
     """Runs a step through all stages, and decides who cuts its micro batches."""
     positions_multiple: int
     """Samples are padded to a multiple of this: with sequence parallelism, the processes that share a sample."""
+    rounding: Rounding | None = None
+    """How a classifier's batches are made to have few shapes, before they are moved to the device."""
 
     @property
     def weights(self) -> Mapping[str, nn.Parameter]:
@@ -59,7 +64,8 @@ class ParallelModel(Generic[M]):
     def train(self, mode: bool) -> None:
         """Switch between training, with dropout, and evaluation, without."""
         for stage in self.stages:
-            stage.train(mode)
+            if stage.training != mode:  # the walk over all modules takes the host long
+                stage.train(mode)
 
     def forward_backward(self, batches: Iterator[Batch], micro_batch_size: int, share: int, scale: float) -> Tensor:
         """Run this process's share of a step forward and backward; return its summed loss times `scale`.
@@ -92,6 +98,10 @@ def parallelize(
 
     The weights are undefined until they are initialised or loaded.
     """
+    rounded = shape.num_labels > 0 and (mesh.device.type == "cuda" or compile_blocks)
+    rounding = Rounding(POSITIONS, shape.n_positions) if rounded else None
+    if compile_blocks and rounding is not None:
+        _allow_graphs(2 * -(-shape.n_positions // POSITIONS))  # for each length one to train with, one to predict with
     with torch.device("meta"):
         stages = split_pipeline(build, shape, parallel, mesh)
     for stage in stages:
@@ -112,7 +122,11 @@ def parallelize(
     last = 0 if shape.num_labels else stage_owner(parallel.pp * parallel.chunks - 1, parallel)
     tied = Tied(mesh, 0, last)
     gradients = Gradients(stages, parallel, mesh, tied)
-    pipeline = Pipeline(stages, shape, parallel, mesh) if mesh.pp > 1 else OneStage(stages[0], gradients, mesh)
+    pipeline = (
+        Pipeline(stages, shape, parallel, mesh)
+        if mesh.pp > 1
+        else OneStage(stages[0], gradients, mesh, graphs=take_graphs(shape, parallel, mesh))
+    )
     return ParallelModel(
         shape,
         stages,
@@ -120,7 +134,15 @@ def parallelize(
         gradients,
         pipeline,
         mesh.tp if parallel.sequence_parallel else 1,
+        rounding,
     )
+
+
+def _allow_graphs(number: int) -> None:
+    """Let the compiler make so many graphs of a block, where it stops at 8 by itself."""
+    from torch._dynamo import config  # takes a second
+
+    config.recompile_limit = max(config.recompile_limit, number)
 
 
 def fastest_loss(device: torch.device, parallel: ParallelConfig) -> Differentiate:

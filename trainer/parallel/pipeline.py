@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from trainer.config import ParallelConfig
 from trainer.data.batch import Batch
 from trainer.model import GPT2, Architecture, Stage
+from trainer.parallel.graphs import GraphedPasses, Pass
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.zero import Gradients
 from trainer.plan import fill_schedule
@@ -56,10 +57,14 @@ def split_pipeline(
 class OneStage:
     """A pipeline of one stage, the whole model: no schedule, just one pass after the other."""
 
-    def __init__(self, model: GPT2, gradients: Gradients, mesh: Mesh) -> None:
+    def __init__(self, model: GPT2, gradients: Gradients, mesh: Mesh, *, graphs: bool = False) -> None:
+        """`graphs`: whether passes become CUDA graphs, where gradients are views of one tensor."""
         self._model = model
         self._gradients = gradients
         self._mesh = mesh
+        self._pass: Pass = self._eager
+        if graphs and gradients.flat is not None:
+            self._pass = GraphedPasses(self._eager, gradients.flat)
 
     def batch_size(self, micro_batch_size: int) -> int:
         """Return the number of samples in each batch of a step: batches are micro batches already."""
@@ -75,10 +80,13 @@ class OneStage:
             assert following is not None or batch is not None, "a process has no batch at all"
             batch = following if following is not None else batch.ignored()  # pyright: ignore[reportOptionalMemberAccess]
             self._gradients.expect(last=number == passes - 1)
-            loss = self._model(batch.ids, **batch.inputs()) * scale
-            loss.backward()
-            total += loss.detach()
+            total += self._pass(batch, scale)
         return total
+
+    def _eager(self, batch: Batch, scale: Tensor | float) -> Tensor:
+        loss = self._model(batch.ids, **batch.inputs()) * scale
+        loss.backward()
+        return loss.detach()
 
     @torch.no_grad()
     def forward(self, batch: Batch, **inputs: Tensor) -> Tensor:
