@@ -142,6 +142,7 @@ def train_step(training: Training) -> StepReport:
     updates_first = training.optimizer.device == mesh.device
     if updates_first:
         training.optimizer.update(lr, (~(totals[0].isfinite() & norm.isfinite())).float())
+    tokens = batches.tokens(sample_ids)  # here, too, the device has work meanwhile
     mean_loss, stop, grad_norm, own_loss = figures.read()
     report = StepReport(
         training.step + 1, mean_loss, lr, grad_norm, stop > 0, None, sample_ids, own_loss * mesh.data_ranks
@@ -162,7 +163,7 @@ def train_step(training: Training) -> StepReport:
         )
     training.step += 1
     training.position += len(sample_ids)
-    training.tokens += batches.tokens(sample_ids)
+    training.tokens += tokens
     return report
 
 

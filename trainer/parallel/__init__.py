@@ -98,8 +98,7 @@ def parallelize(
 
     The weights are undefined until they are initialised or loaded.
     """
-    rounded = shape.num_labels > 0 and (mesh.device.type == "cuda" or compile_blocks)
-    rounding = Rounding(POSITIONS, shape.n_positions) if rounded else None
+    rounding = rounding_of(shape, mesh.device, compiled=compile_blocks)
     if compile_blocks and rounding is not None:
         _allow_graphs(2 * -(-shape.n_positions // POSITIONS))  # for each length one to train with, one to predict with
     with torch.device("meta"):
@@ -136,6 +135,12 @@ def parallelize(
         mesh.tp if parallel.sequence_parallel else 1,
         rounding,
     )
+
+
+def rounding_of(shape: Architecture, device: torch.device, *, compiled: bool) -> Rounding | None:
+    """Return how a classifier's batches are rounded, so that graphs and compiled blocks are few; None: not at all."""
+    wanted = shape.num_labels > 0 and (compiled or device.type == "cuda")
+    return Rounding(POSITIONS, shape.n_positions) if wanted else None
 
 
 def _allow_graphs(number: int) -> None:

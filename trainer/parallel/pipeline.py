@@ -38,6 +38,9 @@ SCHEDULES = {
     "dualpipev": "DualPipeV",
 }
 
+KEPT_SCHEDULES = 4
+"""As many as MRPC's rows have lengths on GPUs (`Rounding`)."""
+
 
 def split_pipeline(
     build: Callable[[Stage | None], M], shape: Architecture, parallel: ParallelConfig, mesh: Mesh
@@ -105,7 +108,7 @@ class Pipeline:
         self._count = parallel.pp * parallel.chunks
         self._numbers = [n for n in range(self._count) if stage_owner(n, parallel) == mesh.pp_rank]
         self._group = mesh.box.get_group("pp")
-        self._schedules: dict[tuple[int, int, int], Any] = {}
+        self._schedules: dict[tuple[int, int, int], tuple[Any, list[PipelineStage]]] = {}
         self._scale: float = 1.0
         self._scheduled: list[PipelineStage] = []
         self.around: Callable[[list[PipelineStage]], AbstractContextManager[Any]] = nullcontext
@@ -144,25 +147,30 @@ class Pipeline:
     def _schedule(self, count: int, size: int, length: int) -> Any:
         """Return the schedule for `count` micro batches of shape (size, length), with buffers of that size.
 
-        Only the last one is kept; fine-tuning would otherwise hold buffers for rows of every length.
+        The last few are kept; fine-tuning would otherwise hold buffers for rows of every length.
         """
-        if (count, size, length) not in self._schedules:
-            self._schedules.clear()
-            kind: Any = get_schedule_class(SCHEDULES[self._parallel.schedule])
-            scheduled = [
-                self._pipeline_stage(stage, number, size, length)
-                for stage, number in zip(self._stages, self._numbers, strict=True)
-            ]
-            self._scheduled = scheduled
-            stage_or_stages: Any = scheduled if issubclass(kind, PipelineScheduleMulti) else scheduled[0]
-            # The loss is the last stage's output; torch's target is unused, but is cut like the batch.
-            self._schedules[count, size, length] = kind(
-                stage_or_stages,
-                n_microbatches=count,
-                loss_fn=lambda loss, _: loss.sum() * self._scale,
-                scale_grads=False,
-            )
-        return self._schedules[count, size, length]
+        key = count, size, length
+        self._schedules[key] = self._schedules.pop(key, None) or self._make_schedule(*key)  # the last one comes last
+        if len(self._schedules) > KEPT_SCHEDULES:
+            del self._schedules[next(iter(self._schedules))]
+        schedule, self._scheduled = self._schedules[key]
+        return schedule
+
+    def _make_schedule(self, count: int, size: int, length: int) -> tuple[Any, list[PipelineStage]]:
+        kind: Any = get_schedule_class(SCHEDULES[self._parallel.schedule])
+        scheduled = [
+            self._pipeline_stage(stage, number, size, length)
+            for stage, number in zip(self._stages, self._numbers, strict=True)
+        ]
+        stage_or_stages: Any = scheduled if issubclass(kind, PipelineScheduleMulti) else scheduled[0]
+        # The loss is the last stage's output; torch's target is unused, but is cut like the batch.
+        schedule = kind(
+            stage_or_stages,
+            n_microbatches=count,
+            loss_fn=lambda loss, _: loss.sum() * self._scale,
+            scale_grads=False,
+        )
+        return schedule, scheduled
 
     def _pipeline_stage(self, stage: GPT2, number: int, size: int, length: int) -> PipelineStage:
         positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)
