@@ -188,7 +188,7 @@ class WatchConfig:
 
 
 class OptimizerFields:
-    """Descriptions of the learning rate, AdamW and precision fields, shared by pretraining and fine-tuning.
+    """Descriptions of the learning rate, AdamW and loss scale fields, shared by pretraining and fine-tuning.
 
     This is not a dataclass: each section sets its own defaults, and the order of its fields, which is also that of
     `--help`. The command line takes the descriptions from here.
@@ -212,8 +212,6 @@ class OptimizerFields:
     """AdamW's term against division by 0."""
     clip_norm: NonNegativeFloat
     """Scale gradients down to this global norm if it is larger; 0: never."""
-    precision: PrecisionOrAuto
-    """Precision of matrix products; weights, optimizer and sums stay fp32."""
     loss_scale: LossScaleConfig
     """Scaling of the loss with precision fp16."""
 
@@ -269,6 +267,7 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     epsilon: Positive = 1e-8
     clip_norm: NonNegativeFloat = 1.0
     precision: Precision = "fp32"
+    """Precision of matrix products; weights, optimizer and sums stay fp32."""
     loss_scale: LossScaleConfig = LossScaleConfig()
     compile: HowToRun[bool] = False
     """Compile each block with torch.compile: slow start, fast steps."""
