@@ -1,14 +1,16 @@
-"""Fine-tuning's time per step on a GPU, with the project's kernels for dropout and with torch's operations.
+"""Fine-tuning's time per step on a GPU: pass by pass, as CUDA graphs, and compiled.
 
     python -m benchmarks.finetuning WORK
 
 Makes a GPT-2 of 124 M parameters with random weights, and rows as long as those of MRPC; compares the kernels with
-plain torch on this GPU; fine-tunes in each of CASES; prints one table, with the GPU's kernels and busy time in a step,
-from a trace of a few. Needs one GPU, and nothing but the packages of `trainer/`.
+plain torch on this GPU, and graphs with the passes they repeat; fine-tunes in each of CASES; prints one table, with the
+GPU's kernels and busy time in a step, from a trace of a few. Needs one GPU, and nothing but the packages of `trainer/`.
+WORK is a folder for what the runs write.
 """
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,13 +34,16 @@ STEPS, BATCH = 120, 32
 TRACED = (100, 101)
 LENGTHS = (53, 15, 20, 104)
 """Mean, standard deviation, least and most tokens of a row, about as MRPC's pairs have them."""
+EAGER = ("--parallel.cuda-graphs", "off")
 CASES: dict[str, tuple[str, ...]] = {
-    "torch, bf16": ("--precision", "bf16", "--parallel.kernels", "torch"),
-    "kernels, bf16": ("--precision", "bf16"),
-    "kernels, fp32": ("--precision", "fp32"),
-    "kernels, bf16, attention without dropout": ("--precision", "bf16", "--attention-dropout", "0"),
-    "no dropout, bf16": ("--precision", "bf16", "--attention-dropout", "0", "--dropout", "0"),
+    "torch's kernels, eager": (*EAGER, "--parallel.kernels", "torch"),
+    "Triton kernels, eager": EAGER,
+    "Triton kernels, graphs": (),
+    "compiled, graphs": ("--compile",),
 }
+"""All in bf16, which is the default on GPUs that have it."""
+COMPARED = 20
+"""Steps whose losses graphs and eager passes must share, to the bit with deterministic kernels."""
 
 
 def write_rows(folder: Path, tokenizer: Path) -> Path:
@@ -74,36 +79,60 @@ def write_base(folder: Path, tokenizer: Path) -> Path:
     return folder
 
 
-def finetune(work: Path, name: str, *flags: str) -> dict[str, Any]:
-    """Run the stage; return its last segment, its losses and what a trace of it says."""
-    out = work / name.replace(" ", "-").replace(",", "")
+def finetune(work: Path, name: str, steps: int, *flags: str) -> tuple[Path, dict[str, Any], list[float]]:
+    """Run the stage; return its output, its last segment and its losses."""
+    out = work / re.sub(r"\W+", "-", name)
     stats = work / f"{out.name}.json"
     words = [sys.executable, "-m", "trainer.finetune", "toy", work / "base", work / "rows", out, "--stats", stats]
-    more = ("--steps", STEPS, "--epochs", 0, "--lr", 1e-4, "--global-batch-size", BATCH, "--checkpoint-every", STEPS)
-    watched = ("--scored-train-rows", 0, "--overwrite", "--profile", f"{TRACED[0]}:{TRACED[1]}")
-    command = [str(word) for word in (*words, *more, *watched, *flags)]
+    more = ("--steps", steps, "--epochs", 0, "--lr", 1e-4, "--global-batch-size", BATCH, "--checkpoint-every", steps)
+    command = [str(word) for word in (*words, *more, "--scored-train-rows", 0, "--overwrite", *flags)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-5000:]}")
+    for line in done.stderr.splitlines():
+        if "WARNING" in line or "warning" in line:
+            print(f"{name}: {line}", flush=True)
     segment = json.loads(stats.with_suffix(".provenance.json").read_text())["segments"][-1]
     with (out / "curve.csv").open() as file:
         losses = [float(row["loss"]) for row in csv.DictReader(file) if row["loss"]]
+    return out, segment, losses
+
+
+def measure(work: Path, name: str, *flags: str) -> dict[str, Any]:
+    """Return what a run and a trace of it say of a step."""
+    traced = ("--profile", f"{TRACED[0]}:{TRACED[1]}")
+    out, segment, losses = finetune(work, name, STEPS, *traced, *flags)
     (trace,) = out.with_name(f"{out.name}.watch").rglob("*.json*")
     with store.open_read(trace) as file:
         events = json.loads(file.read())["traceEvents"]
     kernels = [event["dur"] for event in events if event.get("cat") == "kernel"]
-    traced = TRACED[1] - TRACED[0] + 1
+    number = TRACED[1] - TRACED[0] + 1
     return {
         "ms": segment["median_step_seconds"] * 1e3,
-        "gb": segment["peak_memory_gb"],
-        "kernels": len(kernels) // traced,
-        "busy": sum(kernels) / traced / 1e3,
+        "first": segment["seconds"] - STEPS * segment["median_step_seconds"],
+        "kernels": len(kernels) // number,
+        "busy": sum(kernels) / number / 1e3,
+        "allocated": segment["peak_memory"]["allocated_gb"],
+        "reserved": segment["peak_memory"]["reserved_gb"],
         "losses": losses,
     }
 
 
-def compare() -> list[str]:
-    """Compare the kernels with plain torch on this GPU; return a line for each type of values."""
+def apart(first: list[float], second: list[float]) -> str:
+    """Say how far the losses of two runs are apart."""
+    return f"{max(abs(a - b) for a, b in zip(first, second, strict=True)):.1e} apart at most, from {first[0]:.4f} on"
+
+
+def compare_graphs(work: Path) -> str:
+    """Compare losses with graphs and without, with deterministic kernels."""
+    exact = ("--parallel.determinism", "exact")
+    graphs = finetune(work, "parity, graphs", COMPARED, *exact)[-1]
+    eager = finetune(work, "parity, eager", COMPARED, *exact, *EAGER)[-1]
+    return f"graphs and eager, {COMPARED} steps, deterministic kernels: losses {apart(graphs, eager)}"
+
+
+def compare_kernels() -> list[str]:
+    """Compare the project's kernels with plain torch on this GPU; return a line for each type of values."""
     gpu = torch.device("cuda")
     keys = dropout.vector_keys(7, torch.tensor([5, 10**12, 1], device=gpu), 77)
     cases: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
@@ -138,23 +167,26 @@ def main() -> None:
     tokenizer = small.write_tokenizer(work / "tokenizer")
     write_base(work / "base", tokenizer)
     write_rows(work / "rows", tokenizer)
-    print(*compare(), sep="\n", flush=True)
+    print(*compare_kernels(), sep="\n", flush=True)
+    print(compare_graphs(work), flush=True)
     found: dict[str, dict[str, Any]] = {}
     for name, flags in CASES.items():
-        found[name] = finetune(work, name, *flags)
+        found[name] = measure(work, name, *flags)
         print(name, {key: value for key, value in found[name].items() if key != "losses"}, flush=True)
-    plain, ours = (found[name]["losses"] for name in ("torch, bf16", "kernels, bf16"))
-    print(f"losses of the first two: {max(abs(a - b) for a, b in zip(plain, ours, strict=True)):.1e} apart at most")
+    first = next(iter(found))
+    for name, each in found.items():
+        print(f"{name} and {first}, {STEPS} steps: losses {apart(each['losses'], found[first]['losses'])}")
     print(
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {BATCH} rows of {LENGTHS[0]} tokens on average\n"
     )
     print(
-        "| fine-tuning 124M | ms per step | kernels per step | GPU busy, ms | GB |",
-        "| --- | --- | --- | --- | --- |",
+        "| fine-tuning 124M in bf16 | ms per step | kernels per step | GPU busy, ms | first steps, s | GB (reserved) |",
+        "| --- | --- | --- | --- | --- | --- |",
         sep="\n",
     )
     for name, each in found.items():
-        print(f"| {name} | {each['ms']:.1f} | {each['kernels']:,} | {each['busy']:.1f} | {each['gb']:.1f} |")
+        figures = f"{each['ms']:.1f} | {each['kernels']:,} | {each['busy']:.1f} | {each['first']:.1f}"
+        print(f"| {name} | {figures} | {each['allocated']:.1f} ({each['reserved']:.1f}) |")
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ TUNING = FinetuneConfig(
     warmup_steps=2,
     epsilon=1e-6,
     clip_norm=0.5,
+    precision="fp32",
     checkpoint_every=STEPS,
 )
 CLASSES, TOKENS = 3, 512

@@ -57,6 +57,7 @@ PLAIN: dict[str, Any] = {"training": {"compile": True}, "parallel": {"kernels": 
 CASES = [
     Case("124M", 64, 8, "nanoGPT", nanogpt=True),
     Case("124M", 64, 8, "bf16"),
+    Case("124M", 64, 8, "bf16, CUDA graphs", parallel={"cuda_graphs": "on"}),
     Case("124M", 64, 8, "bf16, compiled by torch", **PLAIN),
     Case("124M", 64, 8, "bf16, residual stream in fp32", {"fp32_residual": True}),
     Case("124M", 64, 8, "fp8", {"precision": "fp8"}),
@@ -131,7 +132,8 @@ def run(case: Case, given: argparse.Namespace) -> dict[str, Any]:
         return NanoGPT(case, given).run()
     parallel = layouts.layout(case.parallel, "fast")
     steps = given.steps if given.curves else STEPS
-    training = dataclasses.replace(speed.training(steps), compile=False, seed=SEED_OF_CURVES, **case.training)
+    changes = {"compile": False, "seed": SEED_OF_CURVES, **case.training}
+    training = dataclasses.replace(speed.training(steps), **changes)
     if given.curves:
         training = dataclasses.replace(training, warmup_steps=steps // 10)
         train, val = given.curves / "train", given.curves / "val"
@@ -273,7 +275,7 @@ def speed_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
 def curve_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
     """The table of curves; differences are to the first of the same size."""
     rows = [
-        f"| case | samples per step | steps | loss, mean of the last {LAST} | difference | largest of any {LAST} steps |",
+        f"| case | samples per step | steps | mean loss of the last {LAST} | difference | largest of {LAST} steps |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     first: dict[str, list[float]] = {}

@@ -47,7 +47,8 @@ def check_loss_scale(section: str, scale: LossScaleConfig) -> None:
 def check_pretrain(config: PretrainConfig, model: ModelConfig, parallel: ParallelConfig) -> None:
     """Raise ConfigError unless the three sections agree."""
     check_model(model)
-    check_parallel(parallel, model.n_layer, model.n_head, n_embd=model.n_embd, compiled=config.compile)
+    compiled = "pretrain" if config.compile else ""
+    check_parallel(parallel, model.n_layer, model.n_head, n_embd=model.n_embd, compiled=compiled)
     if config.sequence_length > model.n_positions:
         raise ConfigError(
             f"pretrain.sequence_length {config.sequence_length} is longer than model.n_positions "
@@ -135,16 +136,17 @@ def check_finetune(
     config: FinetuneConfig, parallel: ParallelConfig, n_layer: int, n_head: int, *, n_embd: int = 0
 ) -> None:
     """Raise ConfigError unless the two sections agree with each other and with the base model."""
-    check_parallel(parallel, n_layer, n_head, n_embd=n_embd)
+    check_parallel(parallel, n_layer, n_head, n_embd=n_embd, compiled="finetune" if config.compile else "")
     check_length("finetune", config)
     check_loss_scale("finetune", config.loss_scale)
     check_watch("finetune", config, parallel)
 
 
-def check_parallel(
-    parallel: ParallelConfig, n_layer: int, n_head: int, *, n_embd: int = 0, compiled: bool = False
-) -> None:
-    """Raise ConfigError for an impossible layout, with the nearest possible one. `n_embd` 0: unknown to the caller."""
+def check_parallel(parallel: ParallelConfig, n_layer: int, n_head: int, *, n_embd: int = 0, compiled: str = "") -> None:
+    """Raise ConfigError for an impossible layout, with the nearest possible one. `n_embd` 0: unknown to the caller.
+
+    `compiled`: the section whose `compile` is set, if any.
+    """
     check_placements(parallel.placements, parallel.tp, n_layer, n_head, n_embd)
     check_portable(parallel, compiled=compiled)
     if (parallel.zero > 0) != (parallel.dp_shard > 1):
@@ -162,7 +164,7 @@ def check_parallel(
     _check_pipeline(parallel, n_layer, compiled=compiled)
 
 
-def check_portable(parallel: ParallelConfig, *, compiled: bool = False) -> None:
+def check_portable(parallel: ParallelConfig, *, compiled: str = "") -> None:
     """Raise ConfigError for `determinism: portable` where a processor of another kind would compute other bytes."""
     if parallel.determinism != "portable":
         return
@@ -177,8 +179,8 @@ def check_portable(parallel: ParallelConfig, *, compiled: bool = False) -> None:
         )
     if compiled:
         raise ConfigError(
-            "pretrain.compile with parallel.determinism portable: compiled code is made for this machine's processor; "
-            "set compile to false, or determinism to exact"
+            f"{compiled}.compile with parallel.determinism portable: compiled code is made for this machine's "
+            "processor; set compile to false, or determinism to exact"
         )
 
 
@@ -193,7 +195,7 @@ def needs_newer_torch(parallel: ParallelConfig) -> bool:
     return parallel.pp > 1 and parallel.schedule in ZERO_BUBBLE and _torch_release() < (2, 13)
 
 
-def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: bool) -> None:
+def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: str) -> None:
     schedule, stages = parallel.schedule, parallel.pp * parallel.chunks
     if parallel.pp == 1:
         if parallel.chunks > 1 or parallel.microbatches:
@@ -238,8 +240,8 @@ def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: bool) -
         )
     if schedule in ZERO_BUBBLE and compiled:
         raise ConfigError(
-            f"pretrain.compile with schedule {schedule}: it splits backward passes, which compiled blocks cannot; set "
-            "compile to false, or use interleaved_1f1b"
+            f"{compiled}.compile with schedule {schedule}: it splits backward passes, which compiled blocks cannot; "
+            "set compile to false, or use interleaved_1f1b"
         )
 
 

@@ -44,6 +44,7 @@ Samples = Annotated[int, Interval(ge=1, le=MOST_SAMPLES)]
 Steps = Annotated[int, Interval(ge=0, le=10**9)]
 Tokens = Annotated[int, Interval(ge=0, le=10**15)]
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+PrecisionOrAuto = Literal["auto", Precision]
 Schedule = Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"]
 TWO_STAGES_EACH = ("zbv", "dualpipev")
 ONE_STAGE_EACH = ("gpipe", "1f1b")
@@ -126,8 +127,11 @@ class ParallelConfig(HasIdentity):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: on GPUs if there are any."""
     kernels: Literal["triton", "torch"] = "triton"
-    """How GPUs compute the compiled loss, and dropout where nothing is compiled: with this project's Triton kernels, or
-    with torch's operations."""
+    """How GPUs compute blocks in 16 bits without tp, the loss, and dropout: with this project's Triton kernels, or with
+    torch's operations, which pretrain.compile makes faster."""
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    """Make each pass a CUDA graph, so that GPUs do not wait for the host, without pipeline, tp, ZeRO and offload. auto:
+    when fine-tuning; on: also when pretraining in bf16 or fp8 with kernels=triton."""
     determinism: Annotated[Literal["auto", "exact", "fast", "portable"], Kind.SHAPES] = "auto"
     """exact: bit-equal results in the same layout with the same kernels, one thread per process; portable: and on every
     x86-64 processor, more slowly, with device cpu; auto: exact on CPUs, fast on GPUs."""
@@ -188,7 +192,7 @@ class WatchConfig:
 
 
 class OptimizerFields:
-    """Descriptions of the learning rate, AdamW and precision fields, shared by pretraining and fine-tuning.
+    """Descriptions of the learning rate, AdamW and loss scale fields, shared by pretraining and fine-tuning.
 
     This is not a dataclass: each section sets its own defaults, and the order of its fields, which is also that of
     `--help`. The command line takes the descriptions from here.
@@ -218,8 +222,6 @@ class OptimizerFields:
     that is not finite ends training."""
     skip_window: Annotated[int, Ge(2)]
     """Number of steps that skip_sigma compares with."""
-    precision: Precision
-    """Precision of matrix products; weights, optimizer and sums stay fp32."""
     loss_scale: LossScaleConfig
     """Scaling of the loss with precision fp16."""
     fp32_residual: bool
@@ -279,10 +281,12 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     skip_sigma: NonNegativeFloat = 0.0
     skip_window: Annotated[int, Ge(2)] = 128
     precision: Precision = "fp32"
+    """Precision of matrix products; weights, optimizer and sums stay fp32. fp8: only of blocks with kernels=triton on
+    GPUs that have it, all else in bf16."""
     loss_scale: LossScaleConfig = LossScaleConfig()
     fp32_residual: bool = False
     compile: HowToRun[bool] = False
-    """Compile each block with torch.compile: slow start, fast steps."""
+    """Compile each block with torch.compile: slow start, fast steps. Blocks of parallel.kernels=triton need it not."""
     validate_every: NonNegative = 100
     """Steps between validations, besides those before the first and after the last step; 0: only those."""
     validation_samples: NonNegative = 0
@@ -365,9 +369,13 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     attention_dropout: Probability = 0.1
     """Fraction of attention probabilities dropped; above 0 the fused attention kernels cannot be used, which made
     steps on short rows a fifth slower on a CPU."""
-    precision: Precision = "fp32"
+    precision: PrecisionOrAuto = "auto"
+    """Precision of matrix products, as in pretraining. auto: bf16 on GPUs that have it, else fp32; a run that goes on
+    keeps what it began with."""
     loss_scale: LossScaleConfig = LossScaleConfig()
     fp32_residual: bool = False
+    compile: HowToRun[bool] = False
+    """Compile each block with torch.compile, as in pretraining, for each rounded length of the rows."""
     scored_train_rows: NonNegative = 1000
     """Training rows, evenly spread, to score after each epoch in addition to the validation rows; 0: none."""
     checkpoint_every: HowToRun[Count] = 500

@@ -15,6 +15,7 @@ two subsets are scored too: `validation_clean`, the rows that no document contai
 `validation_kept_clean`, the rows that no document contains after it, so that the training corpus does not.
 """
 
+import contextlib
 import dataclasses
 import gc
 import logging
@@ -33,7 +34,7 @@ from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from pipelines.unchanged import require_unchanged
 from trainer.checks import check_finetune, check_length
-from trainer.config import FinetuneConfig, ParallelConfig
+from trainer.config import FinetuneConfig, ParallelConfig, Precision
 from trainer.glue.metrics import predict, score
 from trainer.glue.results import (
     Scores,
@@ -58,7 +59,7 @@ from trainer.processes import launch, portable
 from trainer.processes.process import Process
 from trainer.weights.base_model import BaseModel, open_base_model
 from trainer.weights.exported import CONFIG, check_weights, read_sizes
-from trainer.weights.records import newest_checkpoint, read_record, summary
+from trainer.weights.records import checkpoints, newest_checkpoint, read_record, summary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -300,7 +301,8 @@ def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") 
     from trainer.model import Classifier
     from trainer.weights import huggingface
 
-    config = job.config
+    precision = precision_of(process, mesh, job)
+    config = dataclasses.replace(job.config, precision=precision)
     shape = job.base.shape
     classifier = dataclasses.replace(
         shape,
@@ -323,13 +325,29 @@ def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") 
     )
     if training.mesh.is_first:
         steps, warmup_steps = job.plan.steps, job.plan.warmup_steps
-        logger.info("finetune %s: %d steps, %d of them warm-up, seed %d", job.task, steps, warmup_steps, config.seed)
+        logger.info(
+            "finetune %s: %d steps, %d of them warm-up, seed %d, %s",
+            *(job.task, steps, warmup_steps, config.seed, precision),
+        )
     if not training.resume(job.checkpoints):
         weights = huggingface.read_weights(job.base.folder)
         body = {name: weight for name, weight in training.model.weights.items() if name != "score.weight"}
         # The padding token's row becomes 0; the head keeps its random weights.
         huggingface.fill(body, weights, job.base.folder)
     return training
+
+
+def precision_of(process: Process, mesh: "Mesh", job: FinetuneJob) -> Precision:
+    """Return the precision of the run, the same in all processes: what it began with, or else what this device has."""
+    from trainer.loop.precision import resolve
+
+    def look() -> Precision:
+        for folder in reversed(checkpoints(job.checkpoints).values()):
+            with contextlib.suppress(UserError, KeyError):  # a damaged one, which is set aside later
+                return read_record(folder)["finetune"]["precision"]
+        return resolve(job.config.precision, process.device)
+
+    return mesh.from_first(look)
 
 
 def predict_split(
@@ -358,6 +376,7 @@ def predict_split(
         rows.pad,
         max(training.micro_batch_size, EVALUATED_ROWS),
         mesh,
+        model.rounding,
     )
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
 

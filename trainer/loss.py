@@ -86,7 +86,8 @@ def class_loss(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
     """
     if logits_BC.shape[1] == 1:
         errors_B = F.mse_loss(logits_BC[:, 0].float(), labels_B.float(), reduction="none")
-        return errors_B.where(labels_B != IGNORED, 0.0).sum()
+        # Not `where`, which copies the 0 from the host's memory and waits for it: no graph of a GPU may do that.
+        return errors_B.masked_fill(labels_B == IGNORED, 0.0).sum()
     return F.cross_entropy(logits_BC.float(), labels_B, reduction="sum", ignore_index=IGNORED)
 
 

@@ -11,7 +11,6 @@ MILLRACE_RETRAIN=1 it trains anew.
 """
 
 import dataclasses
-import importlib.util
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,6 @@ from trainer.plan import Plan, in_steps, log_micro_batch, plan_pretraining, poss
 from trainer.plan.prediction import Task, vocab_size_of
 from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
-from trainer.processes.compiled import keep_compiled_code
 from trainer.processes.process import Process, rank_from_environment
 from trainer.weights.finished import PublishedRun, find_published, publish
 from trainer.weights.records import checkpoints, summary
@@ -48,8 +46,6 @@ VERSION = 5
 SHAPED_BY = ()
 """Library versions are not part of a training run's identity: an unfinished run may continue under other versions, and
 the provenance names those of each segment."""
-OLDEST_COMPILED = (7, 0)
-"""Compute capability of the oldest GPUs that Triton makes code for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,27 +296,6 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
     }
 
 
-def compiles(process: Process, job: PretrainJob) -> bool:
-    """Return whether blocks and loss are compiled; where torch cannot, train without, and say so once."""
-    if not job.config.compile:
-        return False
-    import torch
-
-    reason = ""
-    if process.device.type == "cpu" and job.parallel.tp > 1 and job.parallel.activation_checkpointing == "full":
-        # torch 2.13 fails on a graph that holds both the mesh of a DTensor and the state of a random operator.
-        reason = "on CPUs, torch cannot compile tensor parallelism with full activation checkpointing"
-    elif process.device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        reason = "Triton is not installed"
-    elif process.device.type == "cuda" and torch.cuda.get_device_capability(process.device) < OLDEST_COMPILED:
-        reason = f"{torch.cuda.get_device_name(process.device)} is too old for Triton"
-    if reason and process.rank.number == 0:
-        logger.warning("pretrain.compile: %s; training goes on without it, more slowly", reason)
-    if not reason:
-        keep_compiled_code(says=process.rank.number == 0)
-    return not reason
-
-
 def prepare(process: Process, job: PretrainJob) -> "Training":
     """Assemble the training, from the run's newest checkpoint or else from what `init` names."""
     from trainer.loop.loop import assemble
@@ -340,7 +315,6 @@ def prepare(process: Process, job: PretrainJob) -> "Training":
         config=config,
         parallel=job.parallel,
         plan=job.plan,
-        compile_blocks=compiles(process, job),
     )
     if not training.resume(job.checkpoints):
         tokenizer = training.identity["tokenizer"]

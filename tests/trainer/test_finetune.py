@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,100 @@ def test_a_stopped_fine_tuning_goes_on_to_the_same_bits(workers: Any, road: Road
     for name, weight in expected.items():
         assert np.array_equal(resumed[name], weight), name
     assert (broken.scratch / "curve.csv").read_bytes() == (whole.scratch / "curve.csv").read_bytes()
+
+
+def as_on_a_gpu(job: FinetuneJob, steps: int) -> dict[str, Any]:
+    """What `ours` does, with rounded batches and with graphs, which a stand-in records."""
+    from tests.trainer import graph_stand_in
+    from trainer import parallel
+    from trainer.data.batch import Rounding
+
+    with pytest.MonkeyPatch.context() as patch:
+        made = graph_stand_in.install(patch)
+        patch.setattr(parallel, "take_graphs", lambda *_, **__: True)
+        patch.setattr(parallel, "rounding_of", lambda *_, **__: Rounding(16, 32))
+        return {**ours(job, steps), "replays": [graph.replays for graph in made]}
+
+
+@pytest.mark.parametrize("num_labels", [2, 1])
+def test_rounded_batches_and_graphs_train_the_same_classifier(
+    workers: Any, road: Road, tmp_path: Path, num_labels: int
+) -> None:
+    """101 rows in batches of 16, in micro batches of 6: each step has some to fill up, an epoch's last one more."""
+    sizes = {"train": 101, "validation": 43}
+    glue = small.write_glue(tmp_path / "glue", road.tokenizer, sizes, num_labels=num_labels)
+    work = job(road, glue, tmp_path, dropout=0.1, attention_dropout=0.1, epsilon=1e-6, micro_batch_size=6)
+    found, plain = workers.run(1, as_on_a_gpu, work, 14)[0], workers.run(1, ours, work, 14)[0]
+    assert sum(found["replays"]) == 2 * (6 * 3 + 1)
+    assert len(found["replays"]) <= 2
+    np.testing.assert_allclose(found["losses"], plain["losses"], atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(found["logits"], plain["logits"], atol=1e-5, rtol=0)
+    for name, weight in plain["weights"].items():
+        np.testing.assert_allclose(found["weights"][name], weight, atol=6e-6, rtol=0, err_msg=name)
+
+
+def compiled(job: FinetuneJob, steps: int) -> dict[str, Any]:
+    """What `ours` does with compiled blocks, and the shapes that were compiled."""
+    import torch._dynamo
+
+    shapes: list[tuple[int, ...]] = []
+
+    def note(graph: Any, inputs: Any) -> Any:
+        shapes.append(next(tuple(x.shape) for x in inputs if x.ndim == 3))
+        return graph.forward
+
+    torch._dynamo.reset()
+    plain = torch.nn.Module.compile
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(torch.nn.Module, "compile", lambda self, **options: plain(self, backend=note, **options))
+        found = ours(job, steps)
+    torch._dynamo.reset()
+    return {**found, "shapes": shapes}
+
+
+def test_compiled_blocks_are_made_once_for_rows_of_any_length(
+    workers: Any, road: Road, glue: Path, tmp_path: Path
+) -> None:
+    work = job(road, glue, tmp_path, dropout=0.1, attention_dropout=0.1)
+    plain = workers.run(1, ours, work, 9)[0]
+    found = workers.run(
+        1, compiled, dataclasses.replace(work, config=dataclasses.replace(work.config, compile=True)), 9
+    )
+    assert found[0]["shapes"] == [(16, 32, 32), (32, 32, 32)], "one to train with, one to predict with"
+    np.testing.assert_allclose(found[0]["losses"], plain["losses"], atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(found[0]["logits"], plain["logits"], atol=1e-5, rtol=0)
+
+
+def precisions(job: FinetuneJob, begun: str) -> list[tuple[str, torch.dtype]]:
+    """The precision of a run that begins where `auto` is `begun`, and goes on here."""
+    from trainer.data.glue import GlueRows
+    from trainer.finetune import prepare
+    from trainer.loop import hooks, precision
+    from trainer.parallel.mesh import Mesh
+
+    rows, found = GlueRows(job.glue / "train.arrow"), []
+    for resolved in (begun, None):
+        with pytest.MonkeyPatch.context() as patch:
+            if resolved:
+                patch.setattr(precision, "resolve", lambda *_, resolved=resolved: resolved)
+            training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), planned(job), rows)
+        saving = hooks.Checkpoints(job.scratch / "checkpoints", 1)
+        saving.before_training(training)
+        saving._saver.save(3, training.tensors(), training.record(), lambda: None)  # pyright: ignore
+        saving.after_training(training)
+        found.append((training.identity["finetune"]["precision"], training.model.stages[0].transformer.compute_dtype))
+    return found
+
+
+def test_a_run_that_goes_on_elsewhere_keeps_its_precision(workers: Any, road: Road, glue: Path, tmp_path: Path) -> None:
+    assert FinetuneConfig().precision == "auto"
+    work = job(road, glue, tmp_path, precision="auto")
+    assert workers.run(1, precisions, work, "bf16")[0] == [("bf16", torch.bfloat16)] * 2
+    assert (
+        workers.run(1, precisions, dataclasses.replace(work, scratch=tmp_path / "here"), "fp32")[0]
+        == [("fp32", torch.float32)] * 2
+    )
 
 
 def finetune(road: Road, glue: Path, output: Path, *extra: str) -> int:

@@ -1,6 +1,5 @@
 """The stage `pretrain`: what it publishes, and that no kill changes a byte of it."""
 
-import dataclasses
 import importlib.util
 import json
 import logging
@@ -22,9 +21,8 @@ from pipelines.stage import run_command
 from pipelines.tokens import write_tokens
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
-from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
-from trainer.plan import Layout, Plan
-from trainer.pretrain import PretrainJob, compiles
+from trainer.config import FinetuneConfig, ParallelConfig, PretrainConfig
+from trainer.loop.loop import compiles
 from trainer.processes.process import Process, Rank, StopFlag
 from trainer.weights.records import checkpoints, read_curve_rows
 
@@ -270,6 +268,7 @@ def test_shards_of_two_tokenizers_are_refused(road: Road, tmp_path: Path, capsys
     assert f"{other}: made by another tokenizer than {road.train}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("config", [PretrainConfig, FinetuneConfig])
 @pytest.mark.parametrize(
     ("device", "keys", "triton", "capability", "reason"),
     [
@@ -287,26 +286,19 @@ def test_where_torch_cannot_compile_the_first_process_says_so_once_and_training_
     triton: bool,
     capability: tuple[int, int],
     reason: str,
+    config: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if triton else None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old GPU")
-    job = PretrainJob(
-        config=PretrainConfig(compile=True),
-        model=ModelConfig(),
-        parallel=ParallelConfig(**keys),
-        plan=Plan(steps=1, warmup_steps=0, layout=Layout(processes=2, data_ranks=1, micro_batch_size=1)),
-        train=Path("train"),
-        val=Path("val"),
-        data={},
-        scratch=Path("scratch"),
-    )
+    parallel = ParallelConfig(**keys)
     with caplog.at_level(logging.WARNING):
         for number in range(2):
             process = Process(Rank(number, 2, number, 2), torch.device(device), exact=False, stop=StopFlag())
-            assert compiles(process, job) == (not reason)
-            assert not compiles(process, dataclasses.replace(job, config=PretrainConfig()))
+            assert compiles(process, config(compile=True), parallel) == (not reason)
+            assert not compiles(process, config(), parallel)
     assert len(caplog.messages) == bool(reason)
-    assert all(reason in message for message in caplog.messages)
+    section = "pretrain" if config is PretrainConfig else "finetune"
+    assert all(message.startswith(f"{section}.compile: ") and reason in message for message in caplog.messages)

@@ -55,9 +55,24 @@ class Batch:
         most = np.add.reduceat(self.documents, np.arange(0, len(self.documents), size)).max()
         return size * max(ROOM, 1 << (-(-int(most) // size) - 1).bit_length())
 
-    def padded(self, multiple: int) -> "Batch":
-        """Return the batch padded on the right with ignored positions, to a multiple of `multiple`."""
-        more = -self.ids.shape[1] % multiple
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors that the batch has, always in the same order."""
+        values = (self.ids, self.rows, self.targets, self.last, self.starts)
+        return [value for value in values if value is not None]
+
+    def cloned(self) -> "Batch":
+        """Return a copy in memory of its own."""
+        return _each(self, torch.clone)
+
+    def padded(self, multiple: int, most: int | None = None) -> "Batch":
+        """Return the batch padded on the right with ignored positions, to a multiple of `multiple`.
+
+        `most`: as many positions are enough, and the batch has no more.
+        """
+        length = self.ids.shape[1]
+        more = -length % multiple
+        if most is not None:
+            more = min(more, most - length)
         if not more:
             return self
         ids = F.pad(self.ids, (0, more))
@@ -92,6 +107,20 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on `device`."""
         return _each(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What makes the shapes of a classifier's batches few, as a GPU needs them: each has a graph of its own."""
+
+    positions: int
+    """Batches are padded to a multiple of this."""
+    most: int
+    """The model's positions: no batch is padded beyond."""
+
+    def rounded(self, batch: Batch, rows: int = 0) -> Batch:
+        """Return the batch padded, and filled up to `rows` rows; 0: with its own."""
+        return batch.padded(self.positions, self.most).filled(rows or len(batch.ids))
 
 
 @dataclass(slots=True)

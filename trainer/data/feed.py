@@ -11,7 +11,7 @@ from types import TracebackType
 
 import torch
 
-from trainer.data.batch import Batch, Batches, TokenRows
+from trainer.data.batch import Batch, Batches, Rounding, TokenRows
 from trainer.data.order import Ids, local_slice, split
 
 Loading = list["Future[Batch | TokenRows]"]
@@ -29,16 +29,19 @@ class Feed:
         device: torch.device,
         *,
         ahead: bool | None = None,
+        rounding: Rounding | None = None,
     ) -> None:
         """`batch_size`: samples per batch; 0: the process's whole share of a step.
 
-        `ahead`: whether a thread reads ahead; None: only on a GPU.
+        `ahead`: whether a thread reads ahead; None: only on a GPU. `rounding`: of a classifier's batches, which then
+        all have `batch_size` rows.
         """
         self.batches = batches
         self.rank, self.ranks = rank, ranks
         self.batch_size = batch_size
         self.device = device
         self.ahead = device.type == "cuda" if ahead is None else ahead
+        self.rounding = rounding
         self._thread: ThreadPoolExecutor | None = None
         self._ready: dict[int, Loading] = {}
 
@@ -85,6 +88,8 @@ class Feed:
 
     def _load(self, part: Ids) -> Batch | TokenRows:
         rows = self.batches.collate(part)
+        if self.rounding is not None and isinstance(rows, Batch):
+            rows = self.rounding.rounded(rows, self.batch_size)
         return rows.pinned() if self.device.type == "cuda" else rows
 
     def _drop(self) -> None:

@@ -3,7 +3,6 @@
 This file says whether it can; the others import Triton. `parallel.kernels=torch` switches all of them off.
 """
 
-import functools
 import importlib.util
 import os
 import shutil
@@ -14,7 +13,6 @@ OLDEST = (7, 0)
 """Compute capability of the oldest GPUs for which Triton compiles all of these kernels."""
 
 
-@functools.cache
 def lacking(gpu: torch.device) -> str:
     """Return what this machine lacks for Triton's kernels: nothing if it is empty."""
     if importlib.util.find_spec("triton") is None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer import kernels
 from trainer.config import FinetuneConfig, ParallelConfig, PretrainConfig
 from trainer.data.batch import Batches
 from trainer.data.feed import Feed
@@ -21,7 +22,7 @@ from trainer.data.order import Ids
 from trainer.loop import guard
 from trainer.loop.optimizer import AdamW, OptimizerConfig, clip, learning_rate
 from trainer.loop.outliers import MOST_IN_A_ROW, Outliers
-from trainer.loop.precision import LossScale, compute_dtype
+from trainer.loop.precision import LossScale, compute_dtype, resolve
 from trainer.loop.timing import Phases
 from trainer.loop.training import Hook, StepReport, Training
 from trainer.model import GPT2, Architecture, Stage
@@ -29,6 +30,7 @@ from trainer.parallel import parallelize
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.zero import squared_norm
 from trainer.plan import Plan
+from trainer.processes.compiled import keep_compiled_code
 from trainer.processes.process import Process, Stopped
 
 logger = logging.getLogger(__name__)
@@ -45,17 +47,16 @@ def assemble(
     config: PretrainConfig | FinetuneConfig,
     parallel: ParallelConfig,
     plan: Plan,
-    compile_blocks: bool = False,
 ) -> Training:
     """Build, parallelize and initialise a model, and assemble its training."""
     size, optimizer_config = plan.layout.micro_batch_size, OptimizerConfig.of(config, plan.steps, plan.warmup_steps)
-    dtype = compute_dtype(config.precision, process.device)
+    precision = resolve(config.precision, process.device)
     model = parallelize(
         *(build, shape, mesh, parallel),
-        compute_dtype=dtype,
-        fp8=config.precision == "fp8",
+        compute_dtype=compute_dtype(precision, process.device),
+        fp8=precision == "fp8",
         fp32_residual=config.fp32_residual,
-        compile_blocks=compile_blocks,
+        compile_blocks=compiles(process, config, parallel),
     )
     model.initialise(config.seed)
     for part in model.stages:
@@ -63,11 +64,18 @@ def assemble(
     return Training(
         model=model,
         optimizer=AdamW(model.weights, optimizer_config, on_host=parallel.offload == "optimizer"),
-        loss_scale=LossScale(config.loss_scale, config.precision),
+        loss_scale=LossScale(config.loss_scale, precision),
         outliers=Outliers(config.skip_sigma, config.skip_window),
         optimizer_config=optimizer_config,
         batches=batches,
-        feed=Feed(batches, mesh.data_rank, mesh.data_ranks, model.pipeline.batch_size(size), mesh.device),
+        feed=Feed(
+            batches,
+            mesh.data_rank,
+            mesh.data_ranks,
+            model.pipeline.batch_size(size),
+            mesh.device,
+            rounding=model.rounding,
+        ),
         mesh=mesh,
         stop=process.stop,
         micro_batch_size=size,
@@ -75,6 +83,24 @@ def assemble(
         phases=Phases(mesh.device),
         identity={"model": shape.record(), **identity},
     )
+
+
+def compiles(process: Process, config: PretrainConfig | FinetuneConfig, parallel: ParallelConfig) -> bool:
+    """Return whether blocks and loss are compiled; where torch cannot, train without, and say so once."""
+    if not config.compile:
+        return False
+    reason = ""
+    if process.device.type == "cpu" and parallel.tp > 1 and parallel.activation_checkpointing == "full":
+        # torch 2.13 fails on a graph that holds both the mesh of a DTensor and the state of a random operator.
+        reason = "on CPUs, torch cannot compile tensor parallelism with full activation checkpointing"
+    elif process.device.type == "cuda":
+        reason = kernels.lacking(process.device)
+    if reason and process.rank.number == 0:
+        section = "pretrain" if isinstance(config, PretrainConfig) else "finetune"
+        logger.warning("%s.compile: %s; training goes on without it, more slowly", section, reason)
+    if not reason:
+        keep_compiled_code(says=process.rank.number == 0)
+    return not reason
 
 
 def train(training: Training, hooks: Sequence[Hook]) -> None:
@@ -126,6 +152,7 @@ def train_step(training: Training) -> StepReport:
     updates_first = training.optimizer.device == mesh.device
     if updates_first:
         training.optimizer.update(lr, left_out.float())
+    tokens = batches.tokens(sample_ids)  # here, too, the device has work meanwhile
     mean_loss, stop, grad_norm, own_loss, skipped = figures.read()
     report = StepReport(
         training.step + 1, mean_loss, lr, grad_norm, stop > 0, None, sample_ids, own_loss * mesh.data_ranks
@@ -136,7 +163,7 @@ def train_step(training: Training) -> StepReport:
         training.optimizer.steps += 1
     training.step += 1
     training.position += len(sample_ids)
-    training.tokens += batches.tokens(sample_ids)
+    training.tokens += tokens
     return report
 
 

@@ -194,8 +194,9 @@ def clip(gradients: Gradients, norm: Tensor, limit: float, loss_scale: float = 1
 
     `norm`: that of the whole model, after the division.
     """
+    if not limit and loss_scale == 1.0:
+        return
     factor = torch.full_like(norm, 1 / loss_scale)
     if limit:
         factor *= (limit / (norm + 1e-6)).clamp(max=1.0)
-    if limit or loss_scale != 1.0:
-        gradients.scale(factor)
+    gradients.scale(factor)

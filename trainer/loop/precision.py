@@ -5,15 +5,30 @@ dtype of its input (see `model.Linear`), so there is no autocast and no second c
 the fp32 weights in fp32. fp16 needs a loss scale: its smallest positive number is 6e-8.
 """
 
+import logging
 from typing import Any
 
 import torch
 
 from pipelines.errors import ConfigError
-from trainer.config import LossScaleConfig, Precision
+from trainer.config import LossScaleConfig, Precision, PrecisionOrAuto
+
+logger = logging.getLogger(__name__)
 
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DTYPES["fp8"] = DTYPES["bf16"]  # everything but the products of a block with its weights
+
+
+def resolve(precision: PrecisionOrAuto, device: torch.device) -> Precision:
+    """Return the precision that is meant on this device; where a GPU lacks what `auto` would take, say so."""
+    if precision != "auto":
+        return precision
+    if device.type != "cuda":
+        return "fp32"
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bf16"
+    logger.warning("precision auto: %s has no bf16 units, so it is fp32", torch.cuda.get_device_name(device))
+    return "fp32"
 
 
 def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pipelines.errors import UserError
-from trainer.data.batch import Batch, token_rows
+from trainer.data.batch import Batch, Rounding, token_rows
 from trainer.data.glue import GlueRows
 from trainer.data.stream import TokenStream
 from trainer.parallel.mesh import Mesh
@@ -95,16 +95,21 @@ def classify(
     pad: int,
     batch_size: int,
     mesh: Mesh | None = None,
+    rounding: Rounding | None = None,
 ) -> list[list[float]]:
-    """Return a classifier's outputs (the logits that `forward` returns) for each row of the split, in order."""
+    """Return a classifier's outputs (the logits that `forward` returns) for each row of the split, in order.
+
+    `rounding`: of the batches, which then all have `batch_size` rows.
+    """
     outputs = torch.zeros(len(rows), num_labels, dtype=torch.float64, device=device)
     for number, counts in _share(-(-len(rows) // batch_size), mesh):
         start = number * batch_size
         elements = list(range(start, min(start + batch_size, len(rows))))
         ids_BT, last_B, labels_B = rows.collate(elements, pad)
-        logits_BC = forward(Batch(ids_BT, torch.tensor(elements), labels_B, last_B).to(device))
+        batch = Batch(ids_BT, torch.tensor(elements), labels_B, last_B)
+        logits_BC = forward((batch if rounding is None else rounding.rounded(batch, batch_size)).to(device))
         if logits_BC is not None and counts:
-            outputs[start : start + len(elements)] = logits_BC.double()
+            outputs[start : start + len(elements)] = logits_BC[: len(elements)].double()
     _sum_over_processes(outputs, mesh)
     _require_number(float(outputs.sum()), f"{rows.path}: an output")
     return outputs.tolist()

@@ -12,9 +12,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from trainer import kernels
 from trainer.config import ParallelConfig
-from trainer.data.batch import Batch
+from trainer.data.batch import Batch, Rounding
 from trainer.loss import Differentiate, compiled_loss_and_gradient
 from trainer.model import GPT2, Architecture, Block, LanguageModel, LayerNorm, Stage, canonical, initial_weight
+from trainer.parallel.graphs import take_graphs
 from trainer.parallel.local import fill
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
@@ -35,6 +36,8 @@ _KEPT = {
     torch.ops.aten._flash_attention_forward.default,
 }
 """Results that `selective` keeps: matrix products and attention, the most expensive to compute."""
+POSITIONS = 32
+"""A classifier's batches have a multiple of so many positions on GPUs, and compiled: MRPC's then have four lengths."""
 _OPTIONS: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # dropout has keys, no state
 
 
@@ -51,6 +54,8 @@ class ParallelModel(Generic[M]):
     """Runs a step through all stages, and decides who cuts its micro batches."""
     positions_multiple: int
     """Samples are padded to a multiple of this: with sequence parallelism, the processes that share a sample."""
+    rounding: Rounding | None = None
+    """How a classifier's batches are made to have few shapes, before they are moved to the device."""
 
     @property
     def weights(self) -> Mapping[str, nn.Parameter]:
@@ -65,7 +70,8 @@ class ParallelModel(Generic[M]):
     def train(self, mode: bool) -> None:
         """Switch between training, with dropout, and evaluation, without."""
         for stage in self.stages:
-            stage.train(mode)
+            if stage.training != mode:  # the walk over all modules takes the host long
+                stage.train(mode)
 
     def forward_backward(self, batches: Iterator[Batch], micro_batch_size: int, share: int, scale: float) -> Tensor:
         """Run this process's share of a step forward and backward; return its summed loss times `scale`.
@@ -103,6 +109,9 @@ def parallelize(
     """
     fused = fuses(mesh, parallel, compute_dtype)
     in_fp8 = fp8 and multiplies_in_fp8(mesh, fused=fused)
+    rounding = rounding_of(shape, mesh.device, compiled=compile_blocks)
+    if compile_blocks and rounding is not None:
+        _allow_graphs(2 * -(-shape.n_positions // POSITIONS))  # for each length one to train with, one to predict with
     with torch.device("meta"):
         stages = split_pipeline(build, shape, parallel, mesh)
     for stage in stages:
@@ -127,7 +136,13 @@ def parallelize(
     last = 0 if shape.num_labels else stage_owner(parallel.pp * parallel.chunks - 1, parallel)
     tied = Tied(mesh, 0, last)
     gradients = Gradients(stages, parallel, mesh, tied)
-    pipeline = Pipeline(stages, shape, parallel, mesh) if mesh.pp > 1 else OneStage(stages[0], gradients, mesh)
+    pipeline = (
+        Pipeline(stages, shape, parallel, mesh)
+        if mesh.pp > 1
+        else OneStage(
+            stages[0], gradients, mesh, graphs=take_graphs(shape, parallel, mesh, fused=fused, dtype=compute_dtype)
+        )
+    )
     return ParallelModel(
         shape,
         stages,
@@ -135,7 +150,21 @@ def parallelize(
         gradients,
         pipeline,
         mesh.tp if parallel.sequence_parallel else 1,
+        rounding,
     )
+
+
+def rounding_of(shape: Architecture, device: torch.device, *, compiled: bool) -> Rounding | None:
+    """Return how a classifier's batches are rounded, so that graphs and compiled blocks are few; None: not at all."""
+    wanted = shape.num_labels > 0 and (compiled or device.type == "cuda")
+    return Rounding(POSITIONS, shape.n_positions) if wanted else None
+
+
+def _allow_graphs(number: int) -> None:
+    """Let the compiler make so many graphs of a block, where it stops at 8 by itself."""
+    from torch._dynamo import config  # takes a second
+
+    config.recompile_limit = max(config.recompile_limit, number)
 
 
 def fastest_loss(device: torch.device, parallel: ParallelConfig) -> Differentiate:

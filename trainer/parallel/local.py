@@ -17,7 +17,9 @@ def values(tensor: Tensor) -> Tensor:
 
     `to_local` and `detach` of a DTensor take the host some 20 microseconds each, for every weight in every step.
     """
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor.detach()  # pyright: ignore[reportPrivateUsage]
+    if isinstance(tensor, DTensor):
+        return tensor._local_tensor  # pyright: ignore[reportPrivateUsage]
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def like(tensor: Tensor, part: Tensor) -> Tensor:

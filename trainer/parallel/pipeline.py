@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from trainer.config import ParallelConfig
 from trainer.data.batch import Batch
 from trainer.model import GPT2, Architecture, Stage
+from trainer.parallel.graphs import GraphedPasses, Pass
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.zero import Gradients
 from trainer.plan import fill_schedule
@@ -36,6 +37,9 @@ SCHEDULES = {
     "zbv": "ZBVZeroBubble",
     "dualpipev": "DualPipeV",
 }
+
+KEPT_SCHEDULES = 4
+"""As many as MRPC's rows have lengths on GPUs (`Rounding`)."""
 
 
 def split_pipeline(
@@ -56,10 +60,14 @@ def split_pipeline(
 class OneStage:
     """A pipeline of one stage, the whole model: no schedule, just one pass after the other."""
 
-    def __init__(self, model: GPT2, gradients: Gradients, mesh: Mesh) -> None:
+    def __init__(self, model: GPT2, gradients: Gradients, mesh: Mesh, *, graphs: bool = False) -> None:
+        """`graphs`: whether passes become CUDA graphs, where gradients are views of one tensor."""
         self._model = model
         self._gradients = gradients
         self._mesh = mesh
+        self._pass: Pass = self._eager
+        if graphs and gradients.flat is not None:
+            self._pass = GraphedPasses(self._eager, gradients.flat)
 
     def batch_size(self, micro_batch_size: int) -> int:
         """Return the number of samples in each batch of a step: batches are micro batches already."""
@@ -75,10 +83,13 @@ class OneStage:
             assert following is not None or batch is not None, "a process has no batch at all"
             batch = following if following is not None else batch.ignored()  # pyright: ignore[reportOptionalMemberAccess]
             self._gradients.expect(last=number == passes - 1)
-            loss = self._model(batch.ids, **batch.inputs()) * scale
-            loss.backward()
-            total += loss.detach()
+            total += self._pass(batch, scale)
         return total
+
+    def _eager(self, batch: Batch, scale: Tensor | float) -> Tensor:
+        loss = self._model(batch.ids, **batch.inputs()) * scale
+        loss.backward()
+        return loss.detach()
 
     @torch.no_grad()
     def forward(self, batch: Batch, **inputs: Tensor) -> Tensor:
@@ -97,7 +108,7 @@ class Pipeline:
         self._count = parallel.pp * parallel.chunks
         self._numbers = [n for n in range(self._count) if stage_owner(n, parallel) == mesh.pp_rank]
         self._group = mesh.box.get_group("pp")
-        self._schedules: dict[tuple[int, int, int], Any] = {}
+        self._schedules: dict[tuple[int, int, int], tuple[Any, list[PipelineStage]]] = {}
         self._scale: float = 1.0
         self._scheduled: list[PipelineStage] = []
         self.around: Callable[[list[PipelineStage]], AbstractContextManager[Any]] = nullcontext
@@ -136,25 +147,30 @@ class Pipeline:
     def _schedule(self, count: int, size: int, length: int) -> Any:
         """Return the schedule for `count` micro batches of shape (size, length), with buffers of that size.
 
-        Only the last one is kept; fine-tuning would otherwise hold buffers for rows of every length.
+        The last few are kept; fine-tuning would otherwise hold buffers for rows of every length.
         """
-        if (count, size, length) not in self._schedules:
-            self._schedules.clear()
-            kind: Any = get_schedule_class(SCHEDULES[self._parallel.schedule])
-            scheduled = [
-                self._pipeline_stage(stage, number, size, length)
-                for stage, number in zip(self._stages, self._numbers, strict=True)
-            ]
-            self._scheduled = scheduled
-            stage_or_stages: Any = scheduled if issubclass(kind, PipelineScheduleMulti) else scheduled[0]
-            # The loss is the last stage's output; torch's target is unused, but is cut like the batch.
-            self._schedules[count, size, length] = kind(
-                stage_or_stages,
-                n_microbatches=count,
-                loss_fn=lambda loss, _: loss.sum() * self._scale,
-                scale_grads=False,
-            )
-        return self._schedules[count, size, length]
+        key = count, size, length
+        self._schedules[key] = self._schedules.pop(key, None) or self._make_schedule(*key)  # the last one comes last
+        if len(self._schedules) > KEPT_SCHEDULES:
+            del self._schedules[next(iter(self._schedules))]
+        schedule, self._scheduled = self._schedules[key]
+        return schedule
+
+    def _make_schedule(self, count: int, size: int, length: int) -> tuple[Any, list[PipelineStage]]:
+        kind: Any = get_schedule_class(SCHEDULES[self._parallel.schedule])
+        scheduled = [
+            self._pipeline_stage(stage, number, size, length)
+            for stage, number in zip(self._stages, self._numbers, strict=True)
+        ]
+        stage_or_stages: Any = scheduled if issubclass(kind, PipelineScheduleMulti) else scheduled[0]
+        # The loss is the last stage's output; torch's target is unused, but is cut like the batch.
+        schedule = kind(
+            stage_or_stages,
+            n_microbatches=count,
+            loss_fn=lambda loss, _: loss.sum() * self._scale,
+            scale_grads=False,
+        )
+        return schedule, scheduled
 
     def _pipeline_stage(self, stage: GPT2, number: int, size: int, length: int) -> PipelineStage:
         positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)

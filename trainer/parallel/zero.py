@@ -8,7 +8,7 @@ pass. Replicas sum their shards once per step, with its last micro batch. Gradie
 divided by the terms of the whole step.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -60,6 +60,7 @@ class Gradients:
         self._partial = [weight for name, weight in self.weights.items() if kinds[name] == "partial"]
         self._copied = [weight for name, weight in self.weights.items() if kinds[name] == "copied" and mesh.tp > 1]
         self._flat: Tensor | None = None if self._sharded else self._make_flat()
+        self._measured: list[Tensor] = []
 
     def _make_flat(self) -> Tensor:
         """Make all gradients views of one buffer, at its end those that tp processes copy, then those that they sum."""
@@ -74,6 +75,11 @@ class Gradients:
         self._start_of_partial = start - sum(local(weight).numel() for weight in self._partial)
         self._start_of_copied = self._start_of_partial - sum(local(weight).numel() for weight in self._copied)
         return flat
+
+    @property
+    def flat(self) -> Tensor | None:
+        """The tensor of which all gradients are views; None with ZeRO."""
+        return self._flat
 
     def zero(self) -> None:
         """Clear the last step's gradients."""
@@ -113,12 +119,19 @@ class Gradients:
         parts = [values(weight.grad) for weight in self.weights.values() if weight.grad is not None]
         torch._foreach_mul_(parts, factor.to(parts[0].device))  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
 
-    def counted(self) -> Iterable[nn.Parameter]:
-        """Iterate over this process's parameters without the head's copy of the embedding.
+    def measured(self) -> list[Tensor]:
+        """Return the gradients that this process counts in a sum over all: of equal ones, one process counts its own.
 
-        Over all stages, each parameter of the model is counted once.
+        The head's copy of the embedding never counts.
         """
-        return (weight for name, weight in self.weights.items() if not self._tied.is_copy(name))
+        if not self._measured or self._flat is None:  # views of one tensor stay; ZeRO's gradients are new in each step
+            counted = [weight for name, weight in self.weights.items() if not self._tied.is_copy(name)]
+            self._measured = [
+                values(weight.grad)
+                for weight in counted
+                if weight.grad is not None and self._mesh.counts(sharded_axes(weight))
+            ]
+        return self._measured
 
 
 def _over_tp(stage: GPT2, name: str, weight: Tensor) -> Literal["sharded", "partial", "copied"]:
@@ -172,15 +185,8 @@ class Tied:
 
 @torch.no_grad()
 def squared_norm(gradients: Gradients, mesh: Mesh) -> Tensor:
-    """Return this process's share of the squared norm of all gradients, in fp64: over all processes, shares add up.
-
-    Of processes that hold the same gradient, one counts it.
-    """
-    parts = [
-        values(weight.grad)
-        for weight in gradients.counted()
-        if weight.grad is not None and mesh.counts(sharded_axes(weight))
-    ]
+    """Return this process's share of the squared norm of all gradients, in fp64: over all processes, shares add up."""
+    parts = gradients.measured()
     if not parts:
         return torch.zeros((), dtype=torch.float64, device=mesh.device)
     norms = torch._foreach_norm(parts)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]

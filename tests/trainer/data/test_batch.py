@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainer.small import MODEL, initialise
-from trainer.data.batch import Batch
+from trainer.data.batch import Batch, Rounding
 from trainer.loss import IGNORED
 from trainer.model import Architecture, Classifier, LanguageModel
 
@@ -47,8 +47,9 @@ def loss_and_gradients(kind: str, batch: Batch) -> dict[str, torch.Tensor]:
         lambda batch: batch.padded(8),
         lambda batch: batch.filled(5),
         lambda batch: batch.padded(4).filled(4),
+        lambda batch: Rounding(32, 20).rounded(batch, 8),
     ],
-    ids=["padded", "filled", "both"],
+    ids=["padded", "filled", "both", "rounded"],
 )
 def test_a_filled_up_batch_has_the_loss_and_gradients_of_the_batch(kind: str, fill: Callable[[Batch], Batch]) -> None:
     batch = KINDS[kind]()
@@ -81,3 +82,14 @@ def test_sizes_are_the_asked_ones_and_what_fits_is_the_batch_itself() -> None:
     assert (wider.ids.shape, wider.targets.shape, wider.last.shape) == ((4, 16), (4,), (4,))
     assert wider.last[:3].tolist() == [12, 3, 8]
     assert wider.targets.tolist() == [0.5, 3.0, 2.0, IGNORED]
+
+
+@pytest.mark.parametrize(
+    ("multiple", "most", "length"), [(8, 32, 16), (13, 32, 13), (32, 32, 32), (32, 20, 20), (32, 13, 13)]
+)
+def test_a_batch_is_rounded_up_to_the_models_positions_at_most(multiple: int, most: int, length: int) -> None:
+    rounded = Rounding(multiple, most).rounded(glue_batch(3), 5)
+    assert rounded.ids.shape == (5, length)
+    assert rounded.targets.tolist() == [1, 0, 2, IGNORED, IGNORED]
+    assert [len(tensor) for tensor in rounded.tensors()] == [5] * 4
+    assert Rounding(multiple, most).rounded(glue_batch(3)).ids.shape == (3, length)

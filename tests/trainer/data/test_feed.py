@@ -9,6 +9,7 @@ import torch
 from pipelines.errors import UserError
 from tests.trainer import small
 from trainer.config import PretrainConfig
+from trainer.data.batch import Rounding
 from trainer.data.batches import PretrainBatches
 from trainer.data.feed import Feed
 from trainer.data.glue import GlueBatches, GlueRows
@@ -90,6 +91,21 @@ def test_a_process_without_samples_gets_a_batch_that_counts_for_nothing(tmp_path
             targets.append(batch.targets.tolist())
     labels = batches.collate(batches.sample_ids(8)).targets.tolist()
     assert targets == [[IGNORED], labels[:1], [IGNORED], labels[1:]]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_rounded_batches_all_have_one_of_few_shapes(tmp_path: Path, ahead: bool) -> None:
+    """Also an epoch's last batch, and that of a process without samples."""
+    tokenizer = small.write_tokenizer(tmp_path / "tokenizer")
+    rows = GlueRows(small.write_glue(tmp_path / "glue", tokenizer, {"train": 17}) / "train.arrow")
+    batches = GlueBatches(rows, 8, pad=300, seed=1)
+    for rank in range(2):
+        with Feed(batches, rank, 2, 3, CPU, ahead=ahead, rounding=Rounding(16, 30)) as feed:
+            found = [batch for position in (0, 8, 16) for batch in feed.step(position)]
+        assert len(found) == 5
+        assert {tuple(batch.ids.shape) for batch in found} <= {(3, 16), (3, 30)}
+        counted = sum(int((batch.targets != IGNORED).sum()) for batch in found)
+        assert counted == (8 if rank == 0 else 9), "the last row of an epoch is that of the last process"
 
 
 def test_an_error_of_the_thread_is_the_steps_own(batches: PretrainBatches, monkeypatch: pytest.MonkeyPatch) -> None:

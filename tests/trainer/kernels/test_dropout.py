@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.trainer import triton_stand_in
 from tests.trainer.small import MODEL, initialise
-from trainer import dropout, kernels
+from trainer import dropout
 from trainer.attention import document_mask
 from trainer.dropout import at_layers, at_site, drop_at, drop_attention, vector_keys
 from trainer.model import Architecture, Classifier
@@ -128,7 +128,6 @@ def test_kernels_are_chosen_for_gpus_with_triton(
 ) -> None:
     monkeypatch.setattr(dropout, "fused", None)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (8, 0))
-    monkeypatch.setattr(kernels, "lacking", kernels.lacking.__wrapped__)  # which does not look again
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     for wanted, device in ((False, gpu), (True, None)):

@@ -1,6 +1,7 @@
 """The loss scale of fp16 grows while it can, falls when it must, and is part of a checkpoint."""
 
 import dataclasses
+import logging
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from pipelines.errors import ConfigError
 from trainer.config import LossScaleConfig
-from trainer.loop.precision import LossScale, compute_dtype
+from trainer.loop.precision import LossScale, compute_dtype, resolve
 
 CONFIG = LossScaleConfig(initial=64.0, growth_interval=3, hysteresis=1)
 
@@ -79,3 +80,22 @@ def test_each_precision_has_its_dtype_and_a_gpu_without_bf16_is_refused(monkeypa
     assert compute_dtype("fp16", gpu) == torch.float16
     with pytest.raises(ConfigError, match="this GPU has no bf16 units; set precision to fp32"):
         compute_dtype("bf16", gpu)
+
+
+def test_auto_is_bf16_on_gpus_that_have_it_and_fp32_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    supported: list[bool] = [True]
+    # Emulated, it is slower than fp32.
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda *, including_emulation: including_emulation or supported[0]
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old GPU")
+    with caplog.at_level(logging.WARNING):
+        assert (resolve("auto", cpu), resolve("auto", gpu)) == ("fp32", "bf16")
+        assert (resolve("fp16", cpu), resolve("fp32", gpu)) == ("fp16", "fp32")
+        assert not caplog.messages
+        supported[0] = False
+        assert resolve("auto", gpu) == "fp32"
+    assert caplog.messages == ["precision auto: Old GPU has no bf16 units, so it is fp32"]

@@ -106,7 +106,7 @@ def test_what_would_depend_on_the_machine_is_refused(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match=r"parallel.device auto with determinism portable"):
         check_portable(dataclasses.replace(PORTABLE, device="auto"))
     with pytest.raises(ConfigError, match=r"pretrain.compile with parallel.determinism portable"):
-        check_portable(PORTABLE, compiled=True)
+        check_portable(PORTABLE, compiled="pretrain")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     with pytest.raises(ConfigError, match="is for x86-64 processors, and this is arm64"):
         check_portable(PORTABLE)
