@@ -57,7 +57,7 @@ PLAIN: dict[str, Any] = {"training": {"compile": True}, "parallel": {"kernels": 
 CASES = [
     Case("124M", 64, 8, "nanoGPT", nanogpt=True),
     Case("124M", 64, 8, "bf16"),
-    Case("124M", 64, 8, "bf16, CUDA graphs", parallel={"cuda_graphs": "on"}),
+    Case("124M", 128, 4, "bf16"),
     Case("124M", 64, 8, "bf16, compiled by torch", **PLAIN),
     Case("124M", 64, 8, "bf16, residual stream in fp32", {"fp32_residual": True}),
     Case("124M", 64, 8, "fp8", {"precision": "fp8"}),

@@ -129,9 +129,9 @@ class ParallelConfig(HasIdentity):
     kernels: Literal["triton", "torch"] = "triton"
     """How GPUs compute blocks in 16 bits without tp, the loss, and dropout: with this project's Triton kernels, or with
     torch's operations, which pretrain.compile makes faster."""
-    cuda_graphs: Literal["auto", "on", "off"] = "auto"
-    """Make each pass a CUDA graph, so that GPUs do not wait for the host, without pipeline, tp, ZeRO and offload. auto:
-    when fine-tuning; on: also when pretraining in bf16 or fp8 with kernels=triton."""
+    cuda_graphs: Literal["auto", "off"] = "auto"
+    """auto: fine-tuning without pipeline, tp, ZeRO and offload makes each pass a CUDA graph, so that GPUs do not wait
+    for the host."""
     determinism: Annotated[Literal["auto", "exact", "fast", "portable"], Kind.SHAPES] = "auto"
     """exact: bit-equal results in the same layout with the same kernels, one thread per process; portable: and on every
     x86-64 processor, more slowly, with device cpu; auto: exact on CPUs, fast on GPUs."""

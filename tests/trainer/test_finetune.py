@@ -212,7 +212,7 @@ def as_on_a_gpu(job: FinetuneJob, steps: int) -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         made = graph_stand_in.install(patch)
-        patch.setattr(parallel, "take_graphs", lambda *_, **__: True)
+        patch.setattr(parallel, "take_graphs", lambda *_: True)
         patch.setattr(parallel, "rounding_of", lambda *_, **__: Rounding(16, 32))
         return {**ours(job, steps), "replays": [graph.replays for graph in made]}
 

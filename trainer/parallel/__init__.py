@@ -139,9 +139,7 @@ def parallelize(
     pipeline = (
         Pipeline(stages, shape, parallel, mesh)
         if mesh.pp > 1
-        else OneStage(
-            stages[0], gradients, mesh, graphs=take_graphs(shape, parallel, mesh, fused=fused, dtype=compute_dtype)
-        )
+        else OneStage(stages[0], gradients, mesh, graphs=take_graphs(shape, parallel, mesh))
     )
     return ParallelModel(
         shape,

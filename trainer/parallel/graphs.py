@@ -30,16 +30,15 @@ WARM_UPS = 3
 """Passes before a graph is made: they compile kernels, and choose algorithms, which no graph can hold."""
 
 
-def take_graphs(shape: Architecture, parallel: ParallelConfig, mesh: Mesh, *, fused: bool, dtype: torch.dtype) -> bool:
-    """Whether passes become graphs: on GPUs, of a model in one piece.
+def take_graphs(shape: Architecture, parallel: ParallelConfig, mesh: Mesh) -> bool:
+    """Whether passes become graphs: on GPUs, of a classifier in one piece.
 
-    What processes exchange inside a pass would be part of its graph. A language model's blocks must be those of
-    `trainer.kernels`, and the loss of fp16 has its factor on the host.
+    Language models have long rows, whose kernels take longer than their start: a graph made 124M 2 % slower, since each
+    pass then has to make weights in half precision anew. What processes exchange inside a pass would be part of its
+    graph.
     """
     whole = parallel.pp == 1 and parallel.tp == 1 and not parallel.zero and parallel.offload == "none"
-    wanted = parallel.cuda_graphs == "on" or (parallel.cuda_graphs == "auto" and shape.num_labels > 0)
-    able = shape.num_labels > 0 or (fused and dtype == torch.bfloat16)
-    return wanted and able and mesh.device.type == "cuda" and whole
+    return parallel.cuda_graphs == "auto" and mesh.device.type == "cuda" and shape.num_labels > 0 and whole
 
 
 class GraphedPasses:
@@ -56,8 +55,6 @@ class GraphedPasses:
 
     def __call__(self, batch: Batch, scale: Tensor | float) -> Tensor:
         """Run a pass; the result holds until the next batch of this shape."""
-        if batch.starts is not None:  # whose documents differ in number
-            return self._eager(batch, scale)
         graph = self._graphs.get(batch.ids.shape)
         if graph is None and not self._failed and len(self._graphs) < MOST_SHAPES:
             graph = self._make(batch)
