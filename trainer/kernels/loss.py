@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trainer.loss import WHOLE, VocabPart
 
-BLOCK, WARPS = 4096, 8
+BLOCK, WARPS = 8192, 16
 """Logits of a row that a program has in hand at once, and its warps."""
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 """GPUs have powers of 2; with this factor outside of the difference, it costs no operation of its own."""

@@ -184,15 +184,11 @@ def widen_stream(model: GPT2) -> None:
 
 OLDEST_FP8 = (8, 9)
 """Compute capability of the oldest GPUs that multiply in fp8."""
-SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv", "dualpipev")
-"""Schedules that run the backward pass of a block twice, for its input and for its weights."""
 
 
 def fuses(mesh: Mesh, parallel: ParallelConfig, dtype: torch.dtype) -> bool:
     """Return whether blocks are those of `trainer.kernels`; where they should be but cannot, say so once."""
-    on_gpu, half = mesh.device.type == "cuda", dtype in (torch.bfloat16, torch.float16)
-    split = parallel.tp > 1 or (parallel.pp > 1 and parallel.schedule in SPLIT_BACKWARD)
-    if parallel.kernels != "triton" or not on_gpu or not half or split:
+    if not parallel.fusible or mesh.device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return False
     if reason := kernels.lacking(mesh.device):
         if mesh.is_first:

@@ -131,6 +131,8 @@ def plan(options: PlanOptions) -> None:
     machine = read_machine(options)
     if task.config.precision == "bf16" and not machine.gpu.has_bf16:
         raise ConfigError(f"--gpu {options.gpu}: does not compute in bf16; add --precision fp16")
+    if task.config.precision == "fp8" and not machine.gpu.has_fp8:
+        raise ConfigError(f"--gpu {options.gpu}: does not multiply in fp8; add --precision bf16")
     found = search(task, machine, base)
     print_line(describe(task, machine, options.gpu))
     if options.calibration:

@@ -33,6 +33,8 @@ class Gpu:
     """To another GPU of its machine, in one direction, bytes/s: NVLink, or PCI Express."""
     host: float
     """To the host's memory, in one direction, bytes/s."""
+    has_fp8: bool = False
+    """Whether it multiplies in fp8."""
     has_bf16: bool = True
     """Whether it computes in bf16; if not, `half` is of fp16."""
     price: float = 0.0
@@ -40,7 +42,14 @@ class Gpu:
 
 
 def _gpu(
-    memory: float, half: float, single: float, bandwidth: float, link: float, host: float, price: float = 0.0
+    memory: float,
+    half: float,
+    single: float,
+    bandwidth: float,
+    link: float,
+    host: float,
+    price: float = 0.0,
+    **has: bool,
 ) -> Gpu:
     """Return a GPU from GB, TFLOP/s, TFLOP/s, GB/s, GB/s, GB/s and dollars per hour."""
     # The driver, CUDA's context, NCCL and what the allocator cannot use take some of the memory.
@@ -53,23 +62,24 @@ def _gpu(
         link=link * 1e9,
         host=host * 1e9,
         price=price,
+        **has,
     )
 
 
 GPUS: dict[str, Gpu] = {
-    "b200": _gpu(192, 2250, 75, 8000, 900, 55),
-    "h200": _gpu(151, 989, 67, 4800, 450, 55),
-    "h100-pcie": _gpu(85.9, 756, 51, 2000, 55, 55),
-    "h100": _gpu(85.9, 989, 67, 3350, 450, 55, 3.5),
+    "b200": _gpu(192, 2250, 75, 8000, 900, 55, has_fp8=True),
+    "h200": _gpu(151, 989, 67, 4800, 450, 55, has_fp8=True),
+    "h100-pcie": _gpu(85.9, 756, 51, 2000, 55, 55, has_fp8=True),
+    "h100": _gpu(85.9, 989, 67, 3350, 450, 55, 3.5, has_fp8=True),
     "a100-80gb": _gpu(85.9, 312, 19.5, 2039, 300, 25, 1.75),
     "a100-40gb": _gpu(42.9, 312, 19.5, 1555, 300, 25),
-    "v100-32gb": dataclasses.replace(_gpu(34.3, 125, 15.7, 900, 150, 12), has_bf16=False),
-    "l40s": _gpu(48.3, 362, 91.6, 864, 25, 25),
-    "rtx4090": _gpu(25.7, 165, 82.6, 1008, 25, 25),
+    "v100-32gb": _gpu(34.3, 125, 15.7, 900, 150, 12, has_bf16=False),
+    "l40s": _gpu(48.3, 362, 91.6, 864, 25, 25, has_fp8=True),
+    "rtx4090": _gpu(25.7, 165, 82.6, 1008, 25, 25, has_fp8=True),
     "rtx3090": _gpu(25.7, 71, 35.6, 936, 25, 25),
     "a10": _gpu(24.1, 125, 31.2, 600, 25, 25),
-    "l4": _gpu(24.1, 121, 30.3, 300, 25, 25),
-    "t4": dataclasses.replace(_gpu(16.1, 65, 8.1, 320, 12, 12), has_bf16=False),
+    "l4": _gpu(24.1, 121, 30.3, 300, 25, 25, has_fp8=True),
+    "t4": _gpu(16.1, 65, 8.1, 320, 12, 12, has_bf16=False),
 }
 """Name -> GPU. bf16 is half of the RTX cards' fp16 figure with fp16 sums, since sums are in fp32. Prices are those of
 machines with eight of them that llm.c's scripts name, $28 and $14 per hour (2024)."""

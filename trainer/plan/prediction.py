@@ -21,21 +21,18 @@ GPT2_TOKENS = 50_257
 """Entries of GPT-2's vocabulary."""
 PRODUCTS, ATTENTION, MEMORY = 0.69, 0.22, 0.82
 """Shares of the peak rates that matrix products, attention and all other kernels reach in a compiled step."""
-ELEMENTWISE, ELEMENTWISE_EAGER = 142.0, 225.0
-"""Bytes that all kernels of a block but products and attention move, per token and value of its width, both passes."""
 LOSS, LOSS_EAGER = 6.0, 46.0
 """Bytes moved per logit in bf16: two readings and one writing, and in plain operations."""
-CASTS = 20.0
-"""Bytes per weight and pass: its copy in bf16, and its gradient added in fp32."""
+FP8 = 2.1
+"""Times as fast as in bf16 are products in fp8."""
 UPDATE = 34.0
 """Bytes per weight of clipping and AdamW."""
 EXCHANGE, COLLECTIVE = 0.55, 0.8
 """Shares of a link's rate that the exchanges of tensor parallelism and large sums over data ranks reach."""
 COPIES = 1.2e-12 * 4.8e12
 """Bytes copied around an exchange of tensor parallelism, per byte of it, as time on the GPU's own memory."""
-LAUNCH, LAUNCH_EAGER, LAUNCH_TP = 1.1e-3, 3.0e-3, 2.2
-"""Seconds that the host needs to start a block's forward or backward pass, compiled and eager; how many times as many
-with tensor parallelism."""
+LAUNCH_TP = 2.2
+"""How many times as long the host needs to start a pass of a block with tensor parallelism."""
 SHARDED = {0: 0.0, 1: 32.0, 2: 40.0, 3: 75.0}
 """ZeRO stage -> bytes per weight and pass of casts, copies and waits, as time on the GPU's own memory."""
 SEND = 0.08
@@ -44,6 +41,34 @@ OVERLAPPED = 0.75
 """Share of a sum over data ranks that is hidden beside a backward pass, where it is done block by block."""
 BUFFERS = 0.6e9
 """Bytes of workspaces and of what the allocator cannot use again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """A way to compute blocks."""
+
+    elementwise: float
+    """Bytes that all kernels but products and attention move, per token and value of the width, both passes."""
+    casts: float = 20.0
+    """Bytes per weight and pass: its copy in bf16, and its gradient added in fp32."""
+    launch: float = 1.1e-3
+    """Seconds that the host needs to start a block's forward or backward pass."""
+    kept: float = 32.0
+    """Bytes per token and value of the width that the backward pass needs, in 16 bits."""
+    fast_loss: bool = True
+    """Whether the loss works in the place of the logits."""
+
+
+EAGER, COMPILED = Blocks(elementwise=225.0, launch=3.0e-3, fast_loss=False), Blocks(elementwise=142.0)
+FUSED, FUSED_FP8 = Blocks(elementwise=95.0, casts=10.0), Blocks(elementwise=181.0, casts=20.0, kept=27.0)
+"""Those of `trainer.kernels`, which in fp8 write each tensor twice more."""
+
+
+def blocks_of(task: "Task", parallel: ParallelConfig) -> Blocks:
+    """Return how a layout computes its blocks on a GPU that can all of it."""
+    if parallel.fusible and task.config.precision != "fp32":
+        return FUSED_FP8 if task.config.precision == "fp8" else FUSED
+    return COMPILED if task.config.compile else EAGER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +221,10 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     working = tokens * recomputed
     if last:
         # The loss works on chunks of a power of two of tokens (`loss.linear_cross_entropy`); compiled, in place.
-        most = max(128, 2**28 * (4 if task.config.compile else 1) // (task.vocabulary // parallel.tp))
+        fast = blocks_of(task, parallel).fast_loss
+        most = max(128, 2**28 * (4 if fast else 1) // (task.vocabulary // parallel.tp))
         chunk = min(tokens, 1 << (most.bit_length() - 1))
-        logits = chunk * task.vocabulary / parallel.tp * (size if task.config.compile else size + 8)
+        logits = chunk * task.vocabulary / parallel.tp * (size if fast else size + 8)
         working = max(working, logits + (size + 4) * embedding + 2 * size * tokens * width)
     memory["loss or block"] = working
     memory["buffers"] = BUFFERS + 2 * tokens * width * size * (parallel.tp > 1)
@@ -240,7 +266,7 @@ def _block_bytes(task: Task, parallel: ParallelConfig) -> float:
     """Return the bytes per token that a block keeps in bf16 if nothing is computed anew."""
     width, tp = task.model.n_embd, parallel.tp
     if tp == 1:
-        return 32 * width
+        return blocks_of(task, parallel).kept * width
     # The inputs of the products that begin attention and MLP are whole in each process; without sequence parallelism
     # also those of the norms.
     whole = 4 if parallel.sequence_parallel else 8
@@ -305,14 +331,15 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
     again = {"none": 0.0, "selective": 0.0, "full": 1 / 3}[parallel.activation_checkpointing]
     moved = {"none": 0.0, "selective": 1 / 3, "full": 1 / 3}[parallel.activation_checkpointing]
     head = task.vocabulary * width if last else 0
-    elementwise = ELEMENTWISE if config.compile else ELEMENTWISE_EAGER
+    blocks = blocks_of(task, parallel)
+    faster = FP8 if blocks is FUSED_FP8 else 1.0
     weights = (layers * task.block + head) / tp
     parts = {
-        "products": 6 * tokens * (12 * width**2 * layers * (1 + again) + head) / tp / (peak * PRODUCTS),
+        "products": 6 * tokens * (12 * width**2 * layers * (1 + again) / faster + head) / tp / (peak * PRODUCTS),
         "attention": 6 * tokens * config.sequence_length * width * layers * (1 + again) / tp / (peak * ATTENTION),
-        "elementwise": tokens * layers * width * elementwise * doubled * (1 + moved) / tp / memory,
-        "loss": tokens * head / max(1, width) * (LOSS if config.compile else LOSS_EAGER) * doubled / tp / memory,
-        "casts": (CASTS + SHARDED[parallel.zero]) * weights / memory,
+        "elementwise": tokens * layers * width * blocks.elementwise * doubled * (1 + moved) / tp / memory,
+        "loss": tokens * head / max(1, width) * (LOSS if blocks.fast_loss else LOSS_EAGER) * doubled / tp / memory,
+        "casts": (blocks.casts + SHARDED[parallel.zero]) * weights / memory,
     }
     if parallel.pp > 1:
         link = machine.link(parallel.pp, parallel.tp * parallel.dp_replicate * parallel.dp_shard)
@@ -326,7 +353,7 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
         gathered = 2 * 2 * doubled * weights * (parallel.dp_shard - 1) / parallel.dp_shard
         link = machine.link(parallel.dp_shard, tp)
         parts["gathers"] = gathered / (link * COLLECTIVE) * (1 - OVERLAPPED)
-    launch = (LAUNCH if config.compile else LAUNCH_EAGER) * (LAUNCH_TP if tp > 1 else 1)
+    launch = blocks.launch * (LAUNCH_TP if tp > 1 else 1)
     return {**parts, "host": max(0.0, 2 * layers * launch - sum(parts.values()))}
 
 

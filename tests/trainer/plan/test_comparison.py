@@ -51,6 +51,6 @@ def test_the_provenance_and_the_log_have_it(tmp_path: Path, caplog: pytest.LogCa
     assert segments[1]["planned"]["memory_gb"] > 20
     (line,) = caplog.messages
     (line,) = caplog.messages
-    assert line.startswith("pretrain: a step took 934.0 ms, planned 9")
+    assert line.startswith("pretrain: a step took 934.0 ms, planned 8")
     assert "memory 25.8 GB, planned 2" in line
     assert compared(job, [segment("cpu")], 50257) == [segment("cpu")]

@@ -36,16 +36,25 @@ class Run:
     gib: float = 0.0
     """Allocated by the first process; 0: not noted."""
     compiled: bool = True
+    precision: Any = "bf16"
+    kernels: str = "torch"
+    """Blocks: runs before 2026-11-24 had those that torch compiles, or eager ones."""
 
     def predicted(self) -> Prediction:
-        config = PretrainConfig(global_batch_size=self.samples, precision="bf16", compile=self.compiled)
+        config = PretrainConfig(global_batch_size=self.samples, precision=self.precision, compile=self.compiled)
         task = Task(model=self.model, vocab_size=50257, config=config)
         machine = Machine(gpu=GPUS["h200"], gpus=self.gpus)
-        return predict(task, machine, filled(self.layout), self.micro_batch)
+        return predict(task, machine, filled({"kernels": self.kernels, **self.layout}), self.micro_batch)
 
 
 # With tensor parallelism: profiles of 2026-11-22 with exchanges as operators, which they became a day later.
+FUSED: dict[str, Any] = {"kernels": "triton", "compiled": False}
 RUNS = [
+    Run(SMALL, 1, {}, 64, 512, 581.1, 23.9, **FUSED),
+    Run(SMALL, 1, {}, 64, 512, 641.5, 21.1, **FUSED, precision="fp8"),
+    Run(XL, 1, {}, 16, 64, 54.4, 66.5, **FUSED),
+    Run(XL, 1, {}, 32, 64, 55.5, 105.9, **FUSED),
+    Run(XL, 1, {}, 32, 64, 73.4, 94.1, **FUSED, precision="fp8"),
     Run(SMALL, 1, {}, 64, 512, 561.3, 24),
     Run(SMALL, 1, {}, 64, 512, 401.6, 24, compiled=False),
     Run(XL, 1, {}, 16, 64, 50.6, 67),

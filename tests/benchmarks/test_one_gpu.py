@@ -1,0 +1,105 @@
+"""The benchmark of pretraining on one GPU, on a CPU and with small models."""
+
+import argparse
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import layouts, one_gpu
+from tests.trainer import small
+from trainer.config import ParallelConfig
+
+MODEL = '''
+import torch
+from torch import nn
+
+
+class GPTConfig:
+    def __init__(self, **given):
+        self.__dict__.update(given)
+
+
+class GPT(nn.Module):
+    """As much of nanoGPT's as the benchmark asks for."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.table = nn.Embedding(config.vocab_size, config.n_embd)
+
+    def configure_optimizers(self, weight_decay, learning_rate, betas, device_type):
+        return torch.optim.AdamW(self.parameters(), lr=learning_rate, betas=betas, weight_decay=weight_decay)
+
+    def forward(self, ids, targets):
+        logits = self.table(ids) @ self.table.weight.T
+        return logits, nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+'''
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
+    monkeypatch.setattr(one_gpu, "DEVICE", torch.device("cpu"))
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
+    monkeypatch.setitem(layouts.SIZES, "tiny", (1, 2, 16))
+    (tmp_path / "model.py").write_text(MODEL)
+    small.write_stream(tmp_path / "tokens/train", 300, 60)
+    small.write_stream(tmp_path / "tokens/val", 300, 20, seed=1)
+    return argparse.Namespace(
+        work=tmp_path, nanogpt=tmp_path / "model.py", curves=tmp_path / "tokens", steps=4, seconds=60
+    )
+
+
+def test_nanogpt_learns_from_the_batches_of_the_trainer(
+    given: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_gpu, "WARM", 1)
+    case = one_gpu.Case("tiny", 2, 2, "nanoGPT", nanogpt=True)
+    rival = one_gpu.NanoGPT(case, given)
+    seen = [batch for step in range(2) for batch in rival.batches(4)(step)]
+    assert [tuple(ids.shape) for ids, _ in seen] == [(2, 1024)] * 4
+    assert all(torch.equal(ids[:, 1:], targets[:, :-1]) for ids, targets in seen)
+    found = rival.run()
+    assert len(found["losses"]) == 4
+    assert found["tokens_per_second"] > 0
+
+
+def test_ours_is_trained_as_the_case_says(given: argparse.Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+    monkeypatch.setattr(one_gpu.launch, "launch", lambda _, parallel, job: jobs.append((parallel, job)) or {})
+    one_gpu.run(one_gpu.Case("tiny", 2, 2, "plain", **one_gpu.PLAIN), given)
+    one_gpu.run(one_gpu.Case("tiny", 2, 2, "fp8", {"precision": "fp8"}), given)
+    (_, plain), (_, fp8) = jobs
+    assert (plain.config.compile, plain.parallel.kernels, plain.config.precision) == (True, "torch", "bf16")
+    assert (fp8.config.compile, fp8.parallel.kernels, fp8.config.precision) == (False, "triton", "fp8")
+    assert fp8.config.steps == 4
+    assert isinstance(fp8.parallel, ParallelConfig)
+
+
+def test_tables_say_what_was_found(tmp_path: Path) -> None:
+    rival, ours, broken = (
+        one_gpu.Case("124M", 64, 8, words, nanogpt=words == "nanoGPT") for words in ("nanoGPT", "bf16", "fp8")
+    )
+    result = {"tokens_per_second": 500_000.0, "start": 20.0, "gib": 41.0, "losses": [2.0] * 100}
+    faster = {**result, "tokens_per_second": 600_000.0, "losses": [2.0] * 50 + [2.02] * 50}
+    found: list[Any] = [(rival, result), (ours, faster), (broken, {"failed": "no such thing"})]
+    rows = one_gpu.speed_rows(found)
+    assert rows[2].startswith("| 124M, nanoGPT | 64 x 8 | 500,000 | 1.000 | 43")
+    assert "| 600,000 | 1.200 |" in rows[3]
+    assert rows[4].endswith("| no such thing |")
+    curves = one_gpu.curve_rows(found)
+    assert curves[3].endswith("| 100 | 2.0200 | +1.000% | 1.000% |")
+    one_gpu.write_curves(tmp_path / "curves.csv", found)
+    lines = (tmp_path / "curves.csv").read_text().splitlines()
+    assert lines[0] == 'step,"124M, nanoGPT","124M, bf16"'
+    assert lines[100] == "100,2.0,2.02"
+
+
+def test_a_row_that_fails_says_why_and_the_others_go_on(
+    given: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = SimpleNamespace(stdout="", stderr="Traceback\nValueError: out of paper\n")
+    monkeypatch.setattr(one_gpu.subprocess, "run", lambda *_, **__: done)
+    assert one_gpu.in_process(one_gpu.CASES[0], given) == {"failed": "ValueError: out of paper"}
