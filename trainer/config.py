@@ -49,10 +49,9 @@ Schedule = Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"]
 TWO_STAGES_EACH = ("zbv", "dualpipev")
 ONE_STAGE_EACH = ("gpipe", "1f1b")
 ZERO_BUBBLE = ("interleaved_zero_bubble", "zbv", "dualpipev")
+"""Schedules that run the backward pass of a block twice, for its input and for its weights."""
 IN_ROUNDS = ("interleaved_1f1b", "interleaved_zero_bubble")
 """Schedules that run the micro batches in rounds of as many as there are processes, or a few more."""
-SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv", "dualpipev")
-"""Schedules that run the backward pass of a block twice, for its input and for its weights."""
 SAMPLES = ("packing", "drop_tail", "document_mask", "mixture", "mixture_weights")
 """Fields of PretrainConfig that define the samples; the first records of runs do not have them."""
 SKIPPING = ("skip_sigma", "skip_window")
@@ -145,7 +144,7 @@ class ParallelConfig(HasIdentity):
     @property
     def fusible(self) -> bool:
         """Whether blocks may be those of `trainer.kernels`, on a GPU and in 16 bits."""
-        return self.kernels == "triton" and self.tp == 1 and (self.pp == 1 or self.schedule not in SPLIT_BACKWARD)
+        return self.kernels == "triton" and self.tp == 1 and (self.pp == 1 or self.schedule not in ZERO_BUBBLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

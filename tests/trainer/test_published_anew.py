@@ -151,10 +151,10 @@ def test_the_lock_tells_whether_a_training_is_the_same(change: dict[str, Any], s
     now = {key: value for key, value in {**before, **change}.items() if key != "pretrain.keep"}
     assert finished_runs._same_in_lock(entry, "pretrain", 3, now) is same
     assert not finished_runs._same_in_lock(entry, "pretrain", 4, now)
-    for sigma in (0.0, 7.0):  # a lock from before this field
-        assert finished_runs._same_in_lock(entry, "pretrain", 3, {**now, "pretrain.skip_sigma": sigma}) is (
-            same and not sigma
-        )
+    for name, usual, other in (("skip_sigma", 0.0, 7.0), ("fp32_residual", False, True)):  # a lock from before these
+        for value in (usual, other):
+            found = finished_runs._same_in_lock(entry, "pretrain", 3, {**now, f"pretrain.{name}": value})
+            assert found is (same and value == usual)
 
 
 def test_the_lock_is_compared_in_all_that_shapes_the_weights(

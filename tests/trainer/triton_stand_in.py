@@ -92,6 +92,16 @@ def _atomic(operation: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., None
     return change
 
 
+def _extreme(plain: Callable[..., Tensor], propagating: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Triton takes the other value if one is not a number, unless it is told to propagate that."""
+
+    def extreme(one: Tensor, other: Tensor | float, propagate_nan: bool = False) -> Tensor:
+        one = torch.as_tensor(one)
+        return (propagating if propagate_nan else plain)(one, torch.as_tensor(other, dtype=one.dtype))
+
+    return extreme
+
+
 def _check(pointer: Pointer, mask: Tensor) -> None:
     used = pointer.offsets[mask]
     assert not used.numel() or (int(used.min()) >= 0 and int(used.max()) < len(pointer.memory)), "beyond its memory"
@@ -117,8 +127,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         load=_load,
         store=_store,
         where=lambda mask, one, other: torch.as_tensor(one).where(torch.as_tensor(mask), torch.as_tensor(other)),
-        maximum=lambda one, other: torch.maximum(one, torch.as_tensor(other)),
-        minimum=lambda one, other: torch.minimum(one, torch.as_tensor(other)),
+        maximum=_extreme(torch.fmax, torch.maximum),
+        minimum=_extreme(torch.fmin, torch.minimum),
+        PropagateNan=SimpleNamespace(ALL=True, NONE=False),
         abs=torch.abs,
         range=lambda start, end, step, num_stages: range(start, end, step),
         trans=lambda x: x.T,
@@ -128,7 +139,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         exp2=torch.exp2,
         sqrt=torch.sqrt,
         log=torch.log,
-        max=lambda x, axis: x.amax(axis),
+        max=lambda x, axis: x.where(~x.isnan(), -torch.inf).amax(axis),
         sum=lambda x, axis: x.sum(axis),
     )
     triton: Any = ModuleType("triton")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.dropout import site_constant
 from trainer.kernels import columns
 from trainer.kernels import norm as norms
 from trainer.kernels.dropout import Drop
@@ -47,7 +48,7 @@ class FusedBlock(Block):
         drops = None, None
         if keys_BT is not None and self.dropout:
             sites = (AFTER_ATTENTION_SITE, AFTER_MLP_SITE)
-            drops = tuple(Drop.of(keys_BT, site, self.dropout, self.compute_dtype) for site in sites)
+            drops = tuple(Drop.of(keys_BT, site_constant(site), self.dropout, self.compute_dtype) for site in sites)
         return _After.apply(x_BTD, y_BTD, self, drops, sums[4:], *after)  # pyright: ignore[reportReturnType]
 
     def _parameters_around(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -141,7 +142,8 @@ class _After(torch.autograd.Function):
         out_ND, kept_outer = products.forward(columns.gelu(inner_NF, slots), outer_DF, None, slots, keep=keep)
         ctx.save_for_backward(x_ND, statistics_2N, weight_D, inner_NF, *kept_proj, *kept_inner, *kept_outer)
         ctx.products, ctx.drops, ctx.sums = products, drops, sums
-        return columns.add(x_ND, out_ND, outer_bias_D, drops[1]).view_as(x_BTD)
+        # Not a view: on those of a block, FSDP warns that changes in place would skip its hooks.
+        return columns.add(x_ND.view_as(x_BTD), out_ND, outer_bias_D, drops[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -192,13 +192,13 @@ def gelu(x: Tensor, largest: Tensor | None) -> Tensor:
     return out
 
 
-def add(x_ND: Tensor, added_ND: Tensor, bias_D: Tensor, drop: Drop | None) -> Tensor:
-    """Return x + drop(added + bias), in the type of x."""
-    out_ND, count = torch.empty_like(x_ND), x_ND.numel()
+def add(x: Tensor, added_ND: Tensor, bias_D: Tensor, drop: Drop | None) -> Tensor:
+    """Return x + drop(added + bias), in the type and shape of x, (..., D)."""
+    out, count = torch.empty_like(x), x.numel()
     if count:
-        arguments = (x_ND, added_ND, bias_D, out_ND, *(drop or nothing(x_ND)), count, x_ND.shape[1])
+        arguments = (x, added_ND, bias_D, out, *(drop or nothing(x)), count, x.shape[-1])
         _add_kernel[-(-count // LINEAR),](*arguments, DROPS=drop is not None, BLOCK=LINEAR, num_warps=8)
-    return out_ND
+    return out
 
 
 def gelu_gradient(
@@ -281,8 +281,3 @@ def _options(tile: Tile) -> dict[str, Any]:
 def tracked(largest: Tensor | None, other: Tensor) -> tuple[Tensor, int]:
     """Return the slots for the largest values and their number; without slots, any tensor and 0."""
     return (other, 0) if largest is None else (largest, SLOTS)
-
-
-def power(number: int) -> int:
-    """Return the least power of two that is not smaller, 16 at least."""
-    return max(16, 1 << (number - 1).bit_length())

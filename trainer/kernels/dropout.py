@@ -15,8 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trainer.dropout import site_constant
-
 BLOCK = 1024
 """Most values of a vector that a program has in hand at once."""
 
@@ -35,8 +33,8 @@ class Drop(NamedTuple):
 
     @classmethod
     def of(cls, keys: Tensor, site: int, probability: float, dtype: torch.dtype) -> "Drop":
-        """Return that of a site of the model, for values of `dtype`."""
-        return cls(keys.contiguous().flatten(), site_constant(site), *mask_of(probability, dtype))
+        """Return what to drop of values of `dtype`. `site`: its `trainer.dropout.site_constant`."""
+        return cls(keys.contiguous().flatten(), site, *mask_of(probability, dtype))
 
 
 def nothing(other: Tensor) -> tuple[Tensor, int, int, float]:
@@ -153,7 +151,7 @@ def _dropped(x: Tensor, probability: float, keys: Tensor, site: int) -> Tensor:
     x, keys = x.contiguous(), keys.contiguous()
     out, width = torch.empty_like(x), x.shape[-1]
     if x.numel():
-        options: dict[str, Any] = {"BLOCK": min(BLOCK, _power(width)), "num_warps": 4}
+        options: dict[str, Any] = {"BLOCK": min(BLOCK, power(width)), "num_warps": 4}
         _drop_kernel[x.numel() // width,](x, keys, out, site, width, *mask_of(probability, x.dtype), **options)
     return out
 
@@ -186,7 +184,7 @@ def _rows(scores_BHTT: Tensor) -> int:
 
 
 def _options(length: int) -> dict[str, Any]:
-    return {"BLOCK": _power(length), "num_warps": 1 if length <= 256 else 4}
+    return {"BLOCK": power(length), "num_warps": 1 if length <= 256 else 4}
 
 
 @functools.cache
@@ -196,6 +194,6 @@ def mask_of(probability: float, dtype: torch.dtype) -> tuple[int, float]:
     return int(probability * 2**32) - 2**31, float(scale)
 
 
-def _power(number: int) -> int:
+def power(number: int) -> int:
     """Return the least power of two that is not smaller, 16 at least."""
     return max(16, 1 << (number - 1).bit_length())

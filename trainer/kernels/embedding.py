@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trainer.kernels.columns import power
-from trainer.kernels.dropout import Drop, factors, mix64, nothing
+from trainer.dropout import site_constant
+from trainer.kernels.dropout import Drop, factors, mix64, nothing, power
 
 
 @triton.jit
@@ -79,7 +79,11 @@ def embed(
     `starts_BT`: where in the sample each token's document begins, from where positions count; None: at its beginning.
     `adds`: whether the backward pass adds gradients to the tables' fp32 `grad` itself, which must be there.
     """
-    drop = Drop.of(keys_BT, 0, probability, tokens_VD.dtype) if keys_BT is not None and probability else None
+    drop = (
+        Drop.of(keys_BT, site_constant(0), probability, tokens_VD.dtype)
+        if keys_BT is not None and probability
+        else None
+    )
     totals = (tokens_VD.grad, positions_TD.grad) if adds else (None, None)
     return _Embed.apply(ids_BT, starts_BT, tokens_VD, positions_TD, dtype, drop, totals)  # pyright: ignore[reportReturnType]
 

@@ -14,12 +14,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trainer.kernels.columns import add_parts, keep_largest, power, tracked
-from trainer.kernels.dropout import Drop, factors, mix64, nothing
+from trainer.kernels.columns import add_parts, keep_largest, tracked
+from trainer.kernels.dropout import Drop, factors, mix64, nothing, power
 
 TILE, SHARES, STAGES = 2048, 512, 3
 """Of the backward pass: values of each tensor that a program has in hand at once, most programs, and how many tiles are
 on their way from memory together. With 3 stages it takes two thirds of the time with 1, on an H200."""
+
+SHARED = 96 * 1024
+"""Bytes of shared memory that every GPU has for the tiles that are on their way."""
 
 
 @triton.jit
@@ -117,7 +120,7 @@ def norm(
     """
     normed_ND, statistics_2N = torch.empty_like(x_ND, dtype=dtype), x_ND.new_empty(2, len(x_ND), dtype=torch.float32)
     unused = x_ND, weight_D  # in the places of what is added
-    _norm(x_ND, *unused, weight_D, shift_D, x_ND, normed_ND, statistics_2N, epsilon, largest, None, adds=False)
+    _norm((x_ND, *unused, weight_D, shift_D, x_ND, normed_ND, statistics_2N), epsilon, largest, None, adds=False)
     return normed_ND, statistics_2N
 
 
@@ -135,18 +138,21 @@ def add_and_norm(
     total_ND, normed_ND = torch.empty_like(x_ND), torch.empty_like(added_ND)
     statistics_2N = x_ND.new_empty(2, len(x_ND), dtype=torch.float32)
     tensors = (x_ND, added_ND, bias_D, weight_D, shift_D, total_ND, normed_ND, statistics_2N)
-    _norm(*tensors, epsilon, largest, drop, adds=True)
+    _norm(tensors, epsilon, largest, drop, adds=True)
     return total_ND, normed_ND, statistics_2N
 
 
-def _norm(x_ND: Tensor, *tensors_etc: Any, adds: bool) -> None:
-    *tensors, epsilon, largest, drop = tensors_etc
+def _norm(
+    tensors: tuple[Tensor, ...], epsilon: float, largest: Tensor | None, drop: Drop | None, *, adds: bool
+) -> None:
+    """Run the kernel. `tensors`: its arguments up to the statistics, the first being x."""
+    x_ND = tensors[0]
     rows, width = x_ND.shape
     slots, number = tracked(largest, x_ND)
     if rows:
         block = power(width)
         options: dict[str, Any] = {"ADDS": adds, "DROPS": drop is not None, "BLOCK": block, "SLOTS": number}
-        arguments = (x_ND, *tensors, slots, *(drop or nothing(x_ND)), rows, width, epsilon)
+        arguments = (*tensors, slots, *(drop or nothing(x_ND)), rows, width, epsilon)
         _norm_kernel[rows,](*arguments, **options, num_warps=max(1, min(8, block // 1024)))
 
 
@@ -167,7 +173,8 @@ def gradients(
     as `add_parts` does. `largest`: slots for the largest magnitudes of the second.
     """
     below_ND, (rows, width) = torch.empty_like(x_ND), x_ND.shape
-    writes = drop is not None or x_ND.dtype != above_ND.dtype
+    # Without a bias, x is not a sum.
+    writes = len(totals) == 3 and (drop is not None or x_ND.dtype != above_ND.dtype)
     dropped_ND = torch.empty_like(above_ND) if writes else below_ND
     block = power(width)
     together = max(1, TILE // block)
@@ -178,7 +185,9 @@ def gradients(
         slots, number = tracked(largest, x_ND)
         tensors = (above_ND, x_ND, statistics_2N, weight_D, other, below_ND, dropped_ND, parts_P3D, slots)
         options: dict[str, Any] = {"ADDS": beside_ND is not None, "DROPS": drop is not None, "WRITES": writes}
-        tile: dict[str, Any] = {"ROWS": together, "BLOCK": block, "STAGES": STAGES, "num_warps": max(2, block // 1024)}
+        loaded = together * block * (above_ND.element_size() + x_ND.element_size() + other.element_size())
+        stages = STAGES if loaded * STAGES <= SHARED else 1
+        tile: dict[str, Any] = {"ROWS": together, "BLOCK": block, "STAGES": stages, "num_warps": max(2, block // 1024)}
         sizes = (rows, width, share)
         _gradient_kernel[len(parts_P3D),](*tensors, *(drop or nothing(x_ND)), *sizes, **options, **tile, SLOTS=number)
     return below_ND, dropped_ND, add_parts(parts_P3D, totals)

@@ -11,6 +11,7 @@ Shapes: N tokens, D and F widths of input and output.
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
 # Triton has no types, and is not installed on machines without a GPU.
 
+import logging
 from typing import Any, Protocol
 
 import torch
@@ -18,9 +19,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trainer.halved import halved
+from trainer.halved import halved, made_once
 from trainer.kernels.columns import SLOTS
 from trainer.loss import add_product
+
+logger = logging.getLogger(__name__)
 
 TILE = 64
 """Rows and columns of the square that a program of `quantize` has in hand."""
@@ -94,8 +97,10 @@ class Half:
 class Fp8:
     """Products in fp8, of inputs in bf16."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, says: bool = True) -> None:
+        """`says`: whether this process says what has to be computed in half precision."""
         self._half = Half()
+        self._says = says
 
     def slots(self, x: Tensor) -> Tensor | None:
         """See Products."""
@@ -106,6 +111,13 @@ class Fp8:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See Products."""
         if any(size % MULTIPLE for size in (*x_ND.shape, len(weight_FD))):
+            if self._says:
+                logger.warning(
+                    "precision fp8: products of %d tokens with %d x %d weights are computed in bf16, as one of these "
+                    "is no multiple of %d: change pretrain.micro_batch_size, sequence_length or model.n_embd",
+                    *(len(x_ND), *weight_FD.shape, MULTIPLE),
+                )
+                self._says = False
             return self._half.forward(x_ND, weight_FD, bias_F, largest, keep=keep)
         values_ND, values_DN, scale = quantize(x_ND, VALUES, largest)
         weight_FD, weight_DF, weight_scale = _quantized(weight_FD, x_ND.dtype, keep=keep)
@@ -157,7 +169,8 @@ def _quantize_kernel(
     here = (row < rows)[:, None] & (column < width)[None, :]
     values = tl.load(x + row[:, None] * width + column[None, :], mask=here, other=0.0).to(tl.float32) * (limit / most)
     # Rounding of `limit / most` may lead a little beyond the largest value, which would become NaN.
-    values = tl.minimum(tl.maximum(values, -limit), limit).to(out.dtype.element_ty)
+    values = tl.maximum(values, -limit, propagate_nan=tl.PropagateNan.ALL)
+    values = tl.minimum(values, limit, propagate_nan=tl.PropagateNan.ALL).to(out.dtype.element_ty)
     tl.store(out + row[:, None] * width + column[None, :], values, mask=here)
     turned = (column < width)[:, None] & (row < rows)[None, :]
     tl.store(columns_out + column.to(tl.int64)[:, None] * rows + row[None, :], tl.trans(values), mask=turned)
@@ -182,16 +195,6 @@ def quantize(x_ND: Tensor, dtype: torch.dtype, largest: Tensor | None = None) ->
     return out_ND, out_DN, scale
 
 
-_ATTRIBUTE = "_millrace_quantized"
-"""Of a weight: its version, and what `quantize` made of it."""
-
-
 def _quantized(weight_FD: Tensor, dtype: torch.dtype, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return what `quantize` makes of a weight in half precision, `dtype`. `keep`: see `halved`."""
-    if not keep or (weight_FD.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return quantize(halved(weight_FD, dtype, keep=False), VALUES)
-    version, found = getattr(weight_FD, _ATTRIBUTE, (-1, None))
-    if version != weight_FD._version or found is None:
-        found = quantize(halved(weight_FD, dtype, keep=False), VALUES)
-        setattr(weight_FD, _ATTRIBUTE, (weight_FD._version, found))
-    return found
+    return made_once(weight_FD, "fp8", lambda: quantize(halved(weight_FD, dtype, keep=False), VALUES), keep=keep)

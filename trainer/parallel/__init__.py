@@ -29,6 +29,7 @@ M = TypeVar("M", bound=GPT2)
 _KEPT = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
@@ -120,7 +121,7 @@ def parallelize(
             widen_stream(stage)
         split_tensors(stage, parallel, mesh)
         if fused:
-            fuse(stage, parallel, fp8=in_fp8)
+            fuse(stage, parallel, fp8=in_fp8, says=mesh.is_first)
         checkpoint_activations(stage, parallel)
         if isinstance(stage, LanguageModel) and stage.lm_head is not None and (fused or compile_blocks):
             stage.lm_head.differentiate = fastest_loss(mesh.device, parallel)
@@ -209,19 +210,19 @@ def multiplies_in_fp8(mesh: Mesh, *, fused: bool) -> bool:
     return not reason
 
 
-def fuse(model: GPT2, parallel: ParallelConfig, *, fp8: bool = False) -> None:
-    """Let blocks, last norm and embeddings do their work with Triton kernels."""
+def fuse(model: GPT2, parallel: ParallelConfig, *, fp8: bool = False, says: bool = True) -> None:
+    """Let blocks, last norm and embeddings do their work with Triton kernels. `says`: see `Fp8`."""
     from trainer.kernels.block import FusedBlock, FusedNorm
     from trainer.kernels.embedding import embed
     from trainer.kernels.products import Fp8, Half
 
     # Without ZeRO, gradients lie in one buffer from the beginning, to which each pass adds its own.
     adds = parallel.zero == 0
-    transformer = model.transformer
+    transformer, products = model.transformer, Fp8(says=says) if fp8 else Half()
     for block in transformer.h.values():
         block.__class__ = FusedBlock
         made = cast(FusedBlock, block)
-        made.adds, made.products, made.compute_dtype = adds, Fp8() if fp8 else Half(), transformer.compute_dtype
+        made.adds, made.products, made.compute_dtype = adds, products, transformer.compute_dtype
     if transformer.ln_f is not None:
         transformer.ln_f.__class__ = FusedNorm
         cast(FusedNorm, transformer.ln_f).adds = adds

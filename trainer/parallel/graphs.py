@@ -31,7 +31,7 @@ WARM_UPS = 3
 
 
 def take_graphs(shape: Architecture, parallel: ParallelConfig, mesh: Mesh) -> bool:
-    """Whether passes become graphs: on GPUs, of a classifier in one piece.
+    """Return whether passes become graphs: on GPUs, of a classifier in one piece.
 
     Language models have long rows, whose kernels take longer than their start: a graph made 124M 2 % slower, since each
     pass then has to make weights in half precision anew. What processes exchange inside a pass would be part of its

@@ -64,6 +64,15 @@ FUSED, FUSED_FP8 = Blocks(elementwise=95.0, casts=10.0), Blocks(elementwise=181.
 """Those of `trainer.kernels`, which in fp8 write each tensor twice more."""
 
 
+WIDER_KEPT, WIDER_MOVED = 4.0, 32.0
+"""Bytes more per token and value of the width that a block keeps, and moves, with a residual stream in fp32."""
+
+
+def widened(task: "Task") -> bool:
+    """Return whether the residual stream is wider than the rest."""
+    return task.config.fp32_residual and task.config.precision != "fp32"
+
+
 def blocks_of(task: "Task", parallel: ParallelConfig) -> Blocks:
     """Return how a layout computes its blocks on a GPU that can all of it."""
     if parallel.fusible and task.config.precision != "fp32":
@@ -212,6 +221,8 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     if parallel.zero:
         # Two blocks at once, and the gradients of one in fp32 before and after they are reduced.
         memory["gathered"] = 4 * rows + (size * matrices if parallel.zero < 3 else (2 * size + 8) * block)
+    elif parallel.fusible and size == 2:
+        memory["gathered"] = 2.0 * matrices  # one copy of each weight, for all passes of a step
     elif size == 2:
         copies = min(layers, 1) if parallel.activation_checkpointing != "none" else kept
         memory["gathered"] = 2.0 * block * copies
@@ -266,7 +277,7 @@ def _block_bytes(task: Task, parallel: ParallelConfig) -> float:
     """Return the bytes per token that a block keeps in bf16 if nothing is computed anew."""
     width, tp = task.model.n_embd, parallel.tp
     if tp == 1:
-        return blocks_of(task, parallel).kept * width
+        return (blocks_of(task, parallel).kept + WIDER_KEPT * widened(task)) * width
     # The inputs of the products that begin attention and MLP are whole in each process; without sequence parallelism
     # also those of the norms.
     whole = 4 if parallel.sequence_parallel else 8
@@ -334,17 +345,18 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
     blocks = blocks_of(task, parallel)
     faster = FP8 if blocks is FUSED_FP8 else 1.0
     weights = (layers * task.block + head) / tp
+    moving = blocks.elementwise + WIDER_MOVED * widened(task)
     parts = {
         "products": 6 * tokens * (12 * width**2 * layers * (1 + again) / faster + head) / tp / (peak * PRODUCTS),
         "attention": 6 * tokens * config.sequence_length * width * layers * (1 + again) / tp / (peak * ATTENTION),
-        "elementwise": tokens * layers * width * blocks.elementwise * doubled * (1 + moved) / tp / memory,
+        "elementwise": tokens * layers * width * moving * doubled * (1 + moved) / tp / memory,
         "loss": tokens * head / max(1, width) * (LOSS if blocks.fast_loss else LOSS_EAGER) * doubled / tp / memory,
         "casts": (blocks.casts + SHARDED[parallel.zero]) * weights / memory,
     }
     if parallel.pp > 1:
         link = machine.link(parallel.pp, parallel.tp * parallel.dp_replicate * parallel.dp_shard)
         whole = tp if parallel.sequence_parallel else 1
-        parts["sends"] = 2 * parallel.chunks * tokens * width * 2 * doubled / whole / (link * SEND)
+        parts["sends"] = 2 * parallel.chunks * tokens * width * 2 * (doubled + widened(task)) / whole / (link * SEND)
     if tp > 1:
         exchanged = (8 + 3 * (moved > 0)) * tokens * width * 2 * doubled * layers
         parts["exchanges"] = exchanged * (tp - 1) / tp / (machine.link(tp, 1) * EXCHANGE)

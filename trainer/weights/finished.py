@@ -23,7 +23,7 @@ from pipelines.manifest import MANIFEST, load_checked
 from pipelines.outputs import provenance_path
 from pipelines.ownership import STAGED
 from pipelines.run import StageRun
-from trainer.config import SKIPPING, PretrainConfig
+from trainer.config import SKIPPING, YOUNGER, PretrainConfig
 from trainer.weights.records import (
     RECORD,
     Retention,
@@ -111,9 +111,8 @@ def _same_in_lock(entry: Mapping[str, Any], name: str, version: int, parameters:
     They do not if the run starts from a folder, whose contents they do not name.
     """
     params = entry.get("params", {})
-    younger = {
-        f"pretrain.{name}": getattr(PretrainConfig(), name) for name in SKIPPING
-    }  # locks of older runs lack them
+    usual = PretrainConfig()
+    younger = {f"pretrain.{name}": getattr(usual, name) for name in (*SKIPPING, *YOUNGER)}  # older locks lack them
     before = {**younger, **params.get("params.yaml", {})}
     return (
         parameters["pretrain.init"] == "scratch"

@@ -1,6 +1,7 @@
 """Products in fp8, run on the CPU by a stand-in for Triton and torch's own fp8 product."""
 
 import importlib
+import logging
 from types import ModuleType
 
 import pytest
@@ -84,6 +85,15 @@ def test_sizes_that_fp8_does_not_take_are_multiplied_in_half_precision(products:
     below, for_weight = products.Fp8().backward(y, kept, None, None)
     assert torch.equal(below, y @ weight.bfloat16())
     assert torch.equal(for_weight, y.T @ x)
+
+
+def test_what_is_not_in_fp8_is_said_once(products: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    arithmetic, silent = products.Fp8(), products.Fp8(says=False)
+    with caplog.at_level(logging.WARNING):
+        for each in (arithmetic, arithmetic, silent):
+            each.forward(randn(N + 1, D).bfloat16(), randn(F, D), None, None, keep=False)
+        arithmetic.forward(randn(N, D).bfloat16(), randn(F, D), None, None, keep=False)
+    assert caplog.text.count("are computed in bf16, as one of these is no multiple of 16") == 1
 
 
 def test_a_weight_is_quantized_once_a_step(products: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,9 @@ def test_tensor_parallelism_across_machines_must_be_asked_for() -> None:
 def speak_and_fail(process: Process, kind: str) -> None:
     import logging
 
+    import torch.distributed as dist
+
+    dist.barrier()  # on a busy machine one process might end before the other is connected
     logging.getLogger("trainer").warning("process %d is at step 7", process.rank.number)
     fail(process, kind)
 

@@ -1,0 +1,72 @@
+"""Fused blocks in layouts of several processes, on CPUs by the stand-in for Triton: the model of one process."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.nightly import nightly_but
+from tests.trainer.parallel.cases import Case, References, Trained, distance, trained
+from tests.trainer.parallel.parity_page import BARS, keeps
+
+CASES = [
+    Case(zero=2, micro_batch_size=2, activation_checkpointing="full", dropout=True),
+    Case(pp=2, micro_batch_size=2, dropout=True),
+    Case(dp_replicate=2, micro_batch_size=2),
+    Case(zero=1, offload="optimizer"),
+    Case(zero=3, offload="all", micro_batch_size=2),
+    Case(pp=2, zero=3, schedule="interleaved_1f1b", micro_batch_size=2),
+    Case(offload="optimizer", activation_checkpointing="selective", micro_batch_size=2),
+    Case(dropout=True, precision="fp16", micro_batch_size=2),
+]
+
+
+def fused_trained(job: Any) -> Trained:
+    """Do what `trained` does, with blocks that take the kernels."""
+    import torch
+
+    from tests.trainer import triton_stand_in
+    from trainer import parallel
+
+    def fuses(_: Any, layout: Any, dtype: Any) -> bool:
+        return layout.fusible and dtype in (torch.bfloat16, torch.float16)
+
+    with pytest.MonkeyPatch.context() as patch:
+        kernels = triton_stand_in.imported("trainer.kernels.loss", patch)
+        patch.setattr(parallel, "fuses", fuses)
+        patch.setattr(parallel, "fastest_loss", lambda *_: kernels.loss_and_gradient)
+        return trained(job)
+
+
+@pytest.fixture(scope="module")
+def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> References:
+    return References(workers, tmp_path_factory.mktemp("fused"))
+
+
+@pytest.mark.parametrize("case", nightly_but(CASES, 0, 1), ids=str)
+def test_a_layout_of_fused_blocks_trains_the_model_of_one_process(references: References, case: Case) -> None:
+    case = case if case.precision == "fp16" else dataclasses.replace(case, precision="bf16")
+    workers = references.workers
+    (one,) = workers.run(1, fused_trained, references.job(case.reference, case.n_layer, case.batch))
+    found = distance(one, workers.run(case.processes, fused_trained, references.job(case)))
+    assert keeps(case.precision, found), f"{found}, but the bars are {BARS[case.precision]}"
+    plain = references.of(case)
+    assert one["losses"] != plain["losses"], "it has not taken the kernels"
+    assert keeps(case.precision, distance(plain, [one])), distance(plain, [one])
+
+
+@pytest.mark.parametrize(
+    "case", nightly_but([Case(tp=2), Case(pp=2, micro_batch_size=2), Case(tp=2, pp=2)], 0), ids=str
+)
+def test_a_residual_stream_in_fp32_is_that_of_one_process(references: References, case: Case) -> None:
+    """Of plain blocks, whose layouts send the stream between stages and divide it over tp."""
+
+    def wide(case: Case) -> Any:
+        job = references.job(dataclasses.replace(case, precision="bf16"))
+        return dataclasses.replace(job, config=dataclasses.replace(job.config, fp32_residual=True))
+
+    (one,) = references.workers.run(1, trained, wide(case.reference))
+    found = distance(one, references.workers.run(case.processes, trained, wide(case)))
+    assert keeps("bf16", found), found
+    narrow = references.of(dataclasses.replace(case.reference, precision="bf16"))
+    assert one["losses"] != narrow["losses"]
