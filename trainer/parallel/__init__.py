@@ -201,10 +201,14 @@ def fuses(mesh: Mesh, parallel: ParallelConfig, dtype: torch.dtype) -> bool:
 def multiplies_in_fp8(mesh: Mesh, *, fused: bool) -> bool:
     """Return whether blocks can multiply in fp8; where they cannot, say so once."""
     reason = ""
-    if not fused:
-        reason = "only the blocks of parallel.kernels=triton can, on GPUs, without tensor parallelism"
+    if mesh.device.type != "cuda":
+        reason = "a CPU does not multiply in fp8"
+    elif not fused:
+        reason = (
+            "this needs the blocks of parallel.kernels=triton, without tensor parallelism and zero-bubble schedules"
+        )
     elif torch.cuda.get_device_capability(mesh.device) < OLDEST_FP8:
-        reason = f"{torch.cuda.get_device_name(mesh.device)} cannot"
+        reason = f"{torch.cuda.get_device_name(mesh.device)} does not multiply in fp8"
     if reason and mesh.is_first:
         logger.warning("precision fp8: %s; training goes on in bf16", reason)
     return not reason

@@ -427,9 +427,11 @@ def _send_gpu_count(connection: Connection) -> None:
     """Send the number of GPUs; None if there is no memory to import torch."""
     try:
         import torch
+
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     except (MemoryError, ImportError, OSError, RuntimeError) as error:
         if not exits.is_lack_of_memory(error):
             raise
-        connection.send(None)
-        return
-    connection.send(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        count = None
+    with contextlib.suppress(BrokenPipeError):  # the process that asked was killed
+        connection.send(count)

@@ -282,5 +282,7 @@ def test_fp8_is_for_fused_blocks_on_gpus_that_have_it(
         capability = (8, 0)
         assert not multiplies_in_fp8(mesh_on("cuda"), fused=True)
         assert not multiplies_in_fp8(mesh_on("cpu"), fused=False)
-    assert "NVIDIA A100 cannot; training goes on in bf16" in caplog.text
-    assert "only the blocks of parallel.kernels=triton can" in caplog.text
+        assert not multiplies_in_fp8(mesh_on("cuda"), fused=False)
+    assert "NVIDIA A100 does not multiply in fp8; training goes on in bf16" in caplog.text
+    assert "a CPU does not multiply in fp8; training goes on in bf16" in caplog.text
+    assert "this needs the blocks of parallel.kernels=triton" in caplog.text
