@@ -104,9 +104,11 @@ def main() -> None:
     wanted = [each for each in wanted if given.nanogpt or not each.nanogpt]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}", flush=True)
     given.work.mkdir(parents=True, exist_ok=True)
-    found = [(case, in_process(case, given)) for case in wanted]
-    if given.curves:
-        write_curves(given.work / "curves.csv", found)
+    found: list[tuple[Case, dict[str, Any]]] = []
+    for case in wanted:
+        found.append((case, in_process(case, given)))
+        if given.curves:  # after each, so that no interruption costs the curves before it
+            write_curves(given.work / "curves.csv", found)
     print("\n".join(curve_rows(found) if given.curves else speed_rows(found)))
 
 
