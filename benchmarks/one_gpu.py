@@ -47,6 +47,8 @@ class Case:
     training: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     parallel: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     nanogpt: bool = False
+    lr: float = 6e-4
+    """Peak learning rate: for the two sizes, that of GPT-3's models of these sizes (arXiv:2005.14165, table 2.1)."""
 
     @property
     def name(self) -> str:
@@ -74,8 +76,8 @@ CURVES = [
     Case("124M", 16, 1, "fp8", {"precision": "fp8"}),
     Case("124M", 16, 1, "bf16, residual stream in fp32", {"fp32_residual": True}),
     Case("124M", 16, 1, "bf16, compiled by torch", **PLAIN),
-    Case("1.5B", 8, 1, "bf16"),
-    Case("1.5B", 8, 1, "fp8", {"precision": "fp8"}),
+    Case("1.5B", 8, 1, "bf16", lr=2e-4),
+    Case("1.5B", 8, 1, "fp8", {"precision": "fp8"}, lr=2e-4),
 ]
 """Curves, each compared with the first of its size."""
 
@@ -137,7 +139,7 @@ def run(case: Case, given: argparse.Namespace) -> dict[str, Any]:
         return NanoGPT(case, given).run()
     parallel = layouts.layout(case.parallel, "fast")
     steps = given.steps if given.curves else STEPS
-    changes = {"compile": False, "seed": SEED_OF_CURVES, **case.training}
+    changes = {"compile": False, "seed": SEED_OF_CURVES, "lr": case.lr, **case.training}
     training = dataclasses.replace(speed.training(steps), **changes)
     if given.curves:
         training = dataclasses.replace(training, warmup_steps=steps // 10)
@@ -200,7 +202,7 @@ class NanoGPT:
         model = self.module.GPT(self.module.GPTConfig(block_size=1024, vocab_size=50_304, **shape)).to(DEVICE)
         steps = given.steps if given.curves else STEPS
         speed = layouts.Speed(case.size, case.micro_batch_size, case.passes)
-        config = speed.training(steps)
+        config = dataclasses.replace(speed.training(steps), lr=case.lr)
         optimizer = model.configure_optimizers(
             config.weight_decay, config.lr, (config.beta1, config.beta2), DEVICE.type
         )

@@ -123,7 +123,7 @@ class Fp8:
         weight_FD, weight_DF, weight_scale = _quantized(weight_FD, x_ND.dtype, keep=keep)
         bias_F = None if bias_F is None else halved(bias_F, x_ND.dtype, keep=keep)
         out_NF = scaled_product(
-            *(values_ND, weight_FD.T, scale, weight_scale, bias_F), out_dtype=x_ND.dtype, use_fast_accum=True
+            *(values_ND, weight_FD.T, scale, weight_scale, bias_F), out_dtype=x_ND.dtype, use_fast_accum=FAST_SUMS
         )
         return out_NF, (values_DN, scale, weight_DF, weight_scale)
 
@@ -135,7 +135,7 @@ class Fp8:
             return self._half.backward(above_NF, kept, total_FD, largest)
         values_DN, scale, weight_DF, weight_scale = kept
         gradient_NF, gradient_FN, gradient_scale = quantize(above_NF, GRADIENTS, largest)
-        options: dict[str, Any] = {"out_dtype": above_NF.dtype, "use_fast_accum": FAST_BACKWARD}
+        options: dict[str, Any] = {"out_dtype": above_NF.dtype, "use_fast_accum": FAST_SUMS}
         below_ND = scaled_product(gradient_NF, weight_DF.T, gradient_scale, weight_scale, **options)
         for_weight_FD = scaled_product(gradient_FN, values_DN.T, gradient_scale, scale, **options)
         if total_FD is None:
@@ -144,8 +144,10 @@ class Fp8:
         return below_ND, None
 
 
-FAST_BACKWARD = True
-"""Whether products of gradients are added up in the matrix units, with 14 bits of fraction, not in fp32 in between."""
+FAST_SUMS = False
+"""Whether Hopper adds up products in its matrix units alone, with 14 bits of fraction, and not in fp32 in between. Over
+the tokens of a micro batch that loses small terms: 3 % faster, but a 1.5B's loss was 1.5 % higher after 200 steps
+at a high learning rate (`benchmarks/README.md`, "One GPU: blocks written out")."""
 
 
 @triton.jit
