@@ -24,7 +24,7 @@ from pipelines.command import Documents, Invocation, Output, StageSpec, parse
 from pipelines.config import check_sources
 from pipelines.documents import is_jsonl
 from pipelines.dvc_lock import put_back_stats
-from pipelines.errors import ConfigError, UserError
+from pipelines.errors import ConfigError, UserError, shown
 from pipelines.fingerprint import fingerprint, stage_identity
 from pipelines.inputs import open_documents, open_source
 from pipelines.manifest import WORK
@@ -193,6 +193,7 @@ def _name_other_scratch(first: Path, scratch: Path, identity: Mapping[str, Any])
         try:
             before = store.read_json(other / IDENTITY)
             differs = [key for key, value in identity.items() if before.get(key) != value]
+            differs = [_named(key, before.get(key), identity[key]) for key in differs]
         except (UserError, AttributeError):
             differs = []
         why = f"with different {', '.join(differs)}" if differs else "that cannot be read"
@@ -202,6 +203,29 @@ def _name_other_scratch(first: Path, scratch: Path, identity: Mapping[str, Any])
             why,
             first.parent,
         )
+
+
+MOST_NAMED = 5
+"""Parameters that differ are named one by one if there are no more."""
+
+
+def _named(key: str, before: Any, now: Any) -> str:
+    """Return the key of an identity that differs; of parameters, which ones, and both values."""
+    if key != "parameters" or not isinstance(before, dict):
+        return key
+    differ = [
+        f"{section}.{name} ({_value(old.get(name))} then, {_value(new.get(name))} now)"
+        for section, new in now.items()
+        if isinstance(old := before.get(section), dict)
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+    return ", ".join(differ) if 0 < len(differ) <= MOST_NAMED else key
+
+
+def _value(value: Any) -> str:
+    """Return a parameter's value as a line of a message shows it; an identity leaves out what is not set."""
+    return "not set" if value is None else shown(value)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ two subsets are scored too: `validation_clean`, the rows that no document contai
 import contextlib
 import dataclasses
 import gc
+import itertools
 import logging
 import statistics
 from collections.abc import Mapping, Sequence
@@ -255,7 +256,7 @@ def train_in_process(process: Process, job: FinetuneJob) -> dict[int, dict[str, 
 
     results: dict[int, dict[str, Any]] = {}
     with Mesh(job.parallel, process.device) as mesh:
-        for seed, seed_job in job.runs.items():
+        for seed, seed_job in with_precision(process, mesh, job).runs.items():
             if mesh.from_first(seed_job.result.exists):
                 results[seed] = store.read_json(seed_job.result) if mesh.is_first else {}
             else:
@@ -301,9 +302,7 @@ def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") 
     from trainer.model import Classifier
     from trainer.weights import huggingface
 
-    precision = precision_of(process, mesh, job)
-    config = dataclasses.replace(job.config, precision=precision)
-    shape = job.base.shape
+    config, shape = job.config, job.base.shape
     classifier = dataclasses.replace(
         shape,
         vocab_size=max(shape.vocab_size, rows.pad + 1),
@@ -327,7 +326,7 @@ def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") 
         steps, warmup_steps = job.plan.steps, job.plan.warmup_steps
         logger.info(
             "finetune %s: %d steps, %d of them warm-up, seed %d, %s",
-            *(job.task, steps, warmup_steps, config.seed, precision),
+            *(job.task, steps, warmup_steps, config.seed, config.precision),
         )
     if not training.resume(job.checkpoints):
         weights = huggingface.read_weights(job.base.folder)
@@ -337,17 +336,21 @@ def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") 
     return training
 
 
-def precision_of(process: Process, mesh: "Mesh", job: FinetuneJob) -> Precision:
-    """Return the precision of the run, the same in all processes: what it began with, or else what this device has."""
+def with_precision(process: Process, mesh: "Mesh", job: FinetuneJob) -> FinetuneJob:
+    """Return the job with the precision it began with, or else what is meant on this device, in all processes alike.
+
+    It began with that of any of its seeds, so that all of them have the same.
+    """
     from trainer.loop.precision import resolve
 
     def look() -> Precision:
-        for folder in reversed(checkpoints(job.checkpoints).values()):
+        of_seeds = [reversed(checkpoints(run.checkpoints).values()) for run in job.runs.values()]
+        for folder in itertools.chain(*of_seeds):
             with contextlib.suppress(UserError, KeyError):  # a damaged one, which is set aside later
                 return read_record(folder)["finetune"]["precision"]
         return resolve(job.config.precision, process.device)
 
-    return mesh.from_first(look)
+    return dataclasses.replace(job, config=dataclasses.replace(job.config, precision=mesh.from_first(look)))
 
 
 def predict_split(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines import stage
 from pipelines.command import StageSpec
 from pipelines.exits import PREEMPTED
 from pipelines.manifest import MANIFEST, load_checked
@@ -278,6 +279,19 @@ def test_scratch_that_a_run_cannot_go_on_with_is_named_with_what_differs_and_lef
     assert all(line.endswith(f"python -m pipelines gc --delete {tmp_path}") for line in lines)
     assert len(list(work.glob("out-*"))) == 4
     assert "left by" not in clean(source, tmp_path / "other").stderr
+
+
+def test_of_parameters_those_that_differ_are_named_with_both_values() -> None:
+    before = {"clean": {"min_tokens": 20, "language": "en", "rules": ["a"]}, "other": {"x": 1}}
+    now = {"clean": {"min_tokens": 30, "language": "en", "added": True}, "other": {"x": 1}}
+    assert stage._named("parameters", before, now) == (
+        "clean.added (not set then, True now), clean.min_tokens (20 then, 30 now), "
+        "clean.rules (['a'] then, not set now)"
+    )
+    many = {"clean": {f"key{number}": number for number in range(6)}}
+    assert stage._named("parameters", {"clean": {}}, many) == "parameters"
+    assert stage._named("parameters", None, now) == "parameters"
+    assert stage._named("inputs", before, now) == "inputs"
 
 
 def test_the_manifest_counts_every_row_and_stats_and_provenance_stay_outside(tmp_path: Path) -> None:

@@ -268,19 +268,21 @@ def test_compiled_blocks_are_made_once_for_rows_of_any_length(
 
 
 def precisions(job: FinetuneJob, begun: str) -> list[tuple[str, torch.dtype]]:
-    """The precision of a run that begins where `auto` is `begun`, and goes on here."""
+    """The precisions of two seeds, of which the first begins where `auto` is `begun`, and the second begins here."""
     from trainer.data.glue import GlueRows
-    from trainer.finetune import prepare
+    from trainer.finetune import prepare, with_precision
     from trainer.loop import hooks, precision
     from trainer.parallel.mesh import Mesh
 
     rows, found = GlueRows(job.glue / "train.arrow"), []
-    for resolved in (begun, None):
+    mesh = Mesh(job.parallel, torch.device("cpu"))
+    for resolved, seed in zip((begun, None), job.runs, strict=True):
         with pytest.MonkeyPatch.context() as patch:
             if resolved:
                 patch.setattr(precision, "resolve", lambda *_, resolved=resolved: resolved)
-            training = prepare(process(), Mesh(job.parallel, torch.device("cpu")), planned(job), rows)
-        saving = hooks.Checkpoints(job.scratch / "checkpoints", 1)
+            seed_job = with_precision(process(), mesh, planned(job)).runs[seed]
+            training = prepare(process(), mesh, seed_job, rows)
+        saving = hooks.Checkpoints(seed_job.checkpoints, 1)
         saving.before_training(training)
         saving._saver.save(3, training.tensors(), training.record(), lambda: None)  # pyright: ignore
         saving.after_training(training)
@@ -289,8 +291,9 @@ def precisions(job: FinetuneJob, begun: str) -> list[tuple[str, torch.dtype]]:
 
 
 def test_a_run_that_goes_on_elsewhere_keeps_its_precision(workers: Any, road: Road, glue: Path, tmp_path: Path) -> None:
+    """In all of its seeds."""
     assert FinetuneConfig().precision == "auto"
-    work = job(road, glue, tmp_path, precision="auto")
+    work = job(road, glue, tmp_path, precision="auto", seeds=2)
     assert workers.run(1, precisions, work, "bf16")[0] == [("bf16", torch.bfloat16)] * 2
     assert (
         workers.run(1, precisions, dataclasses.replace(work, scratch=tmp_path / "here"), "fp32")[0]

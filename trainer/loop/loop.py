@@ -182,6 +182,7 @@ def _counts(training: Training, report: StepReport, scale: float, *, left_out: b
                 loss_scale.value,
             )
         return False
+    highest_loss, highest_norm = outliers.limits
     if outliers.skips:
         outliers.add(report.loss, report.grad_norm, skipped=left_out)
     if not left_out:
@@ -193,8 +194,9 @@ def _counts(training: Training, report: StepReport, scale: float, *, left_out: b
     report.skipped = True
     if is_first:
         logger.warning(
-            "step %d stands out (loss %.4f, gradient norm %.4g), so its update is left out, number %d of this run",
-            *(report.step, report.loss, report.grad_norm, outliers.skipped),
+            "step %d stands out (loss %.4f of at most %.4f, gradient norm %.4g of at most %.4g), so its update is left "
+            "out, number %d of this run",
+            *(report.step, report.loss, highest_loss, report.grad_norm, highest_norm, outliers.skipped),
         )
     return False
 

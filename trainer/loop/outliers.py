@@ -34,9 +34,15 @@ class Outliers:
         """Whether steps are left out; otherwise the first that is not finite ends training."""
         return self.sigma > 0
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Return the highest loss and the highest gradient norm of a step that is not left out."""
+        return self._limit(self._losses), self._limit(self._norms)
+
     def found(self, loss: Tensor, norm: Tensor) -> Tensor:
         """Return, on the device, whether to leave out the step with this loss and gradient norm, both in fp64."""
-        outside = (loss > self._limit(self._losses)) | (norm > self._limit(self._norms))
+        highest_loss, highest_norm = self.limits
+        outside = (loss > highest_loss) | (norm > highest_norm)
         return outside | ~(loss.isfinite() & norm.isfinite())
 
     def add(self, loss: float, norm: float, *, skipped: bool) -> None:
