@@ -123,8 +123,8 @@ def check_watch(section: str, config: WatchConfig, parallel: ParallelConfig) -> 
     config.window(section)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
-            f"{section}.tensorboard: the package tensorboard is not installed: pip install 'millrace[tensorboard]', or "
-            "set it to false"
+            f"{section}.tensorboard: the package tensorboard is not installed: pip install tensorboard, or set it to "
+            "false"
         )
     if config.draw_schedule and parallel.pp == 1:
         raise ConfigError(

@@ -74,7 +74,7 @@ def nearest_of(text: str, codes: list[str]) -> int:
 class FasttextEngine:
     """A supervised fastText model by path, such as lid.176.bin, lid.176.ftz or GlotLID.
 
-    Needs the extra: pip install "millrace[fasttext]". fastText: Joulin et al. 2016 (arXiv 1607.01759), read by the
+    Needs the extra: pip install fasttext-predict. fastText: Joulin et al. 2016 (arXiv 1607.01759), read by the
     package fasttext-predict. A code is what follows `__label__` in the model's label: `en` in lid.176, `eng_Latn` in
     GlotLID. Creating the engine reads the model; it raises ConfigError without one, and UserError if the file is not a
     model.
@@ -111,7 +111,7 @@ def _load_fasttext(model: Path) -> Any:
 class LinguaEngine:
     """pemistahl's lingua with all its 75 languages, at its high accuracy; strong on short texts.
 
-    Needs the extra: pip install "millrace[lingua]" (the package lingua-language-detector, 100 to 170 MB). Its models
+    Needs the extra: pip install lingua-language-detector (100 to 170 MB). Its models
     are read when a text first needs them.
     """
 
@@ -141,8 +141,13 @@ def _lingua_code(language: Any) -> str:
     return str(language.iso_code_639_1.name).lower()
 
 
+PACKAGES = {"fasttext": "fasttext-predict", "lingua": "lingua-language-detector"}
+"""Names by which pip knows the modules."""
+
+
 def _import_extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise ConfigError(f'the language engine {name} is not installed; run: pip install "millrace[{name}]"') from None
+        package = PACKAGES[name]
+        raise ConfigError(f"the language engine {name} is not installed; run: pip install {package}") from None

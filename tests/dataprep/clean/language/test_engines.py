@@ -12,7 +12,7 @@ from pipelines.errors import ConfigError, UserError
 from tests.dataprep.clean.language.fasttext_model import write_model
 
 FASTTEXT = importlib.util.find_spec("fasttext") is not None
-needs_fasttext = pytest.mark.skipif(not FASTTEXT, reason='needs pip install "millrace[fasttext]"')
+needs_fasttext = pytest.mark.skipif(not FASTTEXT, reason="needs pip install fasttext-predict")
 
 
 @pytest.fixture
@@ -62,12 +62,12 @@ def test_a_model_must_be_named() -> None:
 
 def test_without_the_extra_fasttext_the_command_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fasttext", None)
-    with pytest.raises(ConfigError, match=r'pip install "millrace\[fasttext\]"'):
+    with pytest.raises(ConfigError, match="pip install fasttext-predict"):
         make_detector(engine="fasttext", mode="exact", model=model)
 
 
 LINGUA = importlib.util.find_spec("lingua") is not None
-needs_lingua = pytest.mark.skipif(not LINGUA, reason='needs pip install "millrace[lingua]"')
+needs_lingua = pytest.mark.skipif(not LINGUA, reason="needs pip install lingua-language-detector")
 
 
 @needs_lingua
@@ -93,7 +93,7 @@ def test_texts_without_letters_are_undetermined() -> None:
 
 def test_without_the_extra_lingua_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lingua", None)
-    with pytest.raises(ConfigError, match=r'pip install "millrace\[lingua\]"'):
+    with pytest.raises(ConfigError, match="pip install lingua-language-detector"):
         make_detector(engine="lingua", mode="exact")
 
 

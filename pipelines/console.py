@@ -1,0 +1,121 @@
+"""The command `millrace`: every command of the project by one name.
+
+    millrace                      all commands
+    millrace clean --help         the help of one, the same as that of `python -m dataprep.clean`
+    millrace use sample           project commands: those of `python -m pipelines`
+
+A command is a module that `python -m` runs. This finds its name and lets Python run it in this process's place, so that
+signals, exit statuses and everything else are the module's own.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipelines.errors import did_you_mean
+from pipelines.terminal import print_error
+
+PROJECT = "pipelines"
+"""The module whose first argument is the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Commands that belong together, each with a line that says what it does."""
+
+    title: str
+    package: str
+    commands: dict[str, str]
+
+
+GROUPS = (
+    Group(
+        "The project",
+        PROJECT,
+        {
+            "use": "compose params.yaml from a profile",
+            "set": "change values of params.yaml",
+            "check": "check params.yaml, and published outputs with --deep",
+            "status": "say what is published and whether it matches",
+            "explain": "follow one document through all stages",
+            "gc": "list or remove scratch of unfinished runs",
+            "report": "say where the report is",
+            "versions": "write what each stage is made of",
+        },
+    ),
+    Group(
+        "Data",
+        "dataprep",
+        {
+            "urls": "filter and deduplicate lists of URLs",
+            "download": "crawl, replay an archive, or take a corpus from the Hub",
+            "extract": "get the text of pages, and read prepared corpora",
+            "clean": "repair texts and keep the good ones",
+            "deduplicate": "the next three stages in one command",
+            "find-duplicates": "find exact and near duplicates",
+            "group-duplicates": "group them around a survivor",
+            "remove-duplicates": "keep one document of each group",
+            "decontaminate": "find benchmark items in documents",
+            "split": "shuffle, and set documents aside for validation",
+            "tokenizer": "train a tokenizer, or take one",
+            "tokenize": "write token shards",
+            "export-tokens": "write them for other trainers",
+            "detokenize": "show the texts of token shards",
+            "glue-download": "get GLUE tasks, or one of your own",
+            "glue-tokenize": "tokenize them",
+        },
+    ),
+    Group(
+        "Training",
+        "trainer",
+        {
+            "plan": "predict memory and time of every layout",
+            "pretrain": "train a GPT-2",
+            "export": "write it for Hugging Face",
+            "evaluate": "measure its loss, and generate a few texts",
+            "generate": "go on with a text",
+            "finetune": "train it on a GLUE task",
+            "glue-score": "score it on another task",
+            "glue-submission": "write the file that GLUE's site takes",
+            "curves": "draw several runs in one picture",
+            "batches": "show the samples of a step",
+        },
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command in this process's place; return an exit status only if there is none to run."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    name = arguments[0].replace("_", "-")
+    if (found := modules().get(name)) is None:
+        print_error(f"{arguments[0]}: no such command.{did_you_mean(name, modules())}")
+        return 2
+    first = [name] if found == PROJECT else []
+    return os.execv(sys.executable, [sys.executable, "-m", found, *first, *arguments[1:]])  # noqa: S606 (our own)
+
+
+def modules() -> dict[str, str]:
+    """Return the module of each command."""
+    return {
+        name: group.package if group.package == PROJECT else f"{group.package}.{name.replace('-', '_')}"
+        for group in GROUPS
+        for name in group.commands
+    }
+
+
+def overview() -> str:
+    """Return what `millrace` prints without a command."""
+    width = max(len(name) for group in GROUPS for name in group.commands) + 2
+    lines = ["usage: millrace COMMAND [arguments]; millrace COMMAND --help says which", ""]
+    for group in GROUPS:
+        lines += [f"{group.title}:", *(f"  {name:<{width}}{what}" for name, what in group.commands.items()), ""]
+    return "\n".join(lines).rstrip()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

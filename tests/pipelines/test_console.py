@@ -1,0 +1,92 @@
+"""`millrace`: one name for all commands."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import console
+from pipelines.__main__ import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {"dataprep.clean.rule_page", "dataprep.sample.make_pairs", "dataprep.sample.make_site", "trainer.report"}
+"""What makes parts of the project; and the stage that writes the report, whose name says where the report is."""
+
+
+def runnable() -> set[str]:
+    """All modules of the packages that `python -m` runs."""
+    files = [file for package in ("pipelines", "dataprep", "trainer") for file in (ROOT / package).rglob("*.py")]
+    run = [file.relative_to(ROOT).with_suffix("") for file in files if '__name__ == "__main__"' in file.read_text()]
+    return {".".join(path.parts).removesuffix(".__main__") for path in run}
+
+
+def test_it_has_every_command_of_the_project() -> None:
+    assert set(console.modules().values()) == runnable() - ELSEWHERE - {"pipelines.console"}
+    assert {name for name, module in console.modules().items() if module == "pipelines"} == set(COMMANDS)
+    assert all(importlib.util.find_spec(module) for module in console.modules().values())
+
+
+def test_the_overview_fits_a_terminal_and_names_each_command_once() -> None:
+    lines = console.overview().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(console.modules())
+
+
+@pytest.mark.parametrize(
+    ("given", "run"),
+    [
+        (["clean", "in.jsonl", "out"], ["dataprep.clean", "in.jsonl", "out"]),
+        (["find_duplicates", "--help"], ["dataprep.find_duplicates", "--help"]),
+        (["find-duplicates"], ["dataprep.find_duplicates"]),
+        (["use", "sample"], ["pipelines", "use", "sample"]),
+    ],
+)
+def test_a_command_is_run_as_python_would(given: list[str], run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(os, "execv", lambda *call: calls.append(call))
+    console.main(given)
+    assert calls == [(sys.executable, [sys.executable, "-m", *run])]
+
+
+def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines.console", *arguments], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+
+def test_its_output_and_exit_status_are_those_of_the_command() -> None:
+    direct = subprocess.run(
+        [sys.executable, "-m", "dataprep.detokenize", "--no-such"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    found = millrace("detokenize", "--no-such")
+    assert (found.returncode, found.stdout, found.stderr) == (direct.returncode, direct.stdout, direct.stderr)
+    assert found.returncode == 2
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert console.main(["dedupicate"]) == 2
+    assert capsys.readouterr().err == "error: dedupicate: no such command. Did you mean 'deduplicate'?\n"
+    assert console.main([]) == console.main(["--help"]) == 0
+    assert capsys.readouterr().out == f"{console.overview()}\n" * 2
+
+
+def test_it_is_installed_under_its_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"millrace": "pipelines.console:main"}
+
+
+def test_no_page_or_message_names_the_package_that_somebody_else_has_on_pypi() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    files = [file for package in ("pipelines", "dataprep", "trainer") for file in (ROOT / package).rglob("*.py")]
+    named = re.compile(r"pip install[^\n]*\bmillrace\b(?!-gpt2)")
+    assert [str(file) for file in (*pages, *files) if named.search(file.read_text())] == []
