@@ -1,10 +1,11 @@
 """Stage `report`: write one page about a whole run.
 
 stats of the corpus + stats of the run + the run's folder -> `index.html` (self-contained, with style and pictures),
-`report.md` (the same in Markdown) and its `pictures/*.svg`: the funnel of documents with every reason for rejection,
-loss curves, scores, generated texts, and for each GLUE task epochs, confusion matrices and the worst rows. The page
-lists what is missing. With `--params`, it shows the tasks that `params.yaml` names: results of a task that was removed
-since then stay where they are, and a warning names them. Without, it shows every task that it finds.
+`report.md` (the same in Markdown) and its `pictures/*.svg`: scores, what was trained and how, loss curves, generated
+texts, the funnel of documents with every reason for rejection, and for each GLUE task epochs, confusion matrices and
+the worst rows. The page lists what is missing. With `--params`, it shows the tasks that `params.yaml` names: results of
+a task that was removed since then stay where they are, and a warning names them. Without, it shows every task that it
+finds.
 
     python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/
 """
@@ -30,7 +31,7 @@ from trainer.reporting.task_results import TaskResults, read_tasks
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("matplotlib", "jinja2")
 
 

@@ -47,6 +47,19 @@ def curve(steps: int, every: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+RECORD = {
+    "data": {"train": "ab12", "val": "cd34"},
+    "model": {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "num_labels": 0, "vocab_size": 50_257},
+    "optimizer_steps": 60,
+    "position": 480,
+    "pretrain": {"global_batch_size": 8, "sequence_length": 64, "lr": 6e-4, "warmup_steps": 6, "seed": 7},
+    "step": 60,
+    "tokenizer": {"end_of_text": 0, "tokenizer_sha256": "ef", "vocab_size": 50_257},
+    "tokens": 24_690,
+}
+"""As the trainer writes it: what it leaves out has its default."""
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """A folder with the results of a whole run: corpus `web`, run `web-tiny`."""
@@ -64,6 +77,7 @@ def results(tmp_path: Path) -> Path:
     write(run / "evaluate.json", stats(4, 4))
     runs = tmp_path / "runs/web-tiny"
     write(runs / "pretrain/curve.csv", curve(60, 20))
+    write(runs / "pretrain/run.json", RECORD)
     write(runs / "evaluate/scores.json", {"loss": 4.25, "perplexity": 70.105, "untrained": {"loss": 7.625}})
     write(runs / "evaluate/texts.json", [{"prompt": "The mill", "text": "The mill turns\nand turns."}])
     mrpc = {"accuracy": 0.7426, "f1": 0.8125, "majority": 0.6838, "rows": 408}
@@ -140,6 +154,40 @@ def test_the_page_shows_the_funnel_the_scores_the_texts_and_glue(results: Path) 
     assert "a uniform guess: 7.62" in text  # ln(2048)
 
 
+def test_the_run_says_what_was_trained_and_how(results: Path) -> None:
+    assert report(results) == 0
+    reader = Reader(page(results))
+    for said in (
+        "architecture GPT-2, 12 layers, 12 heads, width 768, 1,024 positions, vocabulary 50,257",
+        "parameters 1,234,567",
+        "tokens 24,690 in 60 steps, 2 passes over the training tokens",
+        "batch 8 samples of 64 tokens: 512 tokens per step",
+        "learning rate 0.0006, cosine to 10% of it, after 6 steps of warm-up",
+        "seed 7",
+        "training tokens' sha256 ab12",
+    ):
+        assert said in reader.text
+    assert "- seed: 7\n" in (results / "report/report.md").read_text()
+    order = [name for name in reader.ids if name in ("evaluation", "run", "pretraining", "texts", "glue", "corpus")]
+    assert order == ["evaluation", "run", "pretraining", "texts", "glue", "corpus"]
+    (results / "runs/web-tiny/pretrain/run.json").unlink()
+    assert report(results, "--overwrite") == 0
+    assert "The record of pretraining is not there yet" in Reader(page(results)).text
+
+
+def test_lists_of_records_are_tables_and_no_page_shows_python(results: Path) -> None:
+    groups = [{"size": 3, "starts": ["One | two", "three"], "kept": True}, {"size": 2, "more": {"a": 1}}]
+    write(results / "stats/web/clean.json", stats(88, 60, {"too_short": 28}, largest_groups=groups, alarms=[]))
+    assert report(results) == 0
+    text = Reader(page(results)).text
+    assert "largest groups size starts kept more 3 One | two · three yes – 2 – – a 1" in text
+    markdown = (results / "report/report.md").read_text()
+    assert "#### largest groups\n\n| size | starts | kept | more |" in markdown
+    assert "| 3 | One \\| two · three | yes | – |" in markdown
+    for shown in (text, markdown):
+        assert not re.search(r"""[{\[]['"]|None""", shown)
+
+
 def test_markdown_says_the_same_and_shows_the_pictures(results: Path) -> None:
     assert report(results) == 0
     text = (results / "report/report.md").read_text()
@@ -147,7 +195,7 @@ def test_markdown_says_the_same_and_shows_the_pictures(results: Path) -> None:
     assert "| clean | 88 | 60 | too\\_short 20, not\\_english 8 |" in text
     assert "> **The mill** turns and turns." in text
     pictures = re.findall(r"\]\((pictures/\w+\.svg)\)", text)
-    assert pictures == ["pictures/funnel.svg", "pictures/pretraining.svg", "pictures/finetuning.svg"]
+    assert pictures == ["pictures/pretraining.svg", "pictures/finetuning.svg", "pictures/funnel.svg"]
     for picture in pictures:
         assert ET.parse(results / "report" / picture).getroot().tag.endswith("svg")
 

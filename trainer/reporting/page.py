@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.config import to_plain
+from trainer.config import PretrainConfig
 from trainer.glue.metrics import HEADINGS
 from trainer.reporting.results import Results, Scored, StageCounts
 from trainer.reporting.task_results import TaskResults
@@ -43,6 +45,7 @@ def page_values(
     return {
         "results": results,
         "figures": key_figures(results),
+        "run_table": run_table(results),
         "stage_table": stage_table(results.corpus_stages),
         "curve_table": curve_table(results),
         "score_table": Table(
@@ -52,7 +55,10 @@ def page_values(
         "own_tokenizer": own_tokenizer,
         "task_table": task_table(results.tasks),
         "task_details": task_details(tasks),
-        "stages": [(stage, facts_table(stage)) for stage in (*results.corpus_stages, *results.run_stages)],
+        "stages": [
+            (stage, facts_table(stage), [(_words(name), records_table(rows)) for name, rows in stage.tables.items()])
+            for stage in (*results.corpus_stages, *results.run_stages)
+        ],
     }
 
 
@@ -94,6 +100,61 @@ def _rows_note(scored: Scored) -> str:
 
 def _interval(ends: tuple[float, float] | None) -> str:
     return "–" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
+
+
+def run_table(results: Results) -> Table | None:
+    """Return what was trained, and how, or None if pretraining has no record."""
+    if not results.record:
+        return None
+    # A record leaves out young keys that have their defaults.
+    model, run = results.record["model"], {**to_plain(PretrainConfig()), **results.record["pretrain"]}
+    batch, length = run["global_batch_size"], run["sequence_length"]
+    tokens, parameters = results.record["tokens"], results.fact("pretrain", "parameters")
+    passes = f", {_times(tokens / own)} over the training tokens" if (own := _training_tokens(results)) else ""
+    rows = [
+        (
+            "architecture",
+            (
+                f"GPT-2, {model['n_layer']} layers, {model['n_head']} heads, width {number(model['n_embd'])}, "
+                f"{number(model['n_positions'])} positions, vocabulary {number(model['vocab_size'])}"
+            ),
+        ),
+        ("parameters", number(parameters)),
+        ("tokens", f"{number(tokens)} in {number(results.record['step'])} steps{passes}"),
+        ("batch", f"{number(batch)} samples of {number(length)} tokens: {number(batch * length)} tokens per step"),
+        (
+            "learning rate",
+            (
+                f"{number(run['lr'])}, {run['schedule']} to {run['final_lr_share']:.0%} of it, after "
+                f"{number(run['warmup_steps'])} steps of warm-up"
+            ),
+        ),
+        (
+            "optimizer",
+            (
+                f"AdamW, betas {run['beta1']} and {run['beta2']}, epsilon {number(run['epsilon'])}, weight decay "
+                f"{run['weight_decay']}, gradients clipped at {run['clip_norm']}"
+            ),
+        ),
+        ("precision", run["precision"]),
+        ("seed", str(run["seed"])),
+        ("training tokens' sha256", _data_hash(results.record, "train")),
+        ("validation tokens' sha256", _data_hash(results.record, "val")),
+    ]
+    return Table(("", ""), rows)
+
+
+def _training_tokens(results: Results) -> int:
+    return int(results.fact("tokenize_train", "tokens") or 0)
+
+
+def _times(passes: float) -> str:
+    """Return how often the data was seen, in words."""
+    return "1 pass" if passes == 1 else f"{passes:.3g} passes"
+
+
+def _data_hash(record: Mapping[str, Any], split: str) -> str:
+    return str(record["data"].get(split, "–"))
 
 
 def stage_table(stages: Sequence[StageCounts]) -> Table:
@@ -188,6 +249,20 @@ def facts_table(stage: StageCounts) -> Table:
     rejected = {f"rejected: {rule}": count for rule, count in stage.rejected}
     values = {**counts, **rejected, **stage.facts}
     return Table(("fact", "value"), [(name, number(value)) for name, value in values.items()])
+
+
+def records_table(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Return one row per record, with a column for each key that any of them has."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    rows = [tuple(_clipped(_cell(record.get(name))) for name in names) for record in records]
+    return Table(tuple(map(_words, names)), rows)
+
+
+def _cell(value: Any) -> str:
+    """Return a value of a record; a list's parts stand one after the other."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} {_cell(each)}" for name, each in value.items())
+    return " · ".join(map(_cell, value)) if isinstance(value, list) else number(value)
 
 
 def number(value: Any) -> str:

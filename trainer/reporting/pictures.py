@@ -160,19 +160,10 @@ def _paint_pretraining(figure: Any, curve: Curve, uniform_loss: float | None) ->
     grid = figure.add_gridspec(2, 2 if side else 1, width_ratios=(2.6, 1) if side else None)
     axes = figure.add_subplot(grid[:, 0])
     _paint_loss(axes, curve)
-    axes.legend(loc="center right", fontsize=9, labelcolor=INK)
     if uniform_loss:
-        axes.axhline(uniform_loss, color=SAND, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            f"a uniform guess: {uniform_loss:.2f}",
-            (1, uniform_loss),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8.5,
-            color=MUTED,
-        )
+        label = f"a uniform guess: {uniform_loss:.2f}"
+        axes.axhline(uniform_loss, color=SAND, linewidth=1, linestyle=(0, (4, 3)), label=label)
+    axes.legend(loc="upper right", fontsize=9, labelcolor=INK)  # where a falling loss is not
     axes.set_title("Loss (nats per token)")
     axes.set_xlabel("step")
     for row, (column, title) in enumerate(side):

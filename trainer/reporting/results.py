@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from pipelines import store
 from pipelines.errors import UserError
-from trainer.weights.records import open_curve
+from trainer.weights.records import RECORD, open_curve, read_record
 
 ORDER = (
     *("urls", "download", "extract", "clean", "find_duplicates", "group_duplicates", "remove_duplicates"),
@@ -40,6 +40,8 @@ class StageCounts:
     rows_out: int
     rejected: tuple[tuple[str, int], ...]
     facts: dict[str, Any]
+    tables: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict[str, list[Mapping[str, Any]]])
+    """Facts that are lists of records, such as the largest groups of duplicates."""
 
     @property
     def unexplained(self) -> int:
@@ -76,6 +78,8 @@ class Results:
     run: str
     corpus_stages: list[StageCounts] = field(default_factory=list[StageCounts])
     run_stages: list[StageCounts] = field(default_factory=list[StageCounts])
+    record: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What pretraining trained, and how (`pretrain/run.json`)."""
     pretrain: Curve = field(default_factory=dict[str, list[float]])
     scores: dict[str, Any] = field(default_factory=dict[str, Any])
     texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -148,6 +152,8 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Resu
     results.run_stages = read_stages(shown.stats(run_stats))
     _say_missing_stages(results, results.corpus, FLOW[:-1])
     _say_missing_stages(results, results.run, ("pretrain", "evaluate"))
+    if (runs / "pretrain" / RECORD).is_file():  # curve.csv says whether there is a run
+        results.record = read_record(runs / "pretrain")
     if file := _present(results, runs, "pretrain/curve.csv"):
         results.pretrain = read_curve_columns(file)
     if file := _present(results, runs, "evaluate/scores.json"):
@@ -209,10 +215,16 @@ def read_stage(name: str, file: Path) -> StageCounts:
     try:
         rejected = sorted(stats.pop("rejected").items(), key=lambda item: (-item[1], item[0]))
         rows_in, rows_out = int(stats.pop("in")), int(stats.pop("out"))
-        facts = {**stats.pop("totals"), **flatten({k: v for k, v in stats.items() if k != "outputs"})}
+        facts = stats.pop("totals")
+        tables = {name: value for name, value in stats.items() if _are_records(value)}
+        facts |= flatten({name: value for name, value in stats.items() if name != "outputs" and name not in tables})
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{file}: not the stats of a stage ({error}); run the stage again") from None
-    return StageCounts(name, rows_in, rows_out, tuple(rejected), facts)
+    return StageCounts(name, rows_in, rows_out, tuple(rejected), facts, tables)
+
+
+def _are_records(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
