@@ -25,7 +25,7 @@ R = TypeVar("R")
 PARENTS_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 """Blocked in the server, so that it does not die of what a terminal or a batch system sends to the whole group."""
 KILLED = (
-    "a worker process was killed (out of memory?); finished shards are kept: "
+    "a worker process was killed (out of memory?); finished work is kept: "
     "run the same command again, perhaps with fewer --workers"
 )
 

@@ -146,7 +146,7 @@ def out_of_memory() -> int:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     limited = "" if limit == resource.RLIM_INFINITY else f" (ulimit -v allows {limit / 1e6:,.0f} MB of address space)"
     print(
-        f"error: out of memory{limited}; finished shards are kept and no output is half written: allow more, or use "
+        f"error: out of memory{limited}; finished work is kept and no output is half written: allow more, or use "
         "fewer --workers or a smaller --memory-budget, and run the same command again",
         file=sys.stderr,
     )
@@ -171,7 +171,7 @@ def _ending(number: int) -> tuple[int, str]:
     if _leaves_nothing():
         return (INTERRUPTED if number == signal.SIGINT else PREEMPTED), f"stopped by {signal.Signals(number).name}"
     if number == signal.SIGINT:
-        return INTERRUPTED, "interrupted: finished shards are kept; run the same command again to go on"
+        return INTERRUPTED, "interrupted: finished work is kept; run the same command again to go on"
     return PREEMPTED, f"stopped by {signal.Signals(number).name}: run the same command again to go on"
 
 

@@ -84,7 +84,7 @@ def run_command(spec: StageSpec, arguments: Sequence[str], *, restart: bool = Fa
             raise
         where = f"{error.filename}: " if error.filename else ""
         print_error(
-            f"{where}{error.strerror or error}; finished shards are kept and no output is half written: fix the cause "
+            f"{where}{error.strerror or error}; finished work is kept and no output is half written: fix the cause "
             "(disk space, permissions) and run the same command again"
         )
         return 1

@@ -260,7 +260,7 @@ def test_a_write_error_is_one_line_and_a_rerun_goes_on(
     arguments = [str(source), str(tmp_path / "out"), "--workers", "1"]
     assert run_command(StageSpec.load("dataprep.clean"), arguments) == 1
     text = capsys.readouterr().err
-    assert "out: Input/output error; finished shards are kept" in text
+    assert "out: Input/output error; finished work is kept" in text
     monkeypatch.setattr(store, "rename", real)
     assert run_command(StageSpec.load("dataprep.clean"), arguments) == 0
     assert "already done" in capsys.readouterr().err

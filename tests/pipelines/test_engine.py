@@ -130,7 +130,7 @@ def test_a_killed_helper_is_one_line_or_costs_nothing(
     if process.returncode:
         assert process.returncode == 1, stderr
         assert stderr.count("error:") == 1, stderr
-        assert "error: a worker process was killed (out of memory?); finished shards are kept" in stderr
+        assert "error: a worker process was killed (out of memory?); finished work is kept" in stderr
         assert clean(corpus, tmp_path / "out", "--workers", 2).returncode == 0
     assert digests(tmp_path / "out") == undisturbed
 

@@ -213,7 +213,7 @@ def test_only_commands_with_shards_promise_to_keep_them(
     monkeypatch.setattr(sys, "orig_argv", words)
     _, line = exits._ending(signal.SIGINT)  # pyright: ignore[reportPrivateUsage]
     assert line == (
-        "stopped by SIGINT" if nothing else "interrupted: finished shards are kept; run the same command again to go on"
+        "stopped by SIGINT" if nothing else "interrupted: finished work is kept; run the same command again to go on"
     )
 
 
