@@ -28,7 +28,7 @@ class DvcProject:
         self.set(params or {})
         self.command("git", "init", "-q")
         self.dvc("init", "-q")
-        self.dvc("config", "cache.type", "reflink,hardlink,symlink,copy")
+        self.copy(".dvc/config")
 
     def copy(self, name: str) -> None:
         """Bring a file or folder of the real project."""

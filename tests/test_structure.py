@@ -120,6 +120,7 @@ ROOMS_THAT_MEET = {
     ("dataprep/deduplicate.py", "dataprep/group_duplicates.py"): "the same",
     ("dataprep/deduplicate.py", "dataprep/remove_duplicates.py"): "the same",
     ("dataprep/glue_download/duplicates.py", "dataprep/find_duplicates.py"): "runs its search on the rows of a task",
+    ("dataprep/shuffle.py", "dataprep/split/stage.py"): "a split that sets nothing aside",
     ("dataprep/sample/site_folder.py", "dataprep/download/crawler/local_site.py"): "makes the folder that it serves",
 }
 """Imports into a stage's room from outside of it -> why."""

@@ -149,10 +149,10 @@ def check_parallel(parallel: ParallelConfig, n_layer: int, n_head: int, *, n_emb
     """
     check_placements(parallel.placements, parallel.tp, n_layer, n_head, n_embd)
     check_portable(parallel, compiled=compiled)
-    if (parallel.zero > 0) != (parallel.dp_shard > 1):
+    if parallel.dp_shard > 1 and not parallel.zero:
         raise ConfigError(
-            f"parallel: zero {parallel.zero} over dp_shard {parallel.dp_shard}: give zero 1, 2 or 3 two processes or "
-            "more to shard over, or set zero 0 and dp_shard 1"
+            f"parallel: zero 0 over dp_shard {parallel.dp_shard}: set zero to 1, 2 or 3, so that these processes shard "
+            "something, or dp_shard to 1"
         )
     if parallel.offload == "auto":
         raise ConfigError(

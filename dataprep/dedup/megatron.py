@@ -10,24 +10,26 @@ note on standard error says which options have another meaning now.
 """
 
 import argparse
-import contextlib
 import json
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dataprep.dedup import megatron_files
-from pipelines import exits, store
-from pipelines.command import StageSpec
+from dataprep.programs import (
+    first_line,
+    is_text_line,
+    not_ours,
+    note,
+    read_objects,
+    run_program,
+    run_stage,
+    scratch_beside,
+)
+from pipelines import store
 from pipelines.documents import is_jsonl
-from pipelines.errors import ConfigError, UserError
-from pipelines.manifest import WORK
+from pipelines.errors import ConfigError
 from pipelines.outputs import rejected_name
-from pipelines.stage import run_command
-from pipelines.terminal import print_error, visible
 
 DEFAULT_SEEDS = 100
 """The default of Megatron's `--num-seeds`."""
@@ -37,25 +39,29 @@ def find_duplicates(arguments: Sequence[str]) -> int | None:
     """Run the command line of Megatron's find_duplicates.py. Return the exit status, None if it is another."""
     if not any(argument.partition("=")[0] == "--inputs" for argument in arguments):
         return None
-    return _run("find_duplicates", _find, arguments)
+    return run_program("find_duplicates", _find, arguments)
 
 
 def group_duplicates(arguments: Sequence[str]) -> int | None:
     """Run the command line of Megatron's group_duplicate_url.py. Return the exit status, None if it is another."""
     if len(arguments) < 2 or not Path(arguments[0]).is_file():
         return None
-    line = megatron_files.first_line(Path(arguments[0]))
+    line = first_line(Path(arguments[0]))
     no_pairs = line is None and len(arguments) > 2 and _is_number(arguments[2])
-    return _run("group_duplicates", _group, arguments) if no_pairs or megatron_files.is_pair_line(line) else None
+    return run_program("group_duplicates", _group, arguments) if no_pairs or megatron_files.is_pair_line(line) else None
 
 
 def remove_duplicates(arguments: Sequence[str]) -> int | None:
     """Run the command line of Megatron's remove_group_duplicates.py. Return the exit status, None if it is another."""
     if len(arguments) < 2 or not Path(arguments[0]).is_file():
         return None
-    line = megatron_files.first_line(Path(arguments[0]))
+    line = first_line(Path(arguments[0]))
     no_groups = line is None and _is_empty_beside_data(Path(arguments[0]), Path(arguments[1]))
-    return _run("remove_duplicates", _remove, arguments) if no_groups or megatron_files.is_group_line(line) else None
+    return (
+        run_program("remove_duplicates", _remove, arguments)
+        if no_groups or megatron_files.is_group_line(line)
+        else None
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -70,23 +76,8 @@ def _is_empty_beside_data(groups: Path, data: Path) -> bool:
     """Return whether an empty file of groups comes with a file of texts, all of which are then kept."""
     if groups.stat().st_size or not data.is_file():
         return False
-    line = megatron_files.first_line(data)
+    line = first_line(data)
     return isinstance(line, dict) and "text" in line
-
-
-def _run(stage: str, command: Callable[[argparse.ArgumentParser, Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Run a command with the options that all three have. Print a user error as one line."""
-    parser = argparse.ArgumentParser(prog=f"python -m dataprep.{stage}", allow_abbrev=False)
-    parser.add_argument("--overwrite", action="store_true", help="replace existing outputs")
-    parser.add_argument("--workers", default="0", help="processes; 0 is one per core")
-    parser.add_argument("--memory-budget", default="50%", help="a size such as 2GB, or a percentage of RAM")
-    parser.add_argument("--log-level", default="warning", help="what to report on standard error")
-    exits.unwind_on_signals()
-    try:
-        return command(parser, arguments)
-    except UserError as error:
-        print_error(error)
-        return 2 if isinstance(error, ConfigError) else 1
 
 
 def _find(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -108,14 +99,14 @@ def _find(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         raise ConfigError("find_duplicates --inputs: expected pairs of FILE KEY, such as --inputs web.json url")
     flags = _search_flags(options)
     checks = {output: megatron_files.is_pair_line} if options.output else {}
-    with _scratch(output, checks, options) as scratch:
+    with scratch_beside(output, checks, options) as scratch:
         _write_documents(options.inputs, scratch / "documents")
-        if status := _run_stage("find_duplicates", options, scratch / "documents", scratch / "pairs", *flags):
+        if status := run_stage("find_duplicates", options, scratch / "documents", scratch / "pairs", *flags):
             return status
         if options.output:
             old = [Path(folder) for folder in options.load_fingerprints]
             if left_out := megatron_files.write_megatron_pairs(scratch / "pairs", old, scratch, options.output):
-                _note(f"{left_out} ids belong to several texts, so no pair names them; give a key that is unique")
+                note(f"{left_out} ids belong to several texts, so no pair names them; give a key that is unique")
     return 0
 
 
@@ -131,16 +122,16 @@ def _search_flags(options: argparse.Namespace) -> list[Any]:
             raise ConfigError(f"find_duplicates --num-seeds: must be divisible by --num-bands ({options.num_bands})")
         flags += ["--bands", options.num_bands, "--rows", rows]
     else:
-        _note("bands are chosen to compare 97 % of the pairs at 0.5; Megatron's --num-bands 10 compared 1 % of them")
+        note("bands are chosen to compare 97 % of the pairs at 0.5; Megatron's --num-bands 10 compared 1 % of them")
     if options.heuristic_iter not in (None, -1):
-        _note("--heuristic-iter: all documents of a bucket are always compared, as with -1")
+        note("--heuristic-iter: all documents of a bucket are always compared, as with -1")
     if options.jaccard_parallel:
-        _note("--jaccard-parallel: similarities are always computed by all processes; --workers sets their number")
+        note("--jaccard-parallel: similarities are always computed by all processes; --workers sets their number")
     if options.save_fingerprints:
-        _note("--save-fingerprints: writes a folder instead of a pickle")
+        note("--save-fingerprints: writes a folder instead of a pickle")
         flags += ["--save-fingerprints", options.save_fingerprints]
     if options.load_fingerprints:
-        _note("--load-fingerprints: reads folders from --save-fingerprints; pickles can run code and are not read")
+        note("--load-fingerprints: reads folders from --save-fingerprints; pickles can run code and are not read")
         flags += ["--against", "joint", "--load-fingerprints", *options.load_fingerprints]
     return flags
 
@@ -148,7 +139,7 @@ def _search_flags(options: argparse.Namespace) -> list[Any]:
 def _write_documents(inputs: Sequence[str], folder: Path) -> None:
     for number, (name, key) in enumerate(zip(inputs[::2], inputs[1::2], strict=True)):
         if skipped := megatron_files.write_documents(Path(name), key, folder / f"{number:06d}.jsonl"):
-            _note(f"{name}: {skipped} lines are left out: not a JSON object with strings under 'text' and {key!r}")
+            note(f"{name}: {skipped} lines are left out: not a JSON object with strings under 'text' and {key!r}")
 
 
 def _group(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -156,14 +147,14 @@ def _group(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     parser.add_argument("output", type=Path)
     parser.add_argument("threshold", type=float, nargs="?", default=0.7)
     options = parser.parse_args(arguments)
-    with _scratch(options.output, {options.output: megatron_files.is_group_line}, options) as scratch:
+    with scratch_beside(options.output, {options.output: megatron_files.is_group_line}, options) as scratch:
         megatron_files.write_pair_table(options.input, scratch / "pairs" / "part-00000.parquet")
         flags = ["--threshold", options.threshold, "--survivor", "first", "--stats", scratch / "stats.json"]
-        if status := _run_stage("group_duplicates", options, scratch / "pairs", scratch / "groups", *flags):
+        if status := run_stage("group_duplicates", options, scratch / "pairs", scratch / "groups", *flags):
             return status
         totals = json.loads((scratch / "stats.json").read_bytes())["totals"]
         if unlike := totals["kept_unlike_survivor"]:
-            _note(f"{unlike} documents are kept too: they resemble another duplicate, but not the one that is kept")
+            note(f"{unlike} documents are kept too: they resemble another duplicate, but not the one that is kept")
         megatron_files.write_megatron_groups(scratch / "groups", options.output)
     return 0
 
@@ -177,17 +168,17 @@ def _remove(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     survivors = megatron_files.read_megatron_groups(options.groups)
     key: str = options.key or (megatron_files.find_key(options.data, survivors) if survivors else "url")
     if key != "url":
-        _note(f"ids are taken from key {key!r}")
+        note(f"ids are taken from key {key!r}")
     output: Path = options.output
     removed = output.with_name(rejected_name(output) if is_jsonl(output) else f"{output.name}.rejected.jsonl")
     if options.overwrite and output.exists() and not removed.exists():
-        raise _not_ours(output)
-    checks = {output: megatron_files.is_text_line, removed: megatron_files.is_rejected_line}
-    with _scratch(output, checks, options) as scratch:
+        raise not_ours(output)
+    checks = {output: is_text_line, removed: megatron_files.is_rejected_line}
+    with scratch_beside(output, checks, options) as scratch:
         kept, rejected = scratch / "kept", scratch / "rejected"
         nameless = _copy_lines(options.data, key, survivors, kept, rejected)
         if nameless:
-            _note(f"{options.data}: {nameless} lines are kept as they are: not a JSON object with the key {key!r}")
+            note(f"{options.data}: {nameless} lines are kept as they are: not a JSON object with the key {key!r}")
         store.rename(rejected, store.real_path(removed))
         store.rename(kept, store.real_path(output))
     return 0
@@ -197,7 +188,7 @@ def _copy_lines(data: Path, key: str, survivors: dict[str, str], kept: Path, rej
     """Distribute the unchanged lines of `data` to the kept and the rejected ones. Return how many have no id."""
     nameless = 0
     with store.create(kept) as kept_file, store.create(rejected) as rejected_file:
-        for _, line, row in megatron_files.read_objects(data):
+        for _, line, row in read_objects(data):
             name = megatron_files.id_of(row, key)
             nameless += name is None
             if name not in survivors:
@@ -206,45 +197,3 @@ def _copy_lines(data: Path, key: str, survivors: dict[str, str], kept: Path, rej
             reason = {key: name, "rule": "duplicate", "value": f"survivor={survivors[name]}"}
             rejected_file.write(json.dumps(reason).encode() + b"\n")
     return nameless
-
-
-@contextlib.contextmanager
-def _scratch(
-    output: Path, checks: Mapping[Path, Callable[[Any], bool]], options: argparse.Namespace
-) -> Generator[Path, None, None]:
-    """Make a scratch folder beside an output.
-
-    Raises UserError if a file to write, a key of `checks`, exists and --overwrite is not set, or if its first line is
-    not one that this command writes.
-    """
-    for path, is_line_of_ours in checks.items():
-        if not os.path.lexists(path):
-            continue
-        if not options.overwrite:
-            raise UserError(f"{path}: exists already; choose another output, or replace it with --overwrite")
-        real = store.real_path(path)
-        if not real.is_file() or (real.stat().st_size and not is_line_of_ours(megatron_files.first_line(real))):
-            raise _not_ours(path)
-    work = store.real_path(output).parent / WORK
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{output.name}-megatron-", dir=work) as folder:
-        yield Path(folder)
-
-
-def _not_ours(path: Path) -> UserError:
-    return UserError(
-        f"{path}: not a file that this command wrote, so --overwrite does not replace it; choose another output, or "
-        "remove it yourself"
-    )
-
-
-def _run_stage(stage: str, options: argparse.Namespace, *arguments: Any) -> int:
-    run = ["--workers", options.workers, "--memory-budget", options.memory_budget, "--log-level", options.log_level]
-    if options.overwrite:
-        run.append("--overwrite")
-    paths, flags = arguments[:2], arguments[2:]
-    return run_command(StageSpec.load(f"dataprep.{stage}"), [str(word) for word in (*paths, *run, *flags)])
-
-
-def _note(text: str) -> None:
-    print(f"note: {visible(text)}", file=sys.stderr)

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from dataprep.dedup.pairs import GROUP_SCHEMA, PAIR_SCHEMA, read_tables
+from dataprep.programs import read_objects
 from pipelines import store
 from pipelines.documents import part_files, read_rows
 from pipelines.errors import UserError
@@ -52,15 +53,6 @@ _IS_UNIQUE = "SELECT 1 FROM ids WHERE name = ? AND NOT ambiguous"
 _COPIES_OF = "SELECT name FROM copies WHERE corpus = ? AND shard = ? AND row = ? ORDER BY rowid"
 
 
-def first_line(path: Path) -> Any:
-    """Parse the first non-blank line of a JSONL file. Return None if there is none or it is not JSON."""
-    try:
-        line = next((line for line in store.read_lines(path) if line.strip()), b"null")
-        return json.loads(line)
-    except (UserError, OSError, ValueError, RecursionError):
-        return None
-
-
 def is_pair_line(value: Any) -> bool:
     """Return whether a parsed line is from a file of pairs."""
     return _is_lists_of(value, dict)
@@ -69,11 +61,6 @@ def is_pair_line(value: Any) -> bool:
 def is_group_line(value: Any) -> bool:
     """Return whether a parsed line is from a file of groups."""
     return _is_lists_of(value, str)
-
-
-def is_text_line(value: Any) -> bool:
-    """Return whether a parsed line may be a document that was kept: lines that are not JSON are kept as they are."""
-    return value is None or isinstance(value, dict)
 
 
 def is_rejected_line(value: Any) -> bool:
@@ -86,18 +73,6 @@ def _is_lists_of(value: Any, kind: type) -> bool:
         return False
     (items,) = cast(dict[str, Any], value).values()
     return isinstance(items, list) and all(isinstance(item, kind) for item in cast(list[Any], items))
-
-
-def read_objects(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
-    """Yield the number and bytes of each non-blank line, and its JSON object, or None if it is not one."""
-    for number, line in enumerate(store.read_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        yield number, line, cast(dict[str, Any], value) if isinstance(value, dict) else None
 
 
 def id_of(row: dict[str, Any] | None, key: str) -> str | None:

@@ -60,11 +60,20 @@ def split(config: SplitConfig, run: StageRun, documents: Documents, train: Table
         if not sides.get(side):
             raise UserError(
                 f"split: no document of {total} falls to {side}; {hint} split.val_share ({config.val_share}), "
-                "or give more documents"
+                f"or give more documents{'' if config.val_share else ' (dataprep.shuffle shuffles without splitting)'}"
             )
+    logger.info("split: %s", ", ".join(f"{sides[side]:,} to {side}" for side in SIDES))
+    shuffle_into(config, run, documents, [(train, sides["train"]), (val, sides["val"])])
+    return {"in": total, "out": total, **sides}
+
+
+def shuffle_into(
+    config: SplitConfig, run: StageRun, documents: Documents, outputs: Sequence[tuple[Table, int]]
+) -> None:
+    """Write the documents of each side in the order of their keys. `outputs`: those of the sides, and their rows."""
     files = [part.file for part in documents.parts]
     sizes = [uncompressed_bytes(file) for file in files]
-    shards = tuple(-(-sides[side] // config.documents_per_shard) for side in SIDES)
+    shards = tuple(-(-rows // config.documents_per_shard) for _, rows in outputs)
     layout = choose_layout(shards, sum(sizes), memory_for_rows(run), common_schema(files))
     runs = run.scratch / f"runs-{layout.run_bytes}"  # another memory budget makes other runs
     for leftover in sorted(run.scratch.glob("runs-*")):
@@ -72,11 +81,9 @@ def split(config: SplitConfig, run: StageRun, documents: Documents, train: Table
             store.remove(leftover)
     run.map(scatter_files, group_files(files, sizes, layout.run_bytes), config, layout, into=runs.name)
     run.assume_unchanged([runs])
-    logger.info("split: %s", ", ".join(f"{sides[side]:,} to {side}" for side in SIDES))
-    for side, output in enumerate((train, val)):
+    for side, (output, _) in enumerate(outputs):
         parts = [Part(f"part-{first:05d}", (runs,)) for first in range(0, shards[side], layout.width)]
         run.map(gather_bucket, parts, layout, side, into=output)
-    return {"in": total, "out": total, **sides}
 
 
 def count_sides(part: Part, folder: Path, config: SplitConfig) -> Counts:  # noqa: ARG001 - writes no file
@@ -95,7 +102,10 @@ def memory_for_rows(run: StageRun) -> int:
     least = processes + run.workers * ROW_COPIES * SMALLEST_RUN
     if run.memory_budget < least:
         logger.warning(
-            "split: %d workers take about %d MB; raise --memory-budget or lower --workers", run.workers, least >> 20
+            "%s: %d workers take about %d MB; raise --memory-budget or lower --workers",
+            run.name,
+            run.workers,
+            least >> 20,
         )
     return max(run.memory_budget - processes, 0) // (run.workers * ROW_COPIES)
 

@@ -9,10 +9,12 @@ Rules in order: invalid_utf8, invalid_json, no_url; for submissions invalid_subm
 low_karma, out_of_range, and for records with `karma_key` invalid_submission and low_karma; domain_blacklist,
 url_blacklist, extension_blacklist, too_short, malformed, duplicate.
 pipelines/identity.py describes the canonical form; `&amp;`, as lists from pages have it, is read as `&`.
+OUTPUT may also be one JSONL file, or a .txt file, which has the URLs alone, one per line.
 An empty file gives an empty list; a file without any URL among its lines is refused. In a folder, a file without a
 suffix is a list if its first line is a URL.
 
 Run: python -m dataprep.urls LISTS OUTPUT
+     python -m dataprep.urls LISTS clean_urls.txt
      python -m dataprep.urls LISTS.urk.json-00.gz OUTPUT --url-key u --karma-key k
      python -m dataprep.urls RS_2017-01.zst OUTPUT --date-to 2017-01-15 --blacklist ut1/ --memory-budget 2GB
 """
@@ -25,6 +27,7 @@ from pathlib import Path
 from dataprep.urls.config import UrlsConfig
 from dataprep.urls.reddit import DateError, SubmissionRules, submission_rules
 from dataprep.urls.sort import DUPLICATES, KEPT, Run, RunWriter, merge_range, plan, write_duplicates, write_urls
+from dataprep.urls.text_list import refuse_output_among_lists, write_text_list
 from dataprep.web.url_lists import Chunk, split_lists, url_lists
 from pipelines import store
 from pipelines.command import Output, Part, Source, StageSpec, Table
@@ -90,12 +93,6 @@ def checked_submission_rules(config: UrlsConfig) -> SubmissionRules:
         return submission_rules(config.kind, config.min_karma, config.date_from, config.date_to, config.karma_key)
     except DateError as error:
         raise ConfigError(f"urls.{error}") from None
-
-
-def refuse_output_among_lists(lists: Path, output: Path) -> None:
-    """Raise UserError if the output lies among the lists: the next run would read it as a list."""
-    if lists.is_dir() and lists.resolve() in output.resolve().parents:
-        raise UserError(f"{output}: is inside the folder of the lists, {lists}; choose another output")
 
 
 def refuse_strangers(counts: Counts, lists: Path, config: UrlsConfig) -> None:
@@ -185,4 +182,4 @@ def cut_rows(merged: Output, name: str, kind: str, rows: int, *, at_least: int) 
     return parts, {file.name: start for file, start in zip(files, starts, strict=True)}
 
 
-STAGE = StageSpec.of(urls, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(urls, VERSION, SHAPED_BY, other_command=write_text_list)

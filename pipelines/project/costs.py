@@ -53,9 +53,8 @@ RATES = {
 }
 """Stage -> its rates, without start-up and DVC. That of `tokenizer` is of training one; GPT-2's own takes no time."""
 DVC = 40.0
-"""Seconds for each GB of text in which DVC reads and copies all outputs, about; more cores do not shorten them."""
-COPIES = 2
-"""Each output is in DVC's cache too, until `dvc checkout --relink` makes one file of both."""
+"""Seconds for each GB of text in which DVC reads all outputs, at most; more cores do not shorten them. Measured when it
+also copied them into its cache, where they are hard links now."""
 
 
 def describe_passes(params: Mapping[str, Any]) -> str | None:
@@ -92,7 +91,7 @@ def describe_costs(params: Mapping[str, Any]) -> str | None:
     parts = f" ({', '.join(f'{name} {in_time(hours[name])}' for name in longest)})" if longest else ""
     return (
         f"data: {in_gb(size)} of text take about {in_time(sum(hours.values()))} with {workers} workers{parts}, "
-        f"{in_gb(COPIES * size * sum(rate.disk for rate in RATES.values()))} of disk, and at most half of the memory "
+        f"{in_gb(size * sum(rate.disk for rate in RATES.values()))} of disk, and at most half of the memory "
         "(--memory-budget)"
     )
 

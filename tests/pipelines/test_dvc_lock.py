@@ -1,4 +1,4 @@
-"""Stats that DVC deletes before it runs a stage stay as they were when the stage fails, through real DVC."""
+"""What DVC does with outputs and stats, through real DVC: stats of a failed run stay, each output is stored once."""
 
 from pathlib import Path
 
@@ -63,3 +63,19 @@ def test_an_output_that_was_lost_comes_back_from_the_cache_without_a_run(project
     assert "cached - skipping run" in done.stdout
     assert (project.folder / STATS).read_bytes() == before
     assert (project.folder / "data/sample/urls/manifest.json").exists()
+
+
+def test_an_output_and_its_copy_in_the_cache_are_one_file(project: DvcProject) -> None:
+    """After the first run, and after one that makes the same bytes again, which the cache has by then."""
+    output = project.folder / "data/sample/urls"
+
+    def links() -> list[int]:
+        return [file.stat().st_nlink for file in sorted(output.rglob("*")) if file.is_file()]
+
+    project.command("rm", "-r", ".dvc/cache", "data")  # copying the project has made single files of links
+    assert project.repro().returncode == 0
+    assert links()
+    assert set(links()) == {2}
+    assert project.repro("-f", "-s", "urls").returncode == 0
+    assert set(links()) == {2}
+    assert "up to date" in project.dvc("status")

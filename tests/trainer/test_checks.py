@@ -62,10 +62,10 @@ SHARDED_ZBV = {"pp": 2, "schedule": "zbv", "chunks": 2, "zero": 2, "dp_shard": 2
     ("changes", "message", "nearest"),
     [
         ({"tp": 5}, "tp 5 does not divide the model's 12 heads: use tp 1, 2, 3, 4, 6 or 12", {"tp": 4}),
-        ({"zero": 1}, "zero 1 over dp_shard 1: give zero 1, 2 or 3 two processes or more", {"dp_shard": 2}),
-        ({"dp_shard": 2}, "zero 0 over dp_shard 2: give zero 1, 2 or 3 two processes or more", {"zero": 3}),
-        ({"dp_shard": 2}, "or set zero 0 and dp_shard 1", {"dp_shard": 1}),
+        ({"dp_shard": 2}, "zero 0 over dp_shard 2: set zero to 1, 2 or 3", {"zero": 3}),
+        ({"dp_shard": 2}, "or dp_shard to 1", {"dp_shard": 1}),
         ({"offload": "all"}, "needs zero 1, 2 or 3", {"zero": 1, "dp_shard": 2}),
+        ({"offload": "all"}, "needs zero 1, 2 or 3", {"zero": 3}),
         ({"offload": "all"}, "without ZeRO set offload to optimizer", {"offload": "optimizer"}),
         (
             {"offload": "auto"},
@@ -129,6 +129,7 @@ def test_each_kind_of_parallelism_and_all_of_them_at_once_are_accepted() -> None
         {"dp_replicate": 2},
         {"tp": 4, "sequence_parallel": False},
         {"zero": 3, "dp_shard": 4, "offload": "all"},
+        {"pp": 2, "zero": 1},
         {"pp": 12, "schedule": "gpipe"},
         {"pp": 2, "schedule": "looped_bfs", "chunks": 3},
         {"pp": 2, "chunks": 2, "schedule": "interleaved_1f1b", "zero": 3, "dp_shard": 2, "tp": 2, "dp_replicate": 2},

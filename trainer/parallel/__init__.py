@@ -108,6 +108,12 @@ def parallelize(
     The weights are undefined until they are initialised or loaded. `fp8`: whether blocks multiply in fp8, if they can.
     `fp32_residual`: whether the residual stream is in fp32, whatever the products are in.
     """
+    if parallel.zero and mesh.dp_shard == 1 and mesh.is_first:
+        logger.warning(
+            "parallel.zero %d over one process (parallel.dp_shard 1) shards nothing: set dp_shard to the number of "
+            "processes that should share one replica's state",
+            parallel.zero,
+        )
     fused = fuses(mesh, parallel, compute_dtype)
     in_fp8 = fp8 and multiplies_in_fp8(mesh, fused=fused)
     rounding = rounding_of(shape, mesh.device, compiled=compile_blocks)

@@ -140,7 +140,9 @@ def test_an_empty_side_is_refused_with_the_fix(
     source = make_shards(tmp_path / "source", [10])
     arguments = [str(source), str(tmp_path / "train"), str(tmp_path / "val"), "--val-share", str(share)]
     assert run_command(SPEC, arguments) == 1
-    assert f"falls to {side}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"falls to {side}" in said
+    assert ("dataprep.shuffle" in said) == (share == 0)
     assert not (tmp_path / "train").exists()
 
 

@@ -1,6 +1,8 @@
 """ZeRO: what each process holds, and that embedding and head stay one on two stages."""
 
+import dataclasses
 import itertools
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.nightly import nightly_but
-from tests.trainer.parallel.cases import Case, References, distance, prepare, whole
+from tests.trainer.parallel.cases import Case, References, distance, prepare, trained, whole
 from tests.trainer.parallel.parity_page import keeps
 from trainer.pretrain import PretrainJob
 
@@ -241,3 +243,46 @@ def test_replicas_add_up_their_parts_of_the_gradients_once_per_step(
         assert numbers == held
     expected, got = references.of(case), references.run(case)
     assert keeps("fp32", distance(expected, got))
+
+
+def trained_with_notices(job: PretrainJob) -> tuple[dict[str, Any], list[str]]:
+    """What a process computes, and what it warns of."""
+    notices: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: notices.append(record.getMessage())
+    logger = logging.getLogger("trainer.parallel")
+    logger.addHandler(handler)
+    try:
+        return trained(job), notices
+    finally:
+        logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize(
+    ("zero", "case"),
+    nightly_but(
+        [
+            (1, Case(pp=2)),
+            (1, Case(pp=2, tp=2, schedule="zbv")),
+            (1, Case(dp_replicate=2)),
+            (3, Case(offload="optimizer")),
+            (2, Case(pp=2, schedule="interleaved_1f1b", micro_batch_size=2)),
+        ],
+        0,
+        2,
+        3,
+    ),
+    ids=str,
+)
+def test_over_one_process_it_shards_nothing_and_says_so(
+    workers: Any, references: References, zero: Any, case: Case
+) -> None:
+    """The tutorial's layout, zero 1 with pp 2, on as many GPUs as it has: two."""
+    job = references.job(case)
+    offload = "all" if case.offload != "none" else "none"
+    job = dataclasses.replace(job, parallel=dataclasses.replace(job.parallel, zero=zero, offload=offload))
+    ranks = workers.run(case.processes, trained_with_notices, job)
+    assert keeps(case.precision, distance(references.of(case), [found for found, _ in ranks]))
+    first, *others = [notices for _, notices in ranks]
+    assert f"parallel.zero {zero} over one process (parallel.dp_shard 1) shards nothing" in first[0]
+    assert not any(others)
