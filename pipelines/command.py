@@ -130,6 +130,8 @@ class StageSpec:
     other_command: Callable[[Sequence[str]], int | None] | None
     """Runs the command line of a program that the stage can replace; returns the exit status, or None if the arguments
     are not for that program."""
+    preload: tuple[str, ...]
+    """Modules that only the work on shards imports: the server that workers are forked from imports them for all."""
 
     @classmethod
     def of(
@@ -142,6 +144,7 @@ class StageSpec:
         check_parameters: Callable[[Mapping[str, Any]], str | None] | None = None,
         environment: Callable[..., Mapping[str, str]] | None = None,
         other_command: Callable[[Sequence[str]], int | None] | None = None,
+        preload: tuple[str, ...] = (),
     ) -> "StageSpec":
         """Declare a stage by the signature of `function`; the docstring of its module is the help text.
 
@@ -178,6 +181,7 @@ class StageSpec:
             check_parameters=check_parameters,
             environment=environment,
             other_command=other_command,
+            preload=preload,
         )
 
     @classmethod

@@ -53,7 +53,7 @@ class Engine(Protocol):
 class LocalEngine:
     """Processes of this machine, started once per stage; with one worker or one item, the current process."""
 
-    def __init__(self, workers: int, preload: str) -> None:
+    def __init__(self, workers: int, preload: Sequence[str]) -> None:
         self.workers = workers
         self._preload = preload
         self._context = multiprocessing.get_context("forkserver")
@@ -66,7 +66,7 @@ class LocalEngine:
         if self.workers > 1:
             # forkserver: workers inherit no threads, locks or half-written files of this process, and are
             # forked from one that has imported the stage already.
-            start_forkserver([self._preload])
+            start_forkserver(self._preload)
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order; raise UserError if a worker is killed."""
@@ -169,8 +169,8 @@ def default_workers() -> int:
 ENGINES = ("local",)
 
 
-def make_engine(name: str, workers: int, module: str) -> Engine:
-    """Return the engine called `name`, for a stage whose functions are in `module`."""
+def make_engine(name: str, workers: int, preload: Sequence[str]) -> Engine:
+    """Return the engine called `name`, whose workers need the modules `preload`."""
     if name not in ENGINES:
         raise UserError(f"--engine {name}: unknown; choose from: {', '.join(ENGINES)}")
-    return LocalEngine(workers, module)
+    return LocalEngine(workers, preload)

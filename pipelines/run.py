@@ -30,14 +30,14 @@ ShardFunction = Callable[..., Counts]
 class StageRun:
     """The services of the runner for a stage function: mapping over shards, scratch, stats."""
 
-    def __init__(self, name: str, module: str, call: Invocation, scratch: Path, fingerprint: str) -> None:
+    def __init__(self, name: str, preload: Sequence[str], call: Invocation, scratch: Path, fingerprint: str) -> None:
         self.name = name
         self.scratch = scratch
         self.fingerprint = fingerprint
         self.stats_file = call.options.stats
         self.workers = call.options.workers or engine.default_workers()
         self.memory_budget = parse_memory(call.options.memory_budget)
-        self.engine = engine.make_engine(call.options.engine, self.workers, module)
+        self.engine = engine.make_engine(call.options.engine, self.workers, preload)
         self.stats: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""

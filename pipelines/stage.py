@@ -125,7 +125,8 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
         _name_other_scratch(store.real_path(first), scratch, identity)
         scratch.mkdir(exist_ok=True)
         store.write_json(scratch / IDENTITY, identity)
-        run = StageRun(spec.name, spec.command, call, scratch, fingerprint(identity))
+        preload = [spec.function.__module__, *spec.preload]
+        run = StageRun(spec.name, preload, call, scratch, fingerprint(identity))
         for output in run.outputs.values():
             output.folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -201,19 +201,26 @@ def json_bytes(value: Any) -> bytes:
 
 def read_json(path: Path) -> Any:
     """Parse a JSON file that a stage wrote, or should have; raise UserError if it is missing, too large or not JSON."""
+    data = read_json_bytes(path)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:  # the latter: [[[...
+        raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+def read_json_bytes(path: Path) -> bytes:
+    """Return what `read_json` parses; raise UserError if the file is missing or too large."""
     try:
         with path.open("rb") as file:
             # read() reserves what it is asked for; only a regular file knows its size.
             status = os.fstat(file.fileno())
             size = status.st_size if stat.S_ISREG(status.st_mode) else MOST_JSON
             data = file.read(min(size, MOST_JSON) + 1)
-        if len(data) > MOST_JSON:
-            raise UserError(f"{path}: more than {MOST_JSON:,} bytes of JSON; not a file of ours")
-        return json.loads(data)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (ValueError, RecursionError) as error:  # the latter: [[[...
-        raise UserError(f"{path}: not valid JSON ({error})") from None
+    if len(data) > MOST_JSON:
+        raise UserError(f"{path}: more than {MOST_JSON:,} bytes of JSON; not a file of ours")
+    return data
 
 
 def sha256(path: Path) -> str:

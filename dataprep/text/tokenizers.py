@@ -1,5 +1,6 @@
 """Hugging Face tokenizers, loaded from `tokenizer.json` or any of GPT-2's file layouts, and applied to plain text."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,10 +93,13 @@ def _from_folder(folder: Path) -> Tokenizer:
 
 
 def _from_json(path: Path) -> Tokenizer:
-    text = json.dumps(store.read_json(path))
+    data = store.read_json_bytes(path)
+    with contextlib.suppress(Exception):  # tokenizers raises bare Exception for a wrong file
+        return Tokenizer.from_buffer(data)
+    text = json.dumps(store.read_json(path))  # reads what tokenizers does not, such as a mark of the byte order
     try:
         return Tokenizer.from_str(text)
-    except Exception as error:  # noqa: BLE001 - tokenizers raises bare Exception for a wrong file
+    except Exception as error:  # noqa: BLE001
         raise UserError(f"{path}: not a tokenizer file ({error}); fetch or train it again") from None
 
 

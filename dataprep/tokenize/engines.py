@@ -8,13 +8,14 @@ compared with `whole` on a sample (`Sample`).
 """
 
 import contextlib
-import json
 from collections.abc import Iterable
 from importlib.util import find_spec
 from itertools import chain
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from tokenizers import Tokenizer
 
@@ -75,7 +76,7 @@ class GigatokenEngine:
         self.failures = 0
 
         # Without the added tokens, their names are ordinary text.
-        self._encode = gigatoken.Tokenizer.from_json(json.dumps({**settings, "added_tokens": []})).encode
+        self._encode = gigatoken.Tokenizer.from_json(orjson.dumps({**settings, "added_tokens": []})).encode
 
     def encode(self, texts: pa.Array) -> Rows:
         """Return the ids of each text, as TokenEngine defines them."""
@@ -171,10 +172,33 @@ class Sample:
         self.different += sum(not np.array_equal(*pair) for pair in zip(expected, actual, strict=True))
 
 
-def fastest_engine(encoder: TextEncoder) -> tuple[str, TokenEngine]:
-    """Return the name of the fastest installed engine that supports a tokenizer, and the engine."""
+class LoadedTokenizer(NamedTuple):
+    """A tokenizer with the engine that produces its ids."""
+
+    encoder: TextEncoder
+    name: str
+    """Of the engine."""
+    engine: TokenEngine
+    control: Array
+    """The ids that text must never produce: see `control_ids`."""
+
+    @classmethod
+    def load(cls, path: Path, *, fast: bool) -> "LoadedTokenizer":
+        """Load the tokenizer at `path` with the fastest engine for it, or else with its own call."""
+        encoder = TextEncoder.load(path)
+        settings = settings_of(encoder.tokenizer)
+        name, engine = fastest_engine(encoder, settings) if fast else (WHOLE, WholeEngine(encoder))
+        return cls(encoder, name, engine, control_ids(encoder.tokenizer, settings))
+
+
+def settings_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return a tokenizer as its tokenizer.json holds it."""
+    return orjson.loads(tokenizer.to_str())
+
+
+def fastest_engine(encoder: TextEncoder, settings: dict[str, Any]) -> tuple[str, TokenEngine]:
+    """Return the name of the fastest installed engine that supports a tokenizer with these settings, and the engine."""
     tokenizer = encoder.tokenizer
-    settings = json.loads(tokenizer.to_str())
     ordinary = {number for number, _ in special_tokens(tokenizer)} < set(tokenizer.get_added_tokens_decoder())
     if not ordinary and not settings["model"].get("dropout"):
         if find_spec("gigatoken"):
@@ -212,9 +236,9 @@ def with_end(rows: Rows, end_of_text: int, dtype: np.dtype[Any]) -> Rows:
     return np.concatenate([[0], ends + 1]), out
 
 
-def control_ids(tokenizer: Tokenizer) -> Array:
+def control_ids(tokenizer: Tokenizer, settings: dict[str, Any]) -> Array:
     """Return the ids that text must never produce: the special tokens, except the one for unknown text."""
-    model = json.loads(tokenizer.to_str())["model"]
+    model = settings["model"]
     unknown: Iterable[str | None] = (model.get("unk_token"),)
     if isinstance(model.get("unk_id"), int):
         unknown = chain(unknown, [model["vocab"][model["unk_id"]][0]])

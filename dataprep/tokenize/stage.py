@@ -31,8 +31,7 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
 if TYPE_CHECKING:
-    from dataprep.text.tokenizers import TextEncoder
-    from dataprep.tokenize.engines import TokenEngine
+    from dataprep.tokenize.engines import LoadedTokenizer
 
 VERSION = 2
 SHAPED_BY = ("tokenizers", "pyarrow")
@@ -88,12 +87,11 @@ def engines_of(counts: Counts) -> list[str]:
 
 def tokenize_part(part: Part, folder: Path, tokenizer: Path, fingerprint: str, fast: bool) -> Counts:
     """Tokenize one document shard into a table with a record batch for each of its batches."""
-    from dataprep.tokenize.engines import Sample, control_ids, with_end
+    from dataprep.tokenize.engines import Sample, with_end
 
-    encoder, name, engine = load_engine(tokenizer, fingerprint, fast)
+    encoder, name, engine, control = load_engine(tokenizer, fingerprint, fast)
     failures = engine.failures
     sample = Sample(encoder, engine)
-    control = control_ids(encoder.tokenizer)
     counts = Counts(totals={f"engine {name}": 1, "tokens": 0, "text_bytes": 0})
     schema = reshard.table_schema(encoder.meta)
     with pa.ipc.new_file(str(folder / f"{part.name}.arrow"), schema) as writer:
@@ -125,14 +123,11 @@ def text_bytes(texts: pa.LargeStringArray) -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def load_engine(tokenizer: Path, fingerprint: str, fast: bool) -> tuple["TextEncoder", str, "TokenEngine"]:  # noqa: ARG001
+def load_engine(tokenizer: Path, fingerprint: str, fast: bool) -> "LoadedTokenizer":  # noqa: ARG001
     """Load the tokenizer and its engine, once per process; `fingerprint` distinguishes tokenizers at the same path."""
-    from dataprep.text.tokenizers import TextEncoder
-    from dataprep.tokenize.engines import WHOLE, WholeEngine, fastest_engine
+    from dataprep.tokenize.engines import LoadedTokenizer
 
-    encoder = TextEncoder.load(tokenizer)
-    name, engine = fastest_engine(encoder) if fast else (WHOLE, WholeEngine(encoder))
-    return encoder, name, engine
+    return LoadedTokenizer.load(tokenizer, fast=fast)
 
 
 def check_text_only(rows: Any, control: Any, doc_ids: pa.Array, tokenizer: Path) -> None:
@@ -147,4 +142,6 @@ def check_text_only(rows: Any, control: Any, doc_ids: pa.Array, tokenizer: Path)
         )
 
 
-STAGE = StageSpec.of(tokenize, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(
+    tokenize, VERSION, SHAPED_BY, preload=("dataprep.tokenize.engines", "gigatoken", "pyarrow.parquet")
+)

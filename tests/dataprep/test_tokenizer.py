@@ -152,3 +152,16 @@ def test_merges_that_are_no_text_are_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\na b\n\xff c\n")
     with pytest.raises(UserError, match=r"merges.txt: not valid UTF-8 at byte 18; fetch"):
         load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_file_is_read_with_a_mark_of_the_byte_order_and_a_wrong_one_is_refused(
+    tmp_path: Path, trained: Path
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    data = (trained / "tokenizer.json").read_bytes()
+    file.write_bytes(b"\xef\xbb\xbf" + data)
+    assert load_tokenizer(file).to_str() == load_tokenizer(trained).to_str()
+    for wrong, reason in ((b"{}", "not a tokenizer file"), (data[:-9], "not valid JSON")):
+        file.write_bytes(wrong)
+        with pytest.raises(UserError, match=reason):
+            load_tokenizer(file)

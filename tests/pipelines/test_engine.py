@@ -175,3 +175,42 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+STAGE_FILE = """
+import os
+from pathlib import Path
+from pipelines.command import Part, Source, StageSpec, Table
+from pipelines.manifest import Counts
+from pipelines.run import StageRun
+
+with open(os.environ["IMPORTED"], "a") as file:
+    file.write("stage\\n")
+
+def room(run: StageRun, path: Source, output: Table) -> None:
+    \"\"\"Work.\"\"\"
+    run.map(work, [Part(str(i), (path.path,)) for i in range(4)], into=output)
+
+def work(part: Part, folder: Path) -> Counts:
+    import late
+    return Counts()
+
+STAGE = StageSpec.of(room, 1, (), preload=("late",))
+"""
+
+
+def test_the_server_imports_a_stage_in_a_folder_and_what_its_shards_need_once_for_all_workers(tmp_path: Path) -> None:
+    """Besides the command itself, which does not need what only shards need."""
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "__init__.py").touch()
+    (tmp_path / "room" / "stage.py").write_text(STAGE_FILE)
+    (tmp_path / "room" / "__main__.py").write_text("from pipelines.stage import stage_main\nstage_main('room')\n")
+    (tmp_path / "late.py").write_text(
+        "import os\nwith open(os.environ['IMPORTED'], 'a') as file: file.write('late\\n')\n"
+    )
+    imported = tmp_path / "imported"
+    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "IMPORTED": str(imported)}
+    command = [sys.executable, "-m", "room", str(imported), str(tmp_path / "out"), "--workers", "3"]
+    imported.touch()
+    subprocess.run(command, env={**os.environ, **environment}, check=True, cwd=tmp_path)
+    assert sorted(imported.read_text().split()) == ["late", "stage", "stage"]

@@ -47,3 +47,15 @@ show_pandas()
 import datasets, pandas
 """
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_a_command_starts_no_threads_for_matrices() -> None:
+    code = """
+import os, sys
+sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "dataprep.clean"]
+import dataprep, numpy
+print(len(os.listdir("/proc/self/task")))
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 1

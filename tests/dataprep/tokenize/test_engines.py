@@ -1,7 +1,6 @@
 """Token engines: every one makes the ids of the Hugging Face tokenizer's own call, on any text."""
 
 import itertools
-import json
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from dataprep.tokenize.engines import (
     WholeEngine,
     WordsEngine,
     fastest_engine,
+    settings_of,
     with_end,
 )
 from pipelines.tokens import TokenMeta
@@ -82,7 +82,11 @@ def engine_of(name: str, encoder: TextEncoder) -> TokenEngine:
         return WordsEngine(encoder)
     if not find_spec("gigatoken"):
         pytest.skip("needs the extra fast-tokenizer")
-    return GigatokenEngine(json.loads(encoder.tokenizer.to_str()), WholeEngine(encoder))
+    return GigatokenEngine(settings_of(encoder.tokenizer), WholeEngine(encoder))
+
+
+def name_of_fastest(encoder: TextEncoder) -> str:
+    return fastest_engine(encoder, settings_of(encoder.tokenizer))[0]
 
 
 def require_equal(encoder: TextEncoder, engine: TokenEngine, texts: list[str]) -> None:
@@ -129,7 +133,7 @@ def test_where_the_fast_engine_panics_the_tokenizers_own_call_makes_the_ids(monk
     package = SimpleNamespace(Tokenizer=SimpleNamespace(from_json=lambda _: SimpleNamespace(encode=encode)))
     monkeypatch.setitem(sys.modules, "gigatoken", package)
     encoder = trained()
-    engine = GigatokenEngine(json.loads(encoder.tokenizer.to_str()), WholeEngine(encoder))
+    engine = GigatokenEngine(settings_of(encoder.tokenizer), WholeEngine(encoder))
     require_equal(encoder, engine, ["fine", "a panic", "fine again"])
     require_equal(encoder, engine, ["fine"])
     assert engine.failures == 1
@@ -187,9 +191,9 @@ def test_a_slice_of_an_array_is_encoded_as_itself() -> None:
 
 def test_a_tokenizer_whose_chunks_are_not_known_is_called_on_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    assert fastest_engine(trained())[0] == WORDS
-    assert fastest_engine(trained(LLAMA))[0] == WORDS
-    assert fastest_engine(trained(r"\w+ \w+|."))[0] == WHOLE
+    assert name_of_fastest(trained()) == WORDS
+    assert name_of_fastest(trained(LLAMA)) == WORDS
+    assert name_of_fastest(trained(r"\w+ \w+|.")) == WHOLE
     for change in ("normalizer", "prefix", "added", "dropout", "other"):
         made = trained().tokenizer
         if change == "normalizer":
@@ -202,7 +206,7 @@ def test_a_tokenizer_whose_chunks_are_not_known_is_called_on_whole_texts(monkeyp
             made.model.dropout = 0.5
         else:
             made.pre_tokenizer = Whitespace()
-        assert fastest_engine(encoder_of(made))[0] == WHOLE, change
+        assert name_of_fastest(encoder_of(made)) == WHOLE, change
 
 
 def test_the_sample_is_the_first_documents_of_a_shard_and_every_256th() -> None:

@@ -140,7 +140,7 @@ def test_an_engine_that_differs_anywhere_in_the_sample_is_not_used_and_changes_n
             offsets, ids = super().encode(texts)
             return offsets, np.where(ids == ids[7], ids[8], ids)
 
-    monkeypatch.setattr(engines, "fastest_engine", lambda encoder: ("wrong", Wrong(encoder)))
+    monkeypatch.setattr(engines, "fastest_engine", lambda encoder, _: ("wrong", Wrong(encoder)))
     warnings: list[str] = []
     monkeypatch.setattr(stage.logger, "warning", lambda text, *values: warnings.append(text % values))
     stage.load_engine.cache_clear()
