@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from dataprep.decontaminate.ngrams import Index, Windows, first_of_each
-from dataprep.dedup.shingles import find_words
-from dataprep.text.folding import fold_case, raw_texts
+from dataprep.decontaminate.offsets import compared_words
+from dataprep.text.folding import raw_texts
 from pipelines import store
 
 Array = np.ndarray[Any, Any]
@@ -209,6 +209,6 @@ def spans_by_row(hits: Array) -> Iterator[list[tuple[int, int]]]:
 def _runs_of_words(texts: pa.ChunkedArray, items: Array, firsts: Array, lengths: Array | int) -> Iterator[str]:
     """Yield `lengths[i]` folded words of each item's text from word `firsts[i]`, separated by single spaces."""
     distinct, which = np.unique(items, return_inverse=True)
-    words = find_words(fold_case(raw_texts(pa.concat_arrays(texts.take(pa.array(distinct)).chunks))))
+    words = compared_words(raw_texts(pa.concat_arrays(texts.take(pa.array(distinct)).chunks)))
     starts = words.first[:-1][which] + firsts
     return (words.text(*span) for span in zip(starts.tolist(), (starts + lengths).tolist(), strict=True))

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from dataprep.decontaminate.ngrams import KeyTable, Windows
-from dataprep.dedup.shingles import Words, find_words
+from dataprep.decontaminate.offsets import compared_words
+from dataprep.dedup.shingles import Words
 from dataprep.glue.tables import read_split
-from dataprep.text.folding import fold_case, raw_texts
+from dataprep.text.folding import raw_texts
 from pipelines import store
 from pipelines.columns import column
 from pipelines.command import Part
@@ -96,7 +97,7 @@ class IndexWriter:
         words = rows = 0
         for indexes, fields in read_split(file) if source.is_glue else self._read_target(source, file):
             rows += len(indexes)
-            by_field = {name: find_words(fold_case(raw_texts(texts))) for name, texts in fields.items()}
+            by_field = {name: compared_words(raw_texts(texts)) for name, texts in fields.items()}
             words += sum(len(each.starts) for each in by_field.values())
             for name, each in by_field.items():
                 self._add_field(source, indexes, name, fields[name], each)
@@ -133,7 +134,7 @@ class IndexWriter:
         """Add the joined texts of each row: only runs across two of them are new."""
         rows = zip(*(texts.to_pylist() for texts in fields.values()), strict=True)
         texts = column(["\n".join(text or "" for text in row) for row in rows], pa.string())
-        words = find_words(fold_case(raw_texts(texts)))
+        words = compared_words(raw_texts(texts))
         self._add(source, indexes, "+".join(fields), texts, self._windows.joined_keys(words, self._items, counts))
         self.counts.total("joined_items", len(indexes))
 

@@ -2,8 +2,8 @@
 
 An item with at least `ngram` words is searched for by each of its runs of that many words; one with
 `min_words` to `ngram - 1` words by its whole text; a shorter one only as a complete sentence, because a few common
-words mean little. Words are those of `dataprep.dedup.shingles`, after NFC and case folding; hits are given in
-characters of the original text.
+words mean little. Words are those of `dataprep.decontaminate.offsets`; hits are given in characters of the original
+text.
 
 Sentences matter for short items, and for cuts, which go on to the end of one. `.`, `!` and `?` end a sentence if no
 word follows directly: not in `3.14` or `example.com`. The stops of other scripts, many of which leave no space after
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from dataprep.decontaminate.offsets import OffsetMap
-from dataprep.dedup.shingles import BASE, Words, find_words, mix, word_hashes
+from dataprep.decontaminate.offsets import OffsetMap, compared_words
+from dataprep.dedup.shingles import BASE, Words, mix, word_hashes
 from dataprep.text.characters import wide_characters
-from dataprep.text.folding import Texts, fold_case
+from dataprep.text.folding import Texts
 
 Array = np.ndarray[Any, Any]
 
@@ -174,7 +174,7 @@ class Index:
 
     def search(self, texts: Texts, first_row: int) -> Array:
         """Return all hits in `texts`, sorted by (row, length, key, word)."""
-        words = find_words(fold_case(texts))
+        words = compared_words(texts)
         starts_sentence, ends_sentence = sentence_edges(words)
         of_lengths: list[Array] = [np.empty(0, HIT)]
         for length, state in enumerate(_running_states(word_hashes(words), max(self.tables, default=0)), start=1):

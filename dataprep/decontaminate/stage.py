@@ -49,7 +49,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("numpy", "pyarrow")
 
 GLUE_OVERLAP = "glue_overlap"
@@ -285,7 +285,7 @@ def describe_index(index: CountedIndex, config: DecontaminateConfig) -> dict[str
     """Describe the rules, the sources and the version of the stage that made the index."""
     return {
         "version": VERSION,
-        "words": "of the text in NFC, case-folded: runs of letters, marks, numbers and connectors",
+        "words": "of the text as it reads, in NFC, case-folded: runs of letters, marks, numbers and connectors",
         "unicode": unicodedata.unidata_version,
         "ngram": config.ngram,
         "min_words": config.min_words,

@@ -117,6 +117,33 @@ def test_thirteen_words_of_an_item_drop_a_document_and_twelve_do_not(tmp_path: P
     assert found[0]["url"] == "http://mill.test/0"
 
 
+def test_contractions_and_entities_are_compared_as_they_read(tmp_path: Path) -> None:
+    write_glue(
+        tmp_path / "glue",
+        {
+            "sst2": {
+                "validation": [
+                    {"sentence": "it ca n't be denied that Q & A -LRB- of a kind -RRB- was there"},
+                    {"sentence": "you can &quot;not&quot; say that the café was closed that day"},
+                ]
+            }
+        },
+    )
+    texts = [
+        "So: it can't be denied that Q&amp;A (of a kind) was there!",
+        "Well, you can “not” say that the caf&eacute; was clo\u00adsed that day",
+        "it ca not be denied that Q & A of a kind was there",
+    ]
+    documents = write_documents(tmp_path / "documents.jsonl", texts)
+    paths = [documents, tmp_path / "out", tmp_path / "found"]
+    assert run(*paths, "--glue", tmp_path / "glue", "--splits", "validation", "--action", "report") == 0
+    found = pq.read_table(tmp_path / "found" / "part-00000.parquet").to_pylist()
+    assert [(row["row"], row["index"], texts[row["row"]][row["start"] : row["end"]]) for row in found] == [
+        (0, 0, texts[0][4:-1]),
+        (1, 1, texts[1][6:]),
+    ]
+
+
 @pytest.mark.usefixtures("glue")
 def test_an_item_of_8_to_12_words_needs_all_of_them(tmp_path: Path) -> None:
     kept, dropped, found = decontaminate(tmp_path, [f"So: {TEN.lower()} here", TEN.rsplit(" ", 1)[0]])
