@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataprep.decontaminate.ngrams import KeyTable, Windows
+from dataprep.decontaminate.keys import KEY, NEAR, KeyTable, Windows
+from dataprep.decontaminate.near import SeedWriter
 from dataprep.decontaminate.offsets import compared_words
 from dataprep.dedup.shingles import Words
 from dataprep.glue.tables import read_split
@@ -86,6 +87,7 @@ class IndexWriter:
         self._folder = folder
         self._windows = windows
         self._keys: dict[int, list[Array]] = {}
+        self._seeds = SeedWriter(windows) if windows.edits else None
         self._items = 0
         self._sources: list[dict[str, Any]] = []
         self._writer = pa.ipc.new_file(str(folder / "items.arrow"), ITEM_SCHEMA)
@@ -124,6 +126,8 @@ class IndexWriter:
 
     def _add_field(self, source: ItemSource, indexes: list[int], name: str, texts: pa.Array, words: Words) -> None:
         """Add one text of each row."""
+        if self._seeds:
+            self._seeds.add(words, self._items)
         self._add(source, indexes, name, texts, self._windows.item_keys(words, self._items))
         self.counts.total("items", len(indexes))
         self.counts.total("items_without_words", int(np.count_nonzero(np.diff(words.first) == 0)))
@@ -154,6 +158,11 @@ class IndexWriter:
         self._writer.close()
         if kind is not None:
             return
+        if self._seeds:
+            self._seeds.save(self._folder)
+            near = np.zeros(self._items, KEY)
+            near["key"] = near["item"] = np.arange(self._items)
+            KeyTable.build(near).save(self._folder, NEAR)
         for length in sorted(self._keys):
             table = KeyTable.build(np.concatenate(self._keys.pop(length)))
             table.save(self._folder, length)

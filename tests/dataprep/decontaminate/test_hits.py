@@ -9,7 +9,7 @@ import pytest
 from dataprep.decontaminate import hits as hits_module
 from dataprep.decontaminate.hits import CountedIndex, count_hits, spans_by_row
 from dataprep.decontaminate.items import ItemSource, build_index
-from dataprep.decontaminate.ngrams import KeyTable, Windows
+from dataprep.decontaminate.keys import KeyTable, Windows
 from dataprep.dedup.shingles import Words
 from dataprep.text.folding import Texts, raw_texts
 from pipelines.command import Part

@@ -117,6 +117,30 @@ def test_thirteen_words_of_an_item_drop_a_document_and_twelve_do_not(tmp_path: P
     assert found[0]["url"] == "http://mill.test/0"
 
 
+@pytest.mark.usefixtures("glue")
+def test_an_item_with_a_changed_word_drops_a_document_only_if_edits_are_allowed(tmp_path: Path) -> None:
+    changed = TEN.replace("matched", "always matched")
+    texts = [LONG.replace("water", "river").replace("gate", "door"), f"So: {changed}.", "nothing", TEN]
+    documents = write_documents(tmp_path / "documents.jsonl", texts)
+    kept: list[list[str]] = []
+    for edits in (0, 1):
+        paths = [documents, tmp_path / f"out{edits}", tmp_path / f"found{edits}", "--glue", tmp_path / "glue"]
+        assert run(*paths, "--edits", edits, "--stats", tmp_path / "stats.json") == 0
+        rows = pq.read_table(tmp_path / f"out{edits}" / "part-00000.parquet").to_pylist()
+        kept.append([row["url"][-1] for row in rows])
+    assert kept == [["0", "1", "2"], ["0", "2"]]
+    found = pq.read_table(tmp_path / "found1" / "part-00000.parquet").to_pylist()
+    assert [
+        (row["row"], row["kind"], row["action"], texts[row["row"]][row["start"] : row["end"]]) for row in found
+    ] == [
+        (1, "near", "drop", changed),
+        (3, "whole", "drop", TEN),
+    ]
+    assert found[0]["ngram"] == TEN.lower()
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert (stats["hits_near"], stats["hits_whole"]) == (1, 1)
+
+
 def test_contractions_and_entities_are_compared_as_they_read(tmp_path: Path) -> None:
     write_glue(
         tmp_path / "glue",
