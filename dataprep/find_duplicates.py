@@ -39,7 +39,7 @@ from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 3
+VERSION = 4
 SHAPED_BY = ("numpy", "pyarrow", "xxhash")
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataprep.decontaminate.ngrams import Index, Windows, first_of_each
-from dataprep.dedup.shingles import find_words
-from dataprep.text.folding import fold_case, raw_texts
+from dataprep.decontaminate.keys import NEAR, Windows
+from dataprep.decontaminate.ngrams import Index, first_of_each
+from dataprep.decontaminate.offsets import compared_words
+from dataprep.text.folding import raw_texts
 from pipelines import store
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +46,7 @@ CONTAMINATION_SCHEMA = pa.schema(
     ]
 )
 """One item in one document: the first run of words that both share, as folded words, and its location in the
-document: its first word, and `text[start:end]` in characters (code points)."""
+document: its first word, and `text[start:end]` in characters (code points). If it is `near`, all words of the item."""
 
 IGNORED_SCHEMA = pa.schema(
     [
@@ -106,8 +107,8 @@ class CountedIndex:
         return hits[keep]
 
     def long_enough(self, hits: Array) -> Array:
-        """Return the hits that justify dropping or cutting a document: those of 8 words or more, by default."""
-        return hits[hits["length"] >= self.index.windows.min_words]
+        """Return the hits that justify dropping or cutting a document: near ones, and by default those of 8 words."""
+        return hits[(hits["length"] >= self.index.windows.min_words) | (hits["length"] == NEAR)]
 
     def first_items(self, hits: Array) -> dict[int, dict[str, Any]]:
         """Return, for each row with hits, the first item of the first hit."""
@@ -207,8 +208,12 @@ def spans_by_row(hits: Array) -> Iterator[list[tuple[int, int]]]:
 
 
 def _runs_of_words(texts: pa.ChunkedArray, items: Array, firsts: Array, lengths: Array | int) -> Iterator[str]:
-    """Yield `lengths[i]` folded words of each item's text from word `firsts[i]`, separated by single spaces."""
+    """Yield `lengths[i]` folded words of each item's text from word `firsts[i]`, separated by single spaces.
+
+    Of an item with near matches, all words.
+    """
     distinct, which = np.unique(items, return_inverse=True)
-    words = find_words(fold_case(raw_texts(pa.concat_arrays(texts.take(pa.array(distinct)).chunks))))
+    words = compared_words(raw_texts(pa.concat_arrays(texts.take(pa.array(distinct)).chunks)))
     starts = words.first[:-1][which] + firsts
-    return (words.text(*span) for span in zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
+    stops = np.where(np.equal(lengths, NEAR), words.first[1:][which], starts + lengths)
+    return (words.text(*span) for span in zip(starts.tolist(), stops.tolist(), strict=True))

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataprep.decontaminate.ngrams import KeyTable, Windows
-from dataprep.dedup.shingles import Words, find_words
+from dataprep.decontaminate.keys import KEY, NEAR, KeyTable, Windows
+from dataprep.decontaminate.near import SeedWriter
+from dataprep.decontaminate.offsets import compared_words
+from dataprep.dedup.shingles import Words
 from dataprep.glue.tables import read_split
-from dataprep.text.folding import fold_case, raw_texts
+from dataprep.text.folding import raw_texts
 from pipelines import store
 from pipelines.columns import column
 from pipelines.command import Part
@@ -85,6 +87,7 @@ class IndexWriter:
         self._folder = folder
         self._windows = windows
         self._keys: dict[int, list[Array]] = {}
+        self._seeds = SeedWriter(windows) if windows.edits else None
         self._items = 0
         self._sources: list[dict[str, Any]] = []
         self._writer = pa.ipc.new_file(str(folder / "items.arrow"), ITEM_SCHEMA)
@@ -96,7 +99,7 @@ class IndexWriter:
         words = rows = 0
         for indexes, fields in read_split(file) if source.is_glue else self._read_target(source, file):
             rows += len(indexes)
-            by_field = {name: find_words(fold_case(raw_texts(texts))) for name, texts in fields.items()}
+            by_field = {name: compared_words(raw_texts(texts)) for name, texts in fields.items()}
             words += sum(len(each.starts) for each in by_field.values())
             for name, each in by_field.items():
                 self._add_field(source, indexes, name, fields[name], each)
@@ -123,6 +126,8 @@ class IndexWriter:
 
     def _add_field(self, source: ItemSource, indexes: list[int], name: str, texts: pa.Array, words: Words) -> None:
         """Add one text of each row."""
+        if self._seeds:
+            self._seeds.add(words, self._items)
         self._add(source, indexes, name, texts, self._windows.item_keys(words, self._items))
         self.counts.total("items", len(indexes))
         self.counts.total("items_without_words", int(np.count_nonzero(np.diff(words.first) == 0)))
@@ -133,7 +138,7 @@ class IndexWriter:
         """Add the joined texts of each row: only runs across two of them are new."""
         rows = zip(*(texts.to_pylist() for texts in fields.values()), strict=True)
         texts = column(["\n".join(text or "" for text in row) for row in rows], pa.string())
-        words = find_words(fold_case(raw_texts(texts)))
+        words = compared_words(raw_texts(texts))
         self._add(source, indexes, "+".join(fields), texts, self._windows.joined_keys(words, self._items, counts))
         self.counts.total("joined_items", len(indexes))
 
@@ -153,6 +158,11 @@ class IndexWriter:
         self._writer.close()
         if kind is not None:
             return
+        if self._seeds:
+            self._seeds.save(self._folder)
+            near = np.zeros(self._items, KEY)
+            near["key"] = near["item"] = np.arange(self._items)
+            KeyTable.build(near).save(self._folder, NEAR)
         for length in sorted(self._keys):
             table = KeyTable.build(np.concatenate(self._keys.pop(length)))
             table.save(self._folder, length)

@@ -1,12 +1,12 @@
-"""From offsets in folded text to offsets in the original: NFC and case folding change the lengths of some characters.
+"""The words by which items are searched for, and where these are in the original text.
 
-Items are searched for in folded text (`dataprep.text.folding.fold_case`), but spans are reported and cut in the
-original text. Most characters become one character of the same number of bytes; where that is not so, or where NFC
-merges or reorders several, there is a block.
+Words are compared as they read (`dataprep.text.spelling.READING`), after NFC and case folding, but spans are reported
+and cut in the original text. Most characters stay, or become one character of the same number of bytes; where that is
+not so, or where NFC merges or reorders several, there is a block.
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -14,58 +14,82 @@ from typing import Any
 
 import numpy as np
 
-from dataprep.dedup.shingles import find_words
+from dataprep.dedup.shingles import Words, find_words
 from dataprep.text.characters import UNSTABLE, character_flags, wide_characters
-from dataprep.text.folding import fold_case, raw_texts
+from dataprep.text.folding import Texts, fold_case, raw_texts
+from dataprep.text.spelling import READING, replace
 
 Array = np.ndarray[Any, Any]
 Block = tuple[int, int, int]
-"""First byte, the one after the last, and number of bytes when folded, of characters that change their length."""
+"""First offset, the one after the last, and the new size of a span that changes: characters, or bytes when folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Block k: `starts[k]` to `ends[k]` of one text become `new_starts[k]` to `new_ends[k]` of another.
+
+    Between blocks the texts are alike. All offsets ascend.
+    """
+
+    starts: Array
+    ends: Array
+    new_starts: Array
+    new_ends: Array
+
+    @classmethod
+    def of(cls, blocks: Iterable[Block]) -> "Blocks":
+        """Return the blocks, given in order."""
+        starts, ends, sizes = np.array([*blocks], np.int64).reshape(-1, 3).T
+        new_ends = ends + np.cumsum(sizes - (ends - starts))
+        return cls(starts, ends, new_ends - sizes, new_ends)
+
+    def first(self, new: Array) -> Array:
+        """Return the old offsets at which spans start, given the new ones."""
+        return self._old(new, np.searchsorted(self.new_starts, new, side="right") - 1, self.starts)
+
+    def last(self, new: Array) -> Array:
+        """Return the old offsets at which spans end, given the new ones."""
+        return self._old(new, np.searchsorted(self.new_starts, new, side="left") - 1, self.ends)
+
+    def _old(self, new: Array, block: Array, edges: Array) -> Array:
+        """Convert new to old offsets; inside a block, to the block's edge."""
+        if not len(self.starts):
+            return new
+        after = np.where(block >= 0, self.ends[block] - self.new_ends[block], 0)
+        inside = (block >= 0) & (new < self.new_ends[block])
+        return np.where(inside, edges[block], new + after)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
-    """Block k: bytes `starts[k]` to `ends[k]` of the original become `folded_starts[k]` to `folded_ends[k]`.
+    """From bytes of the text as it is compared to characters of the original.
 
-    Between blocks the characters of both texts have the same lengths. All offsets ascend.
+    `read` are the edits of the original, in characters; `folded` the blocks of what they give, `data`, in bytes.
     """
 
     data: Array
-    starts: Array
-    ends: Array
-    folded_starts: Array
-    folded_ends: Array
+    read: Blocks
+    folded: Blocks
 
     @classmethod
     def of(cls, encoded: bytes) -> "OffsetMap":
         """Return the map of one text, given as UTF-8."""
-        data = np.frombuffer(encoded, np.uint8)
-        blocks = np.array([] if encoded.isascii() else sorted(_blocks(data)), np.int64).reshape(-1, 3)
-        starts, ends, sizes = blocks.T
-        folded_ends = ends + np.cumsum(sizes - (ends - starts))
-        return cls(data, starts, ends, folded_ends - sizes, folded_ends)
+        text = encoded.decode()
+        edits = READING.edits(text)
+        data = np.frombuffer(replace(text, edits).encode() if edits else encoded, np.uint8)
+        read = Blocks.of((start, end, len(replacement)) for start, end, replacement in edits)
+        return cls(data, read, Blocks.of(() if (data < 0x80).all() else sorted(_blocks(data))))
 
     def first_characters(self, folded: Array) -> Array:
         """Return the original character offsets at which spans start, given the folded byte offsets of their starts."""
-        block = np.searchsorted(self.folded_starts, folded, side="right") - 1
-        return self._characters(self._original(folded, block, self.starts))
+        return self.read.first(self._characters(self.folded.first(folded.astype(np.int64))))
 
     def last_characters(self, folded: Array) -> Array:
         """Return the original character offsets at which spans end, given the folded byte offsets of their ends."""
-        block = np.searchsorted(self.folded_starts, folded, side="left") - 1
-        return self._characters(self._original(folded, block, self.ends))
-
-    def _original(self, folded: Array, block: Array, edges: Array) -> Array:
-        """Convert folded to original byte offsets; inside a block, to the block's edge."""
-        folded = folded.astype(np.int64)
-        if not len(self.starts):
-            return folded
-        after = np.where(block >= 0, self.ends[block] - self.folded_ends[block], 0)
-        inside = (block >= 0) & (folded < self.folded_ends[block])
-        return np.where(inside, edges[block], folded + after)
+        return self.read.last(self._characters(self.folded.last(folded.astype(np.int64))))
 
     def _characters(self, offsets: Array) -> Array:
-        """Return how many characters precede each of these byte offsets of the original."""
+        """Return how many characters of `data` precede each of these byte offsets."""
         ordered, order = np.unique(offsets, return_inverse=True)
         begins = np.append((self.data & 0xC0) != 0x80, True).view(np.uint8)
         edges = np.concatenate(([0], ordered))
@@ -73,9 +97,14 @@ class OffsetMap:
         return np.cumsum(counts)[order]
 
 
+def compared_words(texts: Texts) -> Words:
+    """Return the words by which items and documents are compared; the texts must lie end to end."""
+    return find_words(fold_case(READING.spell_texts(texts)))
+
+
 def word_spans(text: str) -> tuple[Array, Array]:
-    """Return first character and end of each word of the folded text (`find_words`), as original offsets."""
-    words = find_words(fold_case(raw_texts([text])))
+    """Return first character and end of each of the `compared_words`, as original offsets."""
+    words = compared_words(raw_texts([text]))
     offsets = OffsetMap.of(text.encode())
     return offsets.first_characters(words.starts), offsets.last_characters(words.starts + words.lengths)
 

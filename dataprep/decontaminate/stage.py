@@ -10,6 +10,7 @@ the output.
 
 An item is found by its runs of 13 words, also across the two sentences of a pair; one of 8 to 12 words by its
 whole text. Shorter ones are found only as complete sentences; they are reported, but never drop or cut anything.
+With --edits 1, either may differ by a word: one that was changed, left out or added.
 
 With --action cut a document is kept in pieces, one row for each, with the document's `doc_id` and `url`;
 `piece_start` and `piece_end` are the piece's characters in the document.
@@ -29,7 +30,8 @@ import numpy as np
 from dataprep.decontaminate.cutting import PLAN_SCHEMA, CutRules, cut_plan, keep_part, kept_hits
 from dataprep.decontaminate.hits import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, CountedIndex, count_hits, spans_by_row
 from dataprep.decontaminate.items import ItemSource, build_index, find_targets, split_name
-from dataprep.decontaminate.ngrams import HIT, Index, Windows
+from dataprep.decontaminate.keys import NEAR, Windows
+from dataprep.decontaminate.ngrams import HIT, Index
 from dataprep.glue.tables import find_splits
 from dataprep.text.folding import raw_texts, text_pieces
 from pipelines import store
@@ -49,11 +51,12 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("numpy", "pyarrow")
 
 GLUE_OVERLAP = "glue_overlap"
 TARGET_OVERLAP = "target_overlap"
+MOST_EDITS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,9 @@ class DecontaminateConfig(HasIdentity):
     """Words in a run that identifies an item."""
     min_words: Count = 8
     """Items with fewer words are only reported, and only as complete sentences."""
+    edits: int = 0
+    """Words that may be changed, left out or added in a near match, from 0 to 3; none in items of fewer than 8 words,
+    one in those of fewer than 12, two in those of fewer than 16."""
     key_threshold: Count = 10
     """Runs of words in this many documents or more do not count."""
     action: Literal["report", "drop", "cut"] = "drop"
@@ -92,7 +98,7 @@ class DecontaminateConfig(HasIdentity):
     @property
     def windows(self) -> Windows:
         """Which runs of words represent an item."""
-        return Windows(self.ngram, self.min_words)
+        return Windows(self.ngram, self.min_words, self.edits)
 
     @property
     def cut_rules(self) -> CutRules:
@@ -113,6 +119,8 @@ def check_config(config: DecontaminateConfig) -> None:
     """Raise ConfigError if no text would be long enough."""
     if config.min_words > config.ngram:
         raise ConfigError(f"decontaminate.min_words: {config.min_words} is above ngram ({config.ngram}); lower it")
+    if not 0 <= config.edits <= MOST_EDITS:
+        raise ConfigError(f"decontaminate.edits: expected 0 to {MOST_EDITS}, got {config.edits}")
 
 
 def decontaminate(
@@ -285,12 +293,15 @@ def describe_index(index: CountedIndex, config: DecontaminateConfig) -> dict[str
     """Describe the rules, the sources and the version of the stage that made the index."""
     return {
         "version": VERSION,
-        "words": "of the text in NFC, case-folded: runs of letters, marks, numbers and connectors",
+        "words": "of the text as it reads, in NFC, case-folded: runs of letters, marks, numbers and connectors",
         "unicode": unicodedata.unidata_version,
         "ngram": config.ngram,
         "min_words": config.min_words,
+        "edits": config.edits,
         "key_threshold": config.key_threshold,
-        "keys_by_words": {f"{length:02d}": len(table.keys) for length, table in index.index.tables.items()},
+        "keys_by_words": {
+            f"{length:02d}": len(table.keys) for length, table in index.index.tables.items() if length != NEAR
+        },
         "sources": index.sources,
     }
 

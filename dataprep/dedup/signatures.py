@@ -25,6 +25,7 @@ from dataprep.dedup.pairs import START_CHARACTERS, STORED_FIELDS
 from dataprep.dedup.shingles import Shingle, Shingles, find_shingles, is_chunked, mix, split_long_text
 from dataprep.native.kernel import kernel
 from dataprep.text.folding import Texts, fold_texts, raw_texts, text_hashes, text_pieces
+from dataprep.text.spelling import LAYOUT
 from pipelines.columns import column, from_numpy
 from pipelines.documents import read_batches, read_schema
 from pipelines.errors import UserError
@@ -133,7 +134,7 @@ class SignatureMeta:
     seed: int
     normalise: bool
     scheme: str = "affine32"
-    version: int = 1
+    version: int = 2
 
     @property
     def schema(self) -> pa.Schema:
@@ -162,7 +163,7 @@ class Signer:
     def normalised(self, texts: pa.Array) -> Texts:
         """Return texts in the form in which they are compared."""
         raw = raw_texts(texts)
-        return fold_texts(raw) if self.meta.normalise else raw
+        return fold_texts(LAYOUT.spell_texts(raw)) if self.meta.normalise else raw
 
     def signatures(self, texts: Texts) -> Array:
         """Return the signatures of texts, (num_texts, num_perm) uint32."""

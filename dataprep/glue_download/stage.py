@@ -87,7 +87,7 @@ def check_parameters(params: Mapping[str, Any]) -> None:
             if here:
                 custom_files(Path(config.source))
         elif (task := find_task(name)) and here:
-            task_files(Path(config.source), task)
+            task_files(Path(config.source), task, trained=name in params["glue"]["tasks"])
         if name != CUSTOM and name in params["glue"]["tasks"] and "train" not in find_task(name).published:
             raise ConfigError(f"glue.tasks: {name} has no training rows; score it by glue.scored, with another's model")
 
@@ -261,13 +261,16 @@ def missing_labels(tasks: Mapping[str, GlueTask], counts: Counts) -> dict[str, l
     missing = {
         name: [label for label in task.labels if f"{name}/train/label/{label}" not in counts.totals]
         for name, task in tasks.items()
-        if "train" in task.published
+        if f"{name}/train" in counts.totals
     }
     return {name: labels for name, labels in missing.items() if labels}
 
 
 def report_labels(tasks: Mapping[str, GlueTask], counts: Counts) -> None:
-    """Log each task with a class that cannot be learned, and how the labels of custom were interpreted."""
+    """Log each task or class that cannot be learned, and how the labels of custom were interpreted."""
+    for name, task in tasks.items():
+        if "train" in task.published and f"{name}/train" not in counts.totals:
+            logger.warning("glue_download: %s: no train split; its rows can be searched for, not learned", name)
     for name, labels in missing_labels(tasks, counts).items():
         logger.warning("glue_download: %s: no train row has the label %s", name, " or ".join(labels))
     if custom := tasks.get(CUSTOM):

@@ -20,10 +20,14 @@ _ORIGINAL = ("", "original", "raw", "original/raw")
 _MRPC_ORIGINAL = ("msrparaphrasetrain", "msrparaphrasetest", "devids")
 
 
-def task_files(source: Path, task: GlueTask) -> list[Path]:
-    """Return the files of `task` under `source`, in order; raise UserError if its folder or a split is missing."""
+def task_files(source: Path, task: GlueTask, *, trained: bool = False) -> list[Path]:
+    """Return the files of `task` under `source`, in order; raise UserError if its folder or a split is missing.
+
+    Only a task that a model is `trained` on must have a train split: the rows of another are searched for, or scored.
+    """
     folder = task_folder(source, task)
     missing: dict[Path, list[str]] = {}
+    untrained: list[Path] = []
     for subfolder in [folder / name for name in _ORIGINAL if (folder / name).is_dir()]:
         files = _files(subfolder)
         if original := mrpc_original(files, task):
@@ -32,6 +36,10 @@ def task_files(source: Path, task: GlueTask) -> list[Path]:
         missing[subfolder] = [split for split in task.required if not by_split[split]]
         if not missing[subfolder]:
             return list(chain.from_iterable(by_split.values()))
+        if missing[subfolder] == ["train"] and not trained:
+            untrained = untrained or list(chain.from_iterable(by_split.values()))
+    if untrained:
+        return untrained
     expected = ", ".join(f"{task.files_of(split)[0]}.tsv" for split in missing[folder])
     raise UserError(
         f"{folder}: has no file for {' and '.join(missing[folder])}: expected {expected}{_mrpc_hint(folder, task)}, "

@@ -44,6 +44,21 @@ class Texts:
         """Return the bytes of one text."""
         return self.data[self.starts[number] : self.ends[number]].tobytes()
 
+    def replace(self, numbers: Array, replacements: Sequence[str]) -> "Texts":
+        """Return all texts, with others in place of those with the ascending `numbers`; these must lie end to end."""
+        if not len(numbers):
+            return self
+        sizes = self.ends - self.starts
+        parts: list[Array] = []
+        done = 0
+        for number, replacement in zip(numbers.tolist(), replacements, strict=True):
+            encoded = np.frombuffer(replacement.encode(), np.uint8)
+            parts += [self.data[done : self.starts[number]], encoded]
+            sizes[number] = len(encoded)
+            done = int(self.ends[number])
+        ends = np.cumsum(sizes)
+        return Texts(np.concatenate([*parts, self.data[done:]]), ends - sizes, ends)
+
 
 def text_pieces(texts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
     """Yield a column of texts in slices of about half a megabyte, each with the number of its first row."""
@@ -101,18 +116,8 @@ def fold_case(texts: Texts) -> Texts:
 
 def _fold_unstable(texts: Texts, numbers: Array) -> Texts:
     """Apply Python's NFC and case folding to the texts with these numbers; all texts must lie end to end."""
-    if not len(numbers):
-        return texts
-    sizes = texts.ends - texts.starts
-    parts: list[Array] = []
-    done = 0
-    for number in numbers.tolist():
-        folded = unicodedata.normalize("NFC", texts.encoded(number).decode()).casefold().encode()
-        parts += [texts.data[done : texts.starts[number]], np.frombuffer(folded, np.uint8)]
-        sizes[number] = len(folded)
-        done = int(texts.ends[number])
-    ends = np.cumsum(sizes)
-    return Texts(np.concatenate([*parts, texts.data[done:]]), ends - sizes, ends)
+    decoded = (texts.encoded(number).decode() for number in numbers.tolist())
+    return texts.replace(numbers, [unicodedata.normalize("NFC", text).casefold() for text in decoded])
 
 
 def _collapse_spaces(texts: Texts) -> Texts:

@@ -133,6 +133,15 @@ def test_texts_equal_up_to_case_and_white_space_are_exact_copies_of_the_first(te
     assert all(row["jaccard"] == 1.0 for row in read_pairs(found) if row["kind"] == "exact")
 
 
+def test_texts_that_layout_made_different_are_copies_unless_bytes_are_compared(tmp_path: Path) -> None:
+    plain = "Full width of an example of the miller and his heavy wheel in the morning"
+    laid_out = plain.replace("example", "exam-\nple").replace("miller", "mil\u00adler").replace("Full", "Ｆｕｌｌ")
+    documents = write_texts(tmp_path / "documents.jsonl", [plain, laid_out])
+    (pair,) = read_pairs(find(documents, tmp_path / "pairs"))
+    assert (pair["kind"], pair["jaccard"], pair["start_b"]) == ("exact", 1.0, laid_out)
+    assert not read_pairs(find(documents, tmp_path / "bytes", "--no-normalise"))
+
+
 def test_texts_without_words_are_no_near_duplicates(texts: list[str], found: Path) -> None:
     assert texts.index("...") not in {place for pair in found_pairs(found) for place in pair}
 

@@ -9,7 +9,7 @@ import pytest
 from dataprep.decontaminate import hits as hits_module
 from dataprep.decontaminate.hits import CountedIndex, count_hits, spans_by_row
 from dataprep.decontaminate.items import ItemSource, build_index
-from dataprep.decontaminate.ngrams import KeyTable, Windows
+from dataprep.decontaminate.keys import KeyTable, Windows
 from dataprep.dedup.shingles import Words
 from dataprep.text.folding import Texts, raw_texts
 from pipelines.command import Part
@@ -54,18 +54,18 @@ def test_few_items_at_a_time_give_the_same_rows_and_keys(tmp_path: Path, monkeyp
     expected = list(index.rows(hits)), list(index.ignored())
     texts_at_once: list[int] = []
     hits_at_once: list[int] = []
-    find_words, entries_of = hits_module.find_words, KeyTable.entries_of
+    compared_words, entries_of = hits_module.compared_words, KeyTable.entries_of
 
     def counted_words(texts: Texts) -> Words:
         texts_at_once.append(len(texts))
-        return find_words(texts)
+        return compared_words(texts)
 
     def counted_entries(table: KeyTable, keys: Any) -> Any:
         hits_at_once.append(len(keys))
         return entries_of(table, keys)
 
     monkeypatch.setattr(hits_module, "_BATCH", 1)
-    monkeypatch.setattr(hits_module, "find_words", counted_words)
+    monkeypatch.setattr(hits_module, "compared_words", counted_words)
     monkeypatch.setattr(KeyTable, "entries_of", counted_entries)
     assert (list(index.rows(hits)), list(index.ignored())) == expected
     assert texts_at_once == [1] * (len(expected[0]) + len(expected[1]))

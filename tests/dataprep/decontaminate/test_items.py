@@ -12,7 +12,7 @@ import zstandard
 
 from dataprep.decontaminate.hits import CountedIndex
 from dataprep.decontaminate.items import ItemSource, build_index, find_targets, read_target
-from dataprep.decontaminate.ngrams import Windows
+from dataprep.decontaminate.keys import Windows
 from dataprep.text.folding import raw_texts
 from pipelines.command import Part
 from pipelines.errors import ConfigError, UserError

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.decontaminate.keys import KeyTable, Windows
 from dataprep.decontaminate.ngrams import (
     STOPS,
     WIDE_STOPS,
     Index,
-    KeyTable,
-    Windows,
     first_of_each,
     sentence_edges,
     sentence_ends,

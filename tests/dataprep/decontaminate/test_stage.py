@@ -118,6 +118,57 @@ def test_thirteen_words_of_an_item_drop_a_document_and_twelve_do_not(tmp_path: P
 
 
 @pytest.mark.usefixtures("glue")
+def test_an_item_with_a_changed_word_drops_a_document_only_if_edits_are_allowed(tmp_path: Path) -> None:
+    changed = TEN.replace("matched", "always matched")
+    texts = [LONG.replace("water", "river").replace("gate", "door"), f"So: {changed}.", "nothing", TEN]
+    documents = write_documents(tmp_path / "documents.jsonl", texts)
+    kept: list[list[str]] = []
+    for edits in (0, 1):
+        paths = [documents, tmp_path / f"out{edits}", tmp_path / f"found{edits}", "--glue", tmp_path / "glue"]
+        assert run(*paths, "--edits", edits, "--stats", tmp_path / "stats.json") == 0
+        rows = pq.read_table(tmp_path / f"out{edits}" / "part-00000.parquet").to_pylist()
+        kept.append([row["url"][-1] for row in rows])
+    assert kept == [["0", "1", "2"], ["0", "2"]]
+    found = pq.read_table(tmp_path / "found1" / "part-00000.parquet").to_pylist()
+    assert [
+        (row["row"], row["kind"], row["action"], texts[row["row"]][row["start"] : row["end"]]) for row in found
+    ] == [
+        (1, "near", "drop", changed),
+        (3, "whole", "drop", TEN),
+    ]
+    assert found[0]["ngram"] == TEN.lower()
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert (stats["hits_near"], stats["hits_whole"]) == (1, 1)
+
+
+def test_contractions_and_entities_are_compared_as_they_read(tmp_path: Path) -> None:
+    write_glue(
+        tmp_path / "glue",
+        {
+            "sst2": {
+                "validation": [
+                    {"sentence": "it ca n't be denied that Q & A -LRB- of a kind -RRB- was there"},
+                    {"sentence": "you can &quot;not&quot; say that the café was closed that day"},
+                ]
+            }
+        },
+    )
+    texts = [
+        "So: it can't be denied that Q&amp;A (of a kind) was there!",
+        "Well, you can “not” say that the caf&eacute; was clo\u00adsed that day",
+        "it ca not be denied that Q & A of a kind was there",
+    ]
+    documents = write_documents(tmp_path / "documents.jsonl", texts)
+    paths = [documents, tmp_path / "out", tmp_path / "found"]
+    assert run(*paths, "--glue", tmp_path / "glue", "--splits", "validation", "--action", "report") == 0
+    found = pq.read_table(tmp_path / "found" / "part-00000.parquet").to_pylist()
+    assert [(row["row"], row["index"], texts[row["row"]][row["start"] : row["end"]]) for row in found] == [
+        (0, 0, texts[0][4:-1]),
+        (1, 1, texts[1][6:]),
+    ]
+
+
+@pytest.mark.usefixtures("glue")
 def test_an_item_of_8_to_12_words_needs_all_of_them(tmp_path: Path) -> None:
     kept, dropped, found = decontaminate(tmp_path, [f"So: {TEN.lower()} here", TEN.rsplit(" ", 1)[0]])
     assert kept == {"1"}

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.glue.tasks import TASKS, TaskMeta
-from dataprep.glue_download.stage import HUB_DATASET, GlueDownloadConfig, compare_with_published
+from dataprep.glue_download.stage import HUB_DATASET, GlueDownloadConfig, check_parameters, compare_with_published
 from dataprep.glue_download.tsv import parse_line
 from pipelines.command import StageSpec
 from pipelines.config import to_plain
+from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.stage import run_command
 from tests.samples import Data, sample
@@ -504,6 +505,26 @@ def test_a_class_that_no_train_row_has_is_named(tmp_path: Path, capfd: pytest.Ca
     assert download("rte", tmp_path / "out", "--source", source, "--stats", stats) == 0
     assert json.loads(stats.read_text())["labels_missing_from_train"] == {"rte": ["not_entailment"]}
     assert "rte: no train row has the label not_entailment" in capfd.readouterr().err
+
+
+def test_a_task_without_train_rows_can_be_searched_for_but_not_trained_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "glue"
+    (source / "QNLI").mkdir(parents=True)
+    for name in ("dev", "test"):
+        (source / "QNLI" / f"{name}.tsv").write_text(
+            "index\tquestion\tsentence"
+            + "\tlabel\n0\tWho mills?\tThe miller.\tentailment\n" * (name == "dev")
+            + "\n0\tWho turns?\tThe wheel.\n" * (name == "test")
+        )
+    assert download("qnli", tmp_path / "out", "--source", source) == 0
+    assert sorted(file.name for file in (tmp_path / "out/qnli").iterdir()) == ["test.parquet", "validation.parquet"]
+    assert "qnli: no train split; its rows can be searched for, not learned" in capfd.readouterr().err
+    params = {"glue_download": to_plain(GlueDownloadConfig(tasks=("qnli",), source=str(source))), "glue": {"tasks": []}}
+    check_parameters(params)
+    with pytest.raises(UserError, match="has no file for train: expected"):
+        check_parameters({**params, "glue": {"tasks": ["qnli"]}})
 
 
 def test_what_leaks_from_train_is_reported_and_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,129 @@
+"""Texts as they are read: what stands for other letters is replaced by these letters before texts are compared.
+
+`LAYOUT` undoes what typesetting changes:
+
+- soft hyphens are dropped, and words hyphenated at the end of a line are joined: `exam-` and `ple`;
+- full-width letters and digits, half-width kana and Hangul become the usual ones, as in NFKC.
+
+`READING` also undoes what tools for texts change:
+
+- HTML entities are decoded (`&amp;`);
+- `ca n't` and `can not` of the Penn Treebank, which parts of GLUE follow, are `can't` and `cannot`, and its names of
+  brackets (`-LRB-`) are no words.
+
+Only texts that have such a place are looked at one by one; these are found by their bytes, many texts at a time.
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dataprep.text.folding import Texts
+
+Array = np.ndarray[Any, Any]
+Edit = tuple[int, int, str]
+"""First character, the one after the last, and what they stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Places in texts that stand for something else. Places of different rules do not overlap."""
+
+    signs: tuple[re.Pattern[bytes], ...]
+    """One of these is in the UTF-8 of every text with such a place; each begins with fixed bytes, for speed."""
+    places: re.Pattern[str]
+    read: Callable[[re.Match[str]], str | None]
+    """What a place stands for; None if it is none after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """Rules to apply together."""
+
+    rules: tuple[Rule, ...]
+
+    def edits(self, text: str) -> list[Edit]:
+        """Return the places of a text that stand for something else, in order."""
+        return sorted(
+            (match.start(), match.end(), replacement)
+            for rule in self.rules
+            for match in rule.places.finditer(text)
+            if (replacement := rule.read(match)) is not None
+        )
+
+    def spell(self, text: str) -> str:
+        """Return one text as it is read."""
+        return replace(text, self.edits(text))
+
+    def spell_texts(self, texts: Texts) -> Texts:
+        """Apply `spell` to every text; the texts must lie end to end, and so do the results."""
+        data = texts.data.tobytes()
+        signs = [match.start() for rule in self.rules for sign in rule.signs for match in sign.finditer(data)]
+        numbers = np.unique(np.searchsorted(texts.ends, np.array(signs, np.int64), side="right"))
+        return texts.replace(numbers, [self.spell(texts.encoded(number).decode()) for number in numbers.tolist()])
+
+
+def replace(text: str, edits: list[Edit]) -> str:
+    """Return a text with these places, in order, replaced."""
+    parts: list[str] = []
+    done = 0
+    for start, end, replacement in edits:
+        parts += [text[done:start], replacement]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def _nothing(_: re.Match[str]) -> str:
+    return ""
+
+
+def _join_line(match: re.Match[str]) -> str | None:
+    """Join what a hyphen at the end of a line separates, if a small letter follows: not `Anglo-` and `Saxon`."""
+    start, end = match.span()
+    before, after = match.string[max(0, start - 1) : start], match.string[end : end + 1]
+    return "" if before.isalpha() and after.islower() else None
+
+
+def _usual_width(match: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", match.group())
+
+
+def _decode_entity(match: re.Match[str]) -> str | None:
+    entity = f"&{match[1]};"
+    character = html.unescape(entity)
+    return character.replace(_SOFT, "") if character != entity else None
+
+
+_SOFT = "\u00ad"
+_LINE_END = r"[ \t]*\r?\n[ \t]*"
+_APOSTROPHE = r"(?:['’ʼ`]|&(?:#39|#x27|#8217|apos|rsquo);)"
+
+_SOFT_HYPHENS = Rule((re.compile(b"\xc2\xad"),), re.compile(rf"\u00ad+(?:{_LINE_END}(?=[^\W\d_]))?"), _nothing)
+_BROKEN_WORDS = Rule((re.compile(rb"-[ \t]*\r?\n"),), re.compile(rf"-{_LINE_END}"), _join_line)
+_WIDTHS = Rule(
+    (re.compile(rb"\xef(?:\xbc[\x90-\x99\xa1-\xba]|\xbd[\x81-\x9a\xa6-\xbf]|[\xbe\xbf])"),),
+    re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc]+"),
+    _usual_width,
+)
+_ENTITIES = Rule(
+    (re.compile(rb"&[#A-Za-z]"),),
+    re.compile(r"&(?:amp;)*([A-Za-z][A-Za-z0-9]{1,31}|#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6});"),
+    _decode_entity,
+)
+_CONTRACTIONS = Rule(
+    tuple(re.compile(blank + n + rb"['`&\xe2\xca]") for blank in (b" ", b"\t", b"\n") for n in (b"n", b"N")),
+    re.compile(rf"(?<=[A-Za-z])[ \t\n]{{1,8}}(?=[nN]{_APOSTROPHE}[tT]\b)"),
+    _nothing,
+)
+_CANNOT = Rule((re.compile(rb"an[ \t\n]{1,8}not"),), re.compile(r"(?<=\b[cC]an)[ \t\n]{1,8}(?=not\b)"), _nothing)
+_BRACKETS = Rule((re.compile(rb"-[lrLR][rscRSC][bB]-"),), re.compile(r"-[lrLR][rscRSC][bB]-"), lambda _: " ")
+
+LAYOUT = Spelling((_SOFT_HYPHENS, _BROKEN_WORDS, _WIDTHS))
+"""As the deduplication compares texts."""
+READING = Spelling((*LAYOUT.rules, _ENTITIES, _CONTRACTIONS, _CANNOT, _BRACKETS))
+"""As the search for evaluation items compares them."""
