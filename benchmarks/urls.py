@@ -1,6 +1,9 @@
 """Stage `urls` beside Megatron's blacklist_urls.py on made-up lists: whole processes, one after the other.
 
     python -m benchmarks.urls [--urls 5000000] [--workers 2] [--memory-budget 1GB]
+    python -m benchmarks.urls --lists LISTS
+
+With --lists, only the judging of one's own lists is measured, which real links and JSON records make harder.
 
 Ours: the stage as a user runs it, from text files to sorted Parquet parts with every rejected line written down.
 The rival is the pattern of Megatron-LM's tool, on the same files and with our lists: tldextract for each URL, a
@@ -48,7 +51,7 @@ JUDGE_ONE_CORE = """
 import sys, time
 from pathlib import Path
 from dataprep.urls.blacklists import LISTS, compile_blacklists, list_files
-from dataprep.web.url_lists import split_lists
+from dataprep.web.url_lists import split_lists, url_lists
 from dataprep.urls.reddit import submission_rules
 from dataprep.urls.config import UrlsConfig
 from dataprep.urls.stage import judge_chunk
@@ -57,7 +60,7 @@ folder = Path(sys.argv[2])
 folder.mkdir()
 compile_blacklists(Part("lists", tuple(list_files(LISTS))), folder, "none")
 tables = tuple(sorted(folder.glob("*.ipc")))
-chunks = split_lists(sorted(Path(sys.argv[1]).glob("*.txt")))
+chunks = split_lists(url_lists(Path(sys.argv[1])))
 names = [chunk.file.name for chunk in chunks]
 rules = submission_rules("auto", 3, "", "")
 started, rows = time.process_time(), 0
@@ -155,17 +158,19 @@ def main() -> None:
     parser.add_argument("--urls", type=int, default=5_000_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--memory-budget", default="1GB")
+    parser.add_argument("--lists", type=Path, help="a list or folder of lists to judge instead of made-up ones")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
+        if options.lists:
+            print(f"{options.lists}: judging alone: {judging_speed(options.lists, work):,.0f} URLs per CPU second")
+            return
         (work / "lists").mkdir()
         make_lists(work / "lists", options.urls)
-        judged = subprocess.run(
-            [sys.executable, "-c", JUDGE_ONE_CORE, work / "lists", work / "judged"], check=True, capture_output=True
-        )
+        judged = judging_speed(work / "lists", work)
         stage = [sys.executable, "-m", "dataprep.urls", str(work / "lists"), str(work / "out"), "--overwrite"]
         flags = ["--memory-budget", options.memory_budget, "--log-level", "error", "--workers"]
-        print(f"{options.urls:,} URLs; judging alone: {float(judged.stdout):,.0f} URLs per CPU second\n")
+        print(f"{options.urls:,} URLs; judging alone: {judged:,.0f} URLs per CPU second\n")
         print(
             "| | seconds | CPU seconds | URLs per CPU second | peak MiB | kept |\n| --- | --- | --- | --- | --- | --- |"
         )
@@ -179,6 +184,12 @@ def main() -> None:
         figures = measure([sys.executable, "-c", RIVAL, str(work / "lists"), str(work / "kept.txt")])
         with (work / "kept.txt").open() as file:
             row("blacklist_urls.py's pattern", options.urls, figures, sum(1 for _ in file))
+
+
+def judging_speed(lists: Path, work: Path) -> float:
+    """Lines per CPU second of judging the first two chunks of lists (64 MiB each) in one process."""
+    command = [sys.executable, "-c", JUDGE_ONE_CORE, str(lists), str(work / "judged")]
+    return float(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def row(what: str, number: int, figures: tuple[float, float, float], kept: int) -> None:

@@ -4,7 +4,8 @@ Both are part of every published file, so a change here changes the format. The 
 address that a browser would request (WHATWG URL, RFC 3986 section 6.2.2), without what does not identify a page:
 
 - scheme and host in lower case, host in IDNA form without a trailing dot, IPv4 in dotted form
-- no default port, no credentials, no fragment, `/` for an empty path, `.` and `..` segments resolved
+- no default port, no credentials, `/` for an empty path, `.` and `..` segments resolved
+- no fragment, except one that begins with `!` and goes on: there, scripts show another page for each fragment
 - `%41` is `A`, `%2f` is `%2F`, a stray `%` is `%25`, everything outside RFC 3986's characters is escaped
 - no tracking parameters (`TRACKING_NAMES`) and no empty ones; the others keep their order
 - scheme, `www.`, a trailing slash and the case of the path are kept: they may distinguish pages
@@ -34,7 +35,8 @@ _TRACKING = re.compile(TRACKING_NAMES, re.IGNORECASE)
 _SAFE = "!$&'()*+,;=:@/?~-._%"
 # A URL that urlsplit would split in the same way: ASCII, a plain host, no credentials, nothing to quote.
 _PLAIN = re.compile(
-    r"([Hh][Tt][Tt][Pp][Ss]?)://([A-Za-z0-9._-]{1,254})(?::([0-9]{0,5}))?(/[\w!$&'()*+,;=:@/~.%-]*)?(?:\?([\w!$&'()*+,;=:@/?~.%-]*))?(?:#[!-~]*)?",
+    r"([Hh][Tt][Tt][Pp][Ss]?)://([A-Za-z0-9._-]{1,254})(?::([0-9]{0,5}))?(/[\w!$&'()*+,;=:@/~.%-]*)?"
+    r"(?:\?([\w!$&'()*+,;=:@/?~.%-]*))?(?:#(![\w!$&'()*+,;=:@/?~.%-]*|(?!!)[!-~]*))?",
     re.ASCII,
 )
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -57,6 +59,8 @@ class Address(NamedTuple):
     port: int
     path: str
     query: str
+    fragment: str = ""
+    """With its `!`, if it names a page; empty for all others."""
 
     @property
     def origin(self) -> str:
@@ -68,15 +72,17 @@ class Address(NamedTuple):
     @property
     def url(self) -> str:
         """The address as a URL."""
-        return self.origin + self.path + (f"?{self.query}" if self.query else "")
+        query = f"?{self.query}" if self.query else ""
+        fragment = f"#{self.fragment}" if self.fragment else ""
+        return f"{self.origin}{self.path}{query}{fragment}"
 
 
 def canonical_url(url: str) -> str | None:
     """Return the one spelling of `url` used everywhere, or None if it is not an http(s) URL.
 
-    Lower-case scheme and host (IDNA), no default port, no fragment, no credentials, no tracking
-    parameters, percent-encoding normalised (RFC 3986 section 6.2.2), `/` for an empty path; an IPv4
-    address in any notation (decimal, hexadecimal, octal, short) becomes a dotted one.
+    Lower-case scheme and host (IDNA), no default port, no fragment (unless it begins with `!`), no
+    credentials, no tracking parameters, percent-encoding normalised (RFC 3986 section 6.2.2), `/` for
+    an empty path; an IPv4 address in any notation (decimal, hexadecimal, octal, short) becomes a dotted one.
 
     >>> canonical_url("HTTPS://User@Garden.Test:443/a/../b%7E?utm_source=x&q=1#top")
     'https://garden.test/b~?q=1'
@@ -98,8 +104,10 @@ def split_url(url: str) -> Address | None:
     plain = _PLAIN.fullmatch(url)
     if not plain:
         return _split_any(url)
-    scheme, host, port, path, query = plain.groups("")
-    return _normal(scheme.lower(), _known_host(host), int(port) if port else None, _escapes(path), _escapes(query))
+    scheme, host, port, path, query, fragment = plain.groups("")
+    fragment = _escapes(fragment) if fragment.startswith("!") else ""
+    port_number = int(port) if port else None
+    return _normal(scheme.lower(), _known_host(host), port_number, _escapes(path), _escapes(query), fragment)
 
 
 def _split_any(url: str) -> Address | None:
@@ -113,15 +121,17 @@ def _split_any(url: str) -> Address | None:
     # Browsers read a backslash before the path as a slash: a URL with two possible hosts is refused.
     if parts.scheme not in _DEFAULT_PORTS or "\\" in parts.netloc:
         return None
-    return _normal(parts.scheme, host, port, _quoted(parts.path), _quoted(parts.query))
+    fragment = _quoted(parts.fragment) if parts.fragment.startswith("!") else ""
+    return _normal(parts.scheme, host, port, _quoted(parts.path), _quoted(parts.query), fragment)
 
 
-def _normal(scheme: str, host: str | None, port: int | None, path: str, query: str) -> Address | None:
+def _normal(scheme: str, host: str | None, port: int | None, path: str, query: str, fragment: str) -> Address | None:
     if host is None or port == 0 or (port or 0) > 65535:
         return None
     if "/." in path:
         path = _remove_dots(path)
-    return Address(scheme, host, port or _DEFAULT_PORTS[scheme], path or "/", query)
+    fragment = fragment if len(fragment) > 1 else ""
+    return Address(scheme, host, port or _DEFAULT_PORTS[scheme], path or "/", query, fragment)
 
 
 def normal_host(host: str) -> str | None:

@@ -27,12 +27,12 @@ from dataprep.download.segments import Answers, plan_line
 from dataprep.download.url_list import Listed, listed_urls
 from dataprep.download.warc_writer import pack
 from dataprep.readers.kinds import find_inputs
-from dataprep.web.http import PAGE_STATUSES, HttpError, TooLargeError
+from dataprep.web.http import PAGE_STATUSES, HttpError, TooLargeError, escaped_fragment
 from dataprep.web.sniffing import why_not_html
 from pipelines import store
 from pipelines.command import Part
 from pipelines.errors import UserError
-from pipelines.identity import canonical_url
+from pipelines.identity import split_url, without_tracking
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -132,8 +132,9 @@ def _rank(capture: Capture) -> tuple[int, bytes]:
 
 
 def normal(url: str) -> str:
-    """Return the form in which URLs are compared: the canonical form, if there is one."""
-    return canonical_url(url) or url
+    """Return the form in which URLs are compared: the canonical form as it is requested, if there is one."""
+    address = split_url(url)
+    return without_tracking(escaped_fragment(address)).url if address else url
 
 
 def capture_table(folder: Path, files: Sequence[Path]) -> KeyTable:

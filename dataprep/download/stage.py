@@ -41,7 +41,7 @@ from pipelines.run import StageRun
 if TYPE_CHECKING:
     from dataprep.download.segments import Answers
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("deflate", "pyarrow")
 
 logger = logging.getLogger(__name__)

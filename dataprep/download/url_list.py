@@ -13,10 +13,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dataprep.download.key_table import KEY, KeySpill, keys_of, repeats
-from dataprep.web.url_lists import BYTE_ORDER_MARK, Chunk, UnreadableLineError, read_blocks, read_url, url_lists
+from dataprep.web.url_lists import (
+    BYTE_ORDER_MARK,
+    Chunk,
+    UnreadableLineError,
+    holds_json,
+    read_blocks,
+    read_url,
+    unescaped,
+    url_lists,
+)
 from pipelines import store
 from pipelines.command import Part, Source
-from pipelines.documents import TableWriter, is_jsonl, part_files, read_rows
+from pipelines.documents import TableWriter, part_files, read_rows
 from pipelines.identity import canonical_url
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -76,14 +85,14 @@ def take_list(part: Part, folder: Path) -> Counts:
 def _read_lines(files: Sequence[Path]) -> Iterator[Listed]:
     """Yield the canonical URL of each line, with the line's spelling as value."""
     for file in files:
-        in_json = is_jsonl(file)
+        in_json = holds_json(file)
         for line in _filled_lines(file):
             try:
-                original = read_url(line, in_json=in_json)
+                original = read_url(line, in_json=in_json or line.startswith(b"{"))
             except UnreadableLineError as problem:
                 yield Listed(line.decode("utf-8", "backslashreplace"), problem.rule, str(problem))
                 continue
-            url = canonical_url(original)
+            url = canonical_url(unescaped(original))
             if url is None:
                 yield Listed(original, "malformed", "not an http or https URL with a valid host")
             else:

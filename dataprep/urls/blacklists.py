@@ -2,8 +2,9 @@
 
 Formats, told apart by file name and line: our own `domains-<category>.txt` and `extensions-<category>.txt`; plain
 lists of domains; hosts files (`0.0.0.0 ads.test`); UT1's folders (`<category>/domains`, `<category>/urls`) and its
-.tar.gz. `#` starts a comment; lists may be compressed. `*.garden.test` and `.garden.test` mean `garden.test`; an
-entry with a path (`garden.test/~user`) covers the pages below it. Of equal entries the first one counts.
+.tar.gz. `#` starts a comment (`/#!page` does not); lists may be compressed. `*.garden.test` and `.garden.test` mean
+`garden.test`; an entry with a path (`garden.test/~user`) covers the pages below it. Of equal entries the first one
+counts.
 
 A table holds millions of entries, once in memory for all workers: its rows are sorted by the 64-bit xxh3 of their
 text, and a lookup also compares the text, so it is exact.
@@ -26,6 +27,7 @@ import xxhash
 
 from dataprep.urls.config import Compat
 from dataprep.web.domains import second_level_label
+from dataprep.web.url_lists import SNIFFED, check_text
 from pipelines import store
 from pipelines.command import Part
 from pipelines.compression import DAMAGE
@@ -42,6 +44,7 @@ _UT1_NAMES = ("domains", "urls")
 # What hosts files call this machine, or no machine.
 _NO_SITES = re.compile(r"localhost(\.localdomain)?|0\.0\.0\.0")
 _PARTS = ("domains", "extensions", "page_hosts", "pages")
+_COMMENT = re.compile(r"(?<!\S)#|#(?!!)")
 _ADDRESS = re.compile(r"[0-9.]+|[0-9a-f.]*:[0-9a-f:.]*(%\w+)?")
 _MOST_WRONG = 10
 """A list is in another format if more than one line in this many is not an entry."""
@@ -215,7 +218,7 @@ def read_entries(files: Iterable[Path], *, labels: bool = False) -> Iterator[tup
         for source, category, is_extensions, lines in _lists_in(file):
             right, wrong, first_wrong = 0, 0, ""
             for number, line in enumerate(lines, start=1):
-                text = line.decode("utf-8", "replace").partition("#")[0].strip().lower()
+                text = _COMMENT.split(line.decode("utf-8-sig", "replace"), 1)[0].strip().lower()
                 entries = _extensions(text) if is_extensions else list(_domains(text, labels=labels))
                 right += bool(entries)
                 if text and not entries and not _is_housekeeping(text):
@@ -241,6 +244,8 @@ def _lists_in(file: Path) -> Iterator[tuple[str, str, bool, Iterator[bytes]]]:
     if file.name.endswith(ARCHIVES):
         yield from _lists_in_archive(file)
         return
+    with store.reading(file) as opened:
+        check_text(opened.read(SNIFFED), file, "a blacklist")
     bare = _bare(file)
     kind, dash, category = bare.stem.partition("-")
     if dash and kind in ("domains", "extensions"):
@@ -312,4 +317,5 @@ def _is_address(word: str) -> bool:
 def page_key(address: Address) -> str:
     """Return the key of an address among pages: without scheme, `www.` and trailing slash."""
     query = f"?{address.query}" if address.query else ""
-    return (address.host.removeprefix("www.") + address.path + query).rstrip("/")
+    fragment = f"#{address.fragment}" if address.fragment else ""
+    return (address.host.removeprefix("www.") + address.path + query + fragment).rstrip("/")

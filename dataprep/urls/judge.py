@@ -2,7 +2,7 @@
 
 import collections
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from pyarrow.compute import SplitPatternOptions, call_function
 from dataprep.urls.blacklists import open_blacklists
 from dataprep.urls.config import Compat
 from dataprep.urls.megatron import MegatronJudge
-from dataprep.urls.reddit import SubmissionRules, unescaped
+from dataprep.urls.reddit import SubmissionRules
 from dataprep.urls.rules import FastPath, FastVerdicts, Judge, Verdict
 from dataprep.urls.sort import (
     REJECTED_LINES_SCHEMA,
@@ -34,6 +34,7 @@ from dataprep.web.url_lists import (
     read_blocks,
     read_record,
     record_url,
+    unescaped,
 )
 from pipelines.errors import UserError
 from pipelines.identity import canonical_url
@@ -133,7 +134,7 @@ class ChunkJudge:
         self._runs = runs
         self._rejected = rejected
         self._in_json = holds_json(chunk.file) or submissions.kind == "submissions"
-        self._fast_path = _no_fast_path if self._in_json else rules.fast_path
+        self._fast_path = rules.fast_path
         self._first_problem = ""
 
     def run(self) -> Counts:
@@ -160,49 +161,62 @@ class ChunkJudge:
 
     def _judge_block(self, first_line: int, block: bytes) -> None:
         """Judge most lines by the fast path, all at once, and the others one by one."""
+        if self._in_json:
+            taken, unread = LineRows.of([]), enumerate(block.split(b"\n"), start=first_line)
+        else:
+            taken, unread = self._judge_lines(first_line, block)
+        fresh: list[tuple[str, str, int]] = []
+        tried: list[tuple[str, str, int]] = []
+        for number, line in unread:
+            if entry := self._read(line, number):
+                (tried if entry[0] == line else fresh).append((*entry, number))
+        more, left = self._judge_rows(LineRows.of(fresh))
+        judged = ((self._judge_one(*row), *row[1:]) for row in (*tried, *left.items()))
+        rest = LineRows.of(
+            [(url, None if original == url else original, number) for url, original, number in judged if url]
+        )
+        kept = _joined(taken, more, rest)
+        self._rejected.end_block()
+        self._rejected.counts.rows_in += len(kept.numbers)
+        self._runs.add(self._run_rows(kept))
+
+    def _judge_lines(self, first_line: int, block: bytes) -> tuple["LineRows", Iterator[tuple[int, str | bytes]]]:
+        """Judge lines of text that are just URLs; return those that pass, and numbers and bytes of what is left."""
         lines, invalid = split_lines(block)
-        passed, broken = self._fast_path(lines)
+        passed, left = self._judge_rows(LineRows(lines, lines, np.arange(first_line, first_line + len(lines))))
+        return passed, ((number, invalid.get(number - first_line) or line) for line, _, number in left.items())
+
+    def _judge_rows(self, rows: "LineRows") -> tuple["LineRows", "LineRows"]:
+        """Judge rows by the fast path; return those that it takes, with canonical URLs, and those that it leaves."""
+        canonical, passed, broken = self._fast_path(rows.urls)
         settled = passed.copy()
         settled[[row for row, _ in broken]] = True
-        texts = lines.take(pa.array([row for row, _ in broken], pa.int64())).to_pylist()
-        for (row, verdict), line in zip(broken, texts, strict=True):
-            self._rejected.add(first_line + row, line, verdict.rule, verdict.value, line)
-        kept: list[tuple[str, str | None, int]] = []
-        left = zip(np.flatnonzero(~settled).tolist(), lines.filter(pa.array(~settled)).to_pylist(), strict=True)
-        for row, line in left:
-            if url := self._read_and_judge(invalid.get(row) or line, first_line + row):
-                kept.append((*url, first_line + row))
-        self._rejected.end_block()
-        self._rejected.counts.rows_in += int(passed.sum()) + len(kept)
-        self._runs.add(self._run_rows(lines.filter(pa.array(passed)), np.flatnonzero(passed) + first_line, kept))
+        places = pa.array([row for row, _ in broken], pa.int64())
+        shown = zip(broken, *(column.take(places).to_pylist() for column in (rows.originals, canonical)), strict=True)
+        for (row, verdict), original, form in shown:
+            self._rejected.add(int(rows.numbers[row]), original, verdict.rule, verdict.value, form)
+        taken = LineRows(canonical, _unless_equal(rows.originals, canonical), rows.numbers)
+        return taken.where(passed), rows.where(~settled)
 
-    def _run_rows(
-        self, urls: pa.Array, numbers: np.ndarray[Any, Any], kept: Sequence[tuple[str, str | None, int]]
-    ) -> pa.Table:
-        """Return the rows of a block in the order of the list: those of the fast path, and those `kept` one by one."""
-        more_urls, originals, more_numbers = zip(*kept, strict=True) if kept else ((), (), ())
-        all_numbers = np.concatenate([numbers, np.array(more_numbers, np.int64)])
-        keys, schemes = self._split(pa.concat_arrays([urls, pa.array(more_urls, pa.large_string())]))
-        columns = [
-            keys,
-            schemes,
-            pa.concat_arrays([pa.nulls(len(urls), pa.large_string()), pa.array(originals, pa.large_string())]),
-            pa.repeat(pa.scalar(self._chunk.list_number, pa.int32()), len(keys)),
-            pa.array(all_numbers),
-        ]
-        return pa.table(columns, schema=RUN_SCHEMA).take(pa.array(np.argsort(all_numbers)))
-
-    def _read_and_judge(self, line: str | bytes, number: int) -> tuple[str, str | None] | None:
-        """Return the canonical URL of a line, and the line's spelling if it differs; None for a line without a URL."""
-        url_and_spelling = self._read(line, number)
-        if url_and_spelling is None:
-            return None
-        url, original = url_and_spelling
+    def _judge_one(self, url: str, original: str, number: int) -> str | None:
+        """Return the canonical form of a URL; None if it breaks a rule."""
         canonical, rule, value = self._judge(url)
         if rule:
             self._rejected.add(number, original, rule, value, self._canonical(url))
             return None
-        return canonical, None if canonical == original else original
+        return canonical
+
+    def _run_rows(self, rows: "LineRows") -> pa.Table:
+        """Return the rows as those of a run, in the order of the list."""
+        keys, schemes = self._split(rows.urls)
+        columns = [
+            keys,
+            schemes,
+            rows.originals,
+            pa.repeat(pa.scalar(self._chunk.list_number, pa.int32()), len(keys)),
+            pa.array(rows.numbers),
+        ]
+        return pa.table(columns, schema=RUN_SCHEMA).take(pa.array(np.argsort(rows.numbers)))
 
     def _read(self, line: str | bytes, number: int) -> tuple[str, str] | None:
         """Return the URL of a line, and its spelling there; None for an empty line, a comment or a rejected line."""
@@ -213,17 +227,18 @@ class ChunkJudge:
         if not text or text[:1] in ("#", b"#"):
             return None
         try:
-            return self._read_text(decode(text) if isinstance(text, bytes) else text, number)
+            if self._in_json or text[:1] in ("{", b"{"):
+                return self._read_record(text, number)
+            url = decode(text) if isinstance(text, bytes) else text
+            return self._meant(url), url
         except UnreadableLineError as problem:
             shown = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
             self._first_problem = self._first_problem or f"line {number}: {problem}"
             self._rejected.add(number, shown, problem.rule, f"line {number}: {problem}", None)
             return None
 
-    def _read_text(self, text: str, number: int) -> tuple[str, str] | None:
-        """Do what `_read` does, for a URL or a JSON record; return None for a submission that breaks a rule."""
-        if not self._in_json and not text.startswith("{"):
-            return self._meant(text), text
+    def _read_record(self, text: str | bytes, number: int) -> tuple[str, str] | None:
+        """Do what `_read` does for a JSON record; return None for a submission that breaks a rule."""
         record = read_record(text)
         original = record_url(record, self._url_key)
         if self._submissions.applies(record):
@@ -237,8 +252,50 @@ class ChunkJudge:
         return url, original
 
 
-def _no_fast_path(lines: pa.Array) -> FastVerdicts:
-    return FastVerdicts(np.zeros(len(lines), bool), [])
+class LineRows(NamedTuple):
+    """Lines of a block, as columns."""
+
+    urls: pa.Array
+    originals: pa.Array
+    """The URLs as they are spelled in the list; of rows that are kept, null if that is the canonical form."""
+    numbers: np.ndarray[Any, Any]
+    """Numbers of the lines."""
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[str, str | None, int]]) -> "LineRows":
+        """Return rows of (URL, original, number) as columns."""
+        urls, originals, numbers = zip(*rows, strict=True) if rows else ((), (), ())
+        return cls(_texts(urls), _texts(originals), np.array(numbers, np.int64))
+
+    def where(self, mask: np.ndarray[Any, Any]) -> "LineRows":
+        """Return the rows for which the mask is true."""
+        chosen = pa.array(mask)
+        return LineRows(self.urls.filter(chosen), self.originals.filter(chosen), self.numbers[mask])
+
+    def items(self) -> Iterator[tuple[str, str, int]]:
+        """Yield the rows one by one."""
+        return zip(self.urls.to_pylist(), self.originals.to_pylist(), self.numbers.tolist(), strict=True)
+
+
+def _texts(texts: Sequence[str | None]) -> pa.Array:
+    return pa.array(texts, pa.large_string())
+
+
+def _unless_equal(texts: pa.Array, others: pa.Array) -> pa.Array:
+    """Return texts, and null in place of those that equal their other."""
+    if texts is others:
+        return pa.nulls(len(texts), texts.type)
+    differs = call_function("not_equal", [texts, others])
+    return call_function("if_else", [differs, texts, pa.scalar(None, texts.type)])
+
+
+def _joined(*parts: LineRows) -> LineRows:
+    urls, originals, numbers = zip(*parts, strict=True)
+    return LineRows(pa.concat_arrays(urls), pa.concat_arrays(originals), np.concatenate(numbers))
+
+
+def _no_fast_path(urls: pa.Array) -> FastVerdicts:
+    return FastVerdicts(urls, np.zeros(len(urls), bool), [])
 
 
 def _unsplit(lines: pa.Array) -> tuple[pa.Array, pa.Array]:

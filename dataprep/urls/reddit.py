@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+SELF_POST = "self_post"
 Kind = Literal["auto", "lists", "submissions"]
 _KEYS = {"url", "subreddit", "created_utc", "score"}
-_AMPERSANDS = re.compile("&(?:amp;)+")
 _BEYOND = 1e18
 """Larger than any real score or time. NaN fails the comparison with it too."""
 
@@ -44,9 +44,9 @@ class SubmissionRules:
         if score is None or created is None:
             return "invalid_submission", f"score {record.get('score')!r}, created_utc {record.get('created_utc')!r}"
         if record.get("is_self"):
-            return "self_post", "is_self"
+            return SELF_POST, "is_self"
         if url.startswith("/"):
-            return "self_post", "relative URL"
+            return SELF_POST, "relative URL"
         if record.get("over_18"):
             return "over_18", "over_18"
         if score < self.min_karma:
@@ -83,17 +83,9 @@ def day_start(text: str, name: str) -> float:
     return datetime.datetime.combine(day, datetime.time(), datetime.UTC).timestamp()
 
 
-def unescaped(url: str) -> str:
-    """Undo HTML's escaping of `&`, however often, and of `<` and `>`; Reddit escapes nothing else (see its `raw_json`).
-
-    Lists that were taken from pages have it too; no page needs a parameter whose name begins with `amp;`.
-    """
-    if "&" not in url:
-        return url
-    return _AMPERSANDS.sub("&", url.replace("&lt;", "<").replace("&gt;", ">"))
-
-
 def _number(value: Any) -> float | None:
+    if type(value) is int:  # nearly all are, so they come first
+        return value if -_BEYOND < value < _BEYOND else None
     # In the oldest dumps `created_utc` is a string.
     if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
         return int(value)

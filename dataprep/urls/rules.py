@@ -1,12 +1,12 @@
-"""The rules that reject a URL, in order: domain, page, extension, too short, malformed.
+"""The rules that reject a URL, in order: self-post of Reddit, domain, page, extension, too short, malformed.
 
 Pure: a line in, a verdict out. (The last rule, `duplicate`, needs the whole list: see `dataprep.urls.sort`.)
 A domain entry covers that host and everything below it, but no other endings: `apple.com` says nothing about
 `apple.org`. A page entry covers its path and everything below it.
 
-`Judge` takes one line at a time. `FastPath` gives the same verdicts ten times faster, on whole columns of lines that
-already are their own canonical form: a regular expression splits the lines, and each host and each extension is
-judged once. It leaves all other lines (another spelling, JSON, a comment) to the judge.
+`Judge` takes one URL at a time. `FastPath` gives the same verdicts ten times faster, on whole columns of URLs that are
+their own canonical form, or lack only the slash after the host, or have a fragment or a `?` too many: a regular
+expression splits the URLs, and each host and each extension is judged once. It leaves all others to the judge.
 """
 
 import functools
@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyarrow.compute import ExtractRegexOptions, MatchSubstringOptions, StructFieldOptions, call_function
 
 from dataprep.urls.blacklists import Blacklists, page_key
+from dataprep.urls.reddit import SELF_POST
+from dataprep.urls.sort import SCHEMES
 from dataprep.web.domains import is_public, parse_address, registered_domain
 from pipelines.identity import TRACKING_NAMES, Address, normal_host, split_url, without_tracking
 
@@ -26,6 +28,8 @@ URL_BLACKLIST = "url_blacklist"
 EXTENSION_BLACKLIST = "extension_blacklist"
 TOO_SHORT = "too_short"
 MALFORMED = "malformed"
+# Reddit's lists give a text post, which links to no other page, by its path.
+_SELF_POST = re.compile(r"/(?:(?:r|u|user)/[\w-]+/)?comments/\w+")
 _NOT_A_URL = "not an http or https URL with a valid host"
 # RFC 6761, 6762, 7686, 9476, the names that ICANN never delegates, and names that routers give their network.
 _PRIVATE_ENDINGS = frozenset(
@@ -34,19 +38,24 @@ _PRIVATE_ENDINGS = frozenset(
         *("local", "localdomain", "localhost", "mail", "onion", "private"),
     )
 )
-_PAGE_ENDS = re.compile("[/?&;]|$")
+_PAGE_ENDS = re.compile("[/?&;#]|$")
 CACHED_HOSTS = 65_536
 _FAST_PATH_HOSTS = 262_144
 """Hosts cached by `FastPath`, about 50 MB; a month of Reddit's links names a few hundred thousand hosts."""
 _CHARACTERS = r"0-9A-Za-z_!$&'()*+,;=:@~-"
-# Nothing to lowercase, decode, drop or resolve: no %, no fragment, no segment with a leading dot.
-_CANONICAL = (
+# An escape that the canonical form keeps as it is: of no unreserved character (RFC 3986 section 2.3), in upper case.
+_KEPT_ESCAPE = r"%(?:[01][0-9A-F]|2[0-9A-CF]|3[A-F]|40|5[B-E]|60|7[B-DF]|[89A-F][0-9A-F])"
+# Nothing to lowercase, decode or resolve: no segment with a leading dot, no fragment that names a page. RE2 matches it
+# in one pass, twelve times faster than otherwise, as long as no character can begin two parts and groups are few.
+_PLAIN_URL = (
     r"^https?://(?P<host>[a-z0-9._-]{1,254})"
-    rf"(?P<path>(?:/(?:[{_CHARACTERS}][.{_CHARACTERS}]*)?)+)"
-    rf"(?:\?(?P<query>[/?.{_CHARACTERS}]+))?\z"
+    rf"(?P<path>(?:/(?:(?:[{_CHARACTERS}]|{_KEPT_ESCAPE})(?:[.{_CHARACTERS}]|{_KEPT_ESCAPE})*)?)*)"
+    rf"(?:\?(?P<query>(?:[/?.{_CHARACTERS}]|{_KEPT_ESCAPE})*))?"
+    r"""(?:#(?:["-~][!-~]*)?)?\z"""
 )
 _DROPPED = rf"(?:^|&)(?:(?:{TRACKING_NAMES})(?:[=&]|\z)|&|\z)"
-_ESCAPED = "&(?:amp|lt|gt);"
+# What `unescaped` may change.
+_ESCAPED = "&(?:#[0-9]+|#[xX][0-9a-fA-F]+|amp|lt|gt|quot|apos);"
 # What `path_extension` returns, in the spelling of the path.
 _EXTENSION = r"/[^/;]+(?P<extension>\.[^./;]*)(?:;[^/]*)?\z"
 Rows = np.ndarray[Any, np.dtype[np.bool_]]
@@ -118,6 +127,8 @@ class Judge:
         return HostFacts(Verdict(rule=DOMAIN_BLACKLIST, value=value) if entry else None, has_pages, problem)
 
     def _reject_non_url(self, url: str) -> Verdict:
+        if _SELF_POST.match(url):
+            return Verdict(rule=SELF_POST, value="relative URL")
         if broken := self.extension(path_extension(url.partition("#")[0].partition("?")[0])):
             return broken
         if len(url) <= self.longest_short:
@@ -166,34 +177,36 @@ def path_extension(path: str) -> str:
 
 
 class FastVerdicts(NamedTuple):
-    """The verdicts of the fast path on a column of lines; it has none on the lines that are in neither field."""
+    """The verdicts of the fast path on a column of URLs; it has none on the URLs that are in neither field."""
 
+    canonical: pa.Array
+    """The canonical form of the URLs that have a verdict; all others as they are."""
     passed: Rows
-    """Mask of the lines that break no rule and are their own canonical form."""
+    """Mask of the URLs that break no rule."""
     broken: list[tuple[int, Verdict]]
-    """Row and verdict of lines that are their own canonical form and break a rule."""
+    """Row and verdict of URLs that break a rule."""
 
 
 class FastPath:
-    """Applies the rules of a judge to columns of lines."""
+    """Applies the rules of a judge to columns of URLs."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._facts = functools.lru_cache(_FAST_PATH_HOSTS)(self._look_up)
 
-    def __call__(self, lines: pa.Array) -> FastVerdicts:
-        """Return the verdicts on the lines that are their own canonical form."""
-        parts = call_function("extract_regex", [lines], ExtractRegexOptions(_CANONICAL))
+    def __call__(self, urls: pa.Array) -> FastVerdicts:
+        """Return the verdicts on the URLs whose canonical form is found without reading them one by one."""
+        parts = call_function("extract_regex", [urls], ExtractRegexOptions(_PLAIN_URL))
         host, path, query = (call_function("struct_field", [parts], StructFieldOptions([i])) for i in range(3))
-        long = call_function("utf8_length", [lines]).to_numpy() > self._judge.longest_short
+        long = call_function("utf8_length", [urls]).to_numpy() > self._judge.longest_short
         drops = call_function("match_substring_regex", [query], MatchSubstringOptions(_DROPPED, ignore_case=True))
-        has_query = call_function("not_equal", [query, pa.scalar("", query.type)])
-        escaped = call_function("match_substring_regex", [lines], MatchSubstringOptions(_ESCAPED))
-        known = long & _true(host.is_valid()) & ~_true(call_function("and", [has_query, drops])) & ~_true(escaped)
+        has_query = _true(call_function("not_equal", [query, _text("")]))
+        escaped = _true(call_function("match_substring_regex", [urls], MatchSubstringOptions(_ESCAPED)))
+        known = long & _true(host.is_valid()) & ~(has_query & _true(drops)) & ~escaped
         clean, verdicts = self._judge_hosts(host, known)
         verdicts |= self._judge_extensions(path, clean)
         clean[list(verdicts)] = False
-        return FastVerdicts(clean, sorted(verdicts.items()))
+        return FastVerdicts(_whole(urls, host, path, query, known), clean, sorted(verdicts.items()))
 
     def _judge_hosts(self, host: pa.Array, known: Rows) -> tuple[Rows, dict[int, Verdict]]:
         """Return a mask of the rows whose host has no facts against it, and the verdicts by host."""
@@ -222,6 +235,28 @@ class FastPath:
         codes = encoded.indices.to_pylist()
         verdicts = ((row, by_code[code]) for row, code in zip(rows.tolist(), codes, strict=True) if code is not None)
         return {row: verdict for row, verdict in verdicts if verdict}
+
+
+def _whole(urls: pa.Array, host: pa.Array, path: pa.Array, query: pa.Array, known: Rows) -> pa.Array:
+    """Return the URLs; of those that are `known`, the ones that are not just their parts are put together from them."""
+    secure = _true(call_function("starts_with", [urls], MatchSubstringOptions("https:")))
+    sizes = [call_function("binary_length", [part]).fill_null(0).to_numpy() for part in (urls, host, path, query)]
+    size, host_size, path_size, query_size = sizes
+    whole = (size == 7 + secure + host_size + path_size + query_size + (query_size > 0)) & (path_size > 0)
+    changed = known & ~whole
+    rows = pa.array(np.flatnonzero(changed))
+    if not len(rows):
+        return urls
+    schemes = pa.array(SCHEMES, pa.large_string()).take(pa.array(1 + secure[changed]))
+    roots = call_function("binary_join_element_wise", [schemes, host.take(rows), path.take(rows), _text("")])
+    slashes = pa.array(["/", ""], pa.large_string()).take(pa.array((path_size[changed] > 0).astype(int)))
+    marks = pa.array(["", "?"], pa.large_string()).take(pa.array((query_size[changed] > 0).astype(int)))
+    joined = call_function("binary_join_element_wise", [roots, slashes, marks, query.take(rows), _text("")])
+    return call_function("replace_with_mask", [urls, pa.array(changed), joined])
+
+
+def _text(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
 
 
 def _true(values: pa.Array) -> Rows:

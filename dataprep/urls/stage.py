@@ -6,9 +6,11 @@ compressed or not; a file, or a folder and its subfolders) -> part-*.parquet wit
 first of them is kept. Each rejected line goes to rejected/ with its rule and the value seen.
 
 Rules in order: invalid_utf8, invalid_json, no_url; for submissions invalid_submission, self_post, over_18,
-low_karma, out_of_range, and for records with `karma_key` invalid_submission and low_karma; domain_blacklist,
-url_blacklist, extension_blacklist, too_short, malformed, duplicate.
-pipelines/identity.py describes the canonical form; `&amp;`, as lists from pages have it, is read as `&`.
+low_karma, out_of_range, and for records with `karma_key` invalid_submission and low_karma; self_post for the path of
+a text post on Reddit in any list; domain_blacklist, url_blacklist, extension_blacklist, too_short, malformed,
+duplicate.
+pipelines/identity.py describes the canonical form; HTML's escapes (`&amp;`, `&#38;`), which lists from pages have, are
+undone.
 OUTPUT may also be one JSONL file, or a .txt file, which has the URLs alone, one per line.
 An empty file gives an empty list; a file without any URL among its lines is refused. In a folder, a file without a
 suffix is a list if its first line is a URL.
@@ -39,7 +41,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("tldextract", "pyarrow")
 
 SMALLEST, LARGEST_RUN, LARGEST_RANGE = 4 << 20, 64 << 20, 256 << 20

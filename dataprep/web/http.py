@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dataprep.web.sniffing import why_not_html
 from pipelines.compression import CODINGS, GZIP, CodingError, Decoder, OutputLimitError
+from pipelines.identity import Address
 
 ACCEPTED = "gzip, deflate"
 """What the crawler asks servers for, as Accept-Encoding."""
@@ -31,6 +32,20 @@ _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
 # Values of Content-Encoding that do not mean a coding.
 _NO_CODING = ("", "identity", "none", "chunked", "7bit", "8bit", "binary", "utf-8")
+
+
+def escaped_fragment(address: Address) -> Address:
+    """Return the address under which a server offers the page of a `#!` fragment; any other address as it is.
+
+    Browsers send no fragment, so without this all `#!` pages of a site would be its start page. Sites that have such
+    pages offer them as `?_escaped_fragment_=` (Google's "AJAX crawling" specification of 2009, which it recommended
+    until October 2015); others ignore the parameter.
+    """
+    if not address.fragment:
+        return address
+    value = address.fragment.removeprefix("!").replace("%", "%25").replace("&", "%26").replace("+", "%2B")
+    query = f"{address.query}&" if address.query else ""
+    return address._replace(query=f"{query}_escaped_fragment_={value}", fragment="")
 
 
 class HttpError(ValueError):

@@ -5,6 +5,7 @@ A plain list has a chunk for every CHUNK_BYTES; a compressed list, which can onl
 chunk. Line numbers are those of the whole file.
 """
 
+import html
 import json
 import logging
 import re
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+import orjson
 
 from pipelines import store
 from pipelines.documents import is_jsonl
@@ -22,6 +25,8 @@ from pipelines.manifest import MANIFEST, why_not_read
 logger = logging.getLogger(__name__)
 
 URL_KEY = "url"
+_REFERENCES = re.compile("&(?:#[0-9]+|#[xX][0-9a-fA-F]+|lt|gt|quot|apos);")
+_AMPERSANDS = re.compile("&(?:(?:amp|#0*38|#[xX]0*26);)+")
 LIST_SUFFIXES = (".txt", ".urls", ".lst")
 _NUMBERED_JSON = re.compile(r"\.jsonl?-[0-9]+")
 """One of several files that were one list: `reddit.urk.json-00.gz`."""
@@ -34,6 +39,7 @@ BLOCK_BYTES = 4 << 20
 """Bytes that are read, judged and turned into columns at once."""
 LONGEST_LINE = 16 << 20
 """Longest line in bytes; the longest submissions have less than 1 MiB."""
+_SAVE = "save it as UTF-8 (iconv -f UTF-16 -t UTF-8, or UTF-32)"
 _MAGIC = {
     b"\x1f\x8b": "gzip data: let its name end in .gz",
     b"\xfd7zXZ": "xz data: let its name end in .xz",
@@ -44,13 +50,17 @@ _MAGIC = {
     b"%PDF-": "a PDF document: give URLs as lines",
     b"WARC/": "a WARC archive: dataprep.extract reads its pages",
     b"filedesc://": "an ARC archive: dataprep.extract reads its pages",
-    b"\xff\xfe": "UTF-16 text: save it as UTF-8",
-    b"\xfe\xff": "UTF-16 text: save it as UTF-8",
+    b"\xff\xfe\0\0": f"UTF-32 text: {_SAVE}",
+    b"\0\0\xfe\xff": f"UTF-32 text: {_SAVE}",
+    b"\xff\xfe": f"UTF-16 text: {_SAVE}",
+    b"\xfe\xff": f"UTF-16 text: {_SAVE}",
 }
+_UTF_16 = re.compile(rb"(?:[\t\n\r -~]\0){4,}|(?:\0[\t\n\r -~]){4,}")
+"""ASCII as UTF-16 without a byte order mark."""
 _MARKUP = (b"<!doctype", b"<html", b"<?xml")
 _TAR_MAGIC = b"ustar"
 _TAR_MAGIC_AT = 257  # POSIX.1-1988, in the header of the first member
-_SNIFFED = 4096
+SNIFFED = 4096
 _LONGEST_LOOKED_AT = 16 << 20
 """Bytes of a line that are looked at; the rest of a longer line is ignored."""
 _SHOWN = 80
@@ -125,7 +135,7 @@ def check_list(file: Path, url_key: str = URL_KEY) -> None:
     Only the lines up to the first URL are read. A file without lines is an empty list, which is allowed.
     """
     with store.reading(file) as opened:
-        check_text(opened.read(_SNIFFED), file)
+        check_text(opened.read(SNIFFED), file)
     first_problem, lines = "", 0
     for number, line in _lines(file):
         lines += 1
@@ -159,17 +169,20 @@ def _problem(line: bytes, url_key: str, *, in_json: bool) -> str | None:
     return None if known else f"{url[:_SHOWN]!r} is not an http or https URL"
 
 
-def check_text(start: bytes, file: Path) -> None:
-    """Raise UserError if the first bytes of a file are not text."""
+def check_text(start: bytes, file: Path, what: str = "a list of URLs") -> None:
+    """Raise UserError if the first bytes of a file, which should be `what`, are not text in an encoding like UTF-8."""
     for magic, advice in _MAGIC.items():
         if start.startswith(magic):
-            raise UserError(f"{file}: is not a list of URLs but {advice}")
+            raise UserError(f"{file}: is not {what} but {advice}")
     if start.removeprefix(BYTE_ORDER_MARK.encode()).lstrip()[:16].lower().startswith(_MARKUP):
-        raise UserError(f"{file}: is not a list of URLs but an HTML or XML page: give URLs as lines")
+        raise UserError(f"{file}: is not {what} but an HTML or XML page: give one entry on each line")
     if start[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC):
-        raise UserError(f"{file}: is not a list of URLs but a tar archive: unpack it")
-    if b"\0" in start[:_SNIFFED]:
-        raise UserError(f"{file}: is not a list of URLs but binary data (a zero byte in its first {_SNIFFED} bytes)")
+        raise UserError(f"{file}: is not {what} but a tar archive: unpack it")
+    if (zero := start[:SNIFFED].find(b"\0")) >= 0:
+        line = start.count(b"\n", 0, zero) + 1
+        if _UTF_16.match(start):
+            raise UserError(f"{file}: is not {what} but UTF-16 text without a byte order mark: {_SAVE}")
+        raise UserError(f"{file}: is not {what} but binary data (a zero byte in line {line}, at byte {zero})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +261,7 @@ class UnreadableLineError(RejectedRowError):
 
 def read_url(line: bytes, url_key: str = URL_KEY, *, in_json: bool) -> str:
     """Return the URL of a line as it is spelled there; raises UnreadableLineError."""
-    text = decode(line)
-    return record_url(read_record(text), url_key) if in_json else text
+    return record_url(read_record(line), url_key) if in_json else decode(line)
 
 
 def decode(line: bytes) -> str:
@@ -260,13 +272,36 @@ def decode(line: bytes) -> str:
         raise UnreadableLineError("invalid_utf8", f"not valid UTF-8 at byte {error.start}") from None
 
 
-def read_record(text: str) -> dict[str, Any]:
-    """Return a line of JSON as an object; raises UnreadableLineError."""
+def unescaped(url: str) -> str:
+    """Undo HTML's escaping, as a browser does in a link: of `&` however often, of `<`, `>`, quotes, and by number.
+
+    Reddit escapes `&`, `<` and `>` (see its `raw_json`), and lists that were taken from pages have what stood there. No
+    page needs a parameter whose name begins with `amp;`, or a fragment such as `038;`. Named characters beyond these
+    stay: `&copy=1` is a parameter. So do references to blanks and to what cannot be shown.
+    """
+    return _AMPERSANDS.sub("&", _REFERENCES.sub(_character, url)) if "&" in url else url
+
+
+def _character(reference: re.Match[str]) -> str:
+    character = html.unescape(reference[0])
+    is_shown = len(character) == 1 and character.isprintable() and character not in " &\ufffd"
+    return character if is_shown else reference[0]
+
+
+def read_record(line: bytes | str) -> dict[str, Any]:
+    """Return a line of JSON as an object; raises UnreadableLineError. `json` decides on what orjson refuses."""
     try:
-        record = json.loads(text)
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        record = _read_json(line if isinstance(line, str) else decode(line))
+    return cast(dict[str, Any], record) if isinstance(record, dict) else {}
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnreadableLineError("invalid_json", f"not valid JSON ({error})") from None
-    return cast(dict[str, Any], record) if isinstance(record, dict) else {}
 
 
 def record_url(record: dict[str, Any], url_key: str = URL_KEY) -> str:
@@ -274,4 +309,4 @@ def record_url(record: dict[str, Any], url_key: str = URL_KEY) -> str:
     url = record.get(url_key)
     if not isinstance(url, str):
         raise UnreadableLineError("no_url", f"has no text under the key {url_key!r}")
-    return url.encode("utf-8", "backslashreplace").decode()
+    return url if url.isascii() else url.encode("utf-8", "backslashreplace").decode()

@@ -18,11 +18,19 @@ from dataprep.download.crawler.connections import InterimFloodError, PeerRespons
 from dataprep.download.crawler.robots import ROBOTS_BYTES, RobotsReply
 from dataprep.download.outcomes import REDIRECT_STATUSES
 from dataprep.web.domains import ALLOWED_PORTS, RefusedAddressError, refuse_private
-from dataprep.web.http import PAGE_STATUSES, BodyDecoder, BodyEncodingError, BodyExpansionError, TooLargeError
+from dataprep.web.http import (
+    PAGE_STATUSES,
+    BodyDecoder,
+    BodyEncodingError,
+    BodyExpansionError,
+    TooLargeError,
+    escaped_fragment,
+)
 from dataprep.web.sniffing import may_be_html, why_not_html
 from pipelines.identity import Address, split_url
 
 LOCAL_NOTE = "rewritten to http for the local site"
+HASH_BANG_NOTE = "#! requested as _escaped_fragment_"
 RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _BUSY_STATUSES = (429, 503)
 _CHUNK = 1 << 16
@@ -140,7 +148,8 @@ class Fetcher:
     def vet(self, url: str) -> tuple[Address, str]:
         """Check the target of a URL before anything is sent; return the address to request, and a note if it differs.
 
-        Credentials and fragments are dropped; https of the local site becomes http. Raises FetchError.
+        Credentials and fragments are dropped, `#!` becomes a parameter; https of the local site becomes http. Raises
+        FetchError.
         """
         address = split_url(url)
         if address is None:
@@ -151,9 +160,12 @@ class Fetcher:
             refuse_private(address.host)
         except RefusedAddressError as error:
             raise FetchError("private_address", error) from None
+        notes = [HASH_BANG_NOTE] if address.fragment else []
+        address = escaped_fragment(address)
         if address.host in self._site_hosts and (address.scheme, address.port) != ("http", 80):
-            return Address("http", address.host, 80, address.path, address.query), LOCAL_NOTE
-        return address, ""
+            notes.append(LOCAL_NOTE)
+            address = Address("http", address.host, 80, address.path, address.query)
+        return address, "; ".join(notes)
 
     async def page(self, target: Address, exchange: Exchange) -> bytes | Redirect:
         """Request a page and fill in the exchange. Raises FetchError."""

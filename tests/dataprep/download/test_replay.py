@@ -236,6 +236,20 @@ def test_redirects_are_followed_within_the_archive(tmp_path: Path) -> None:
     assert rules[f"{G}/long/2"] == ("not_in_archive", f"{G}/long/5")
 
 
+def test_hash_bang_pages_are_found_as_they_are_requested(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.add(f"{G}/", HTML.format("start").encode())
+    archive.add(f"{G}/?_escaped_fragment_=/a", HTML.format("a").encode())
+    saved = archive.save(tmp_path / "archive.warc.gz")
+    listed = write_list(tmp_path / "list.txt", f"{G}/#!/a", f"{G}/#!/b", f"{G}/#top")
+    run(listed, tmp_path / "out", "--replay", saved)
+    assert {url: rule for url, (rule, _) in outcomes(tmp_path / "out").items()} == {
+        f"{G}/#!/a": "",
+        f"{G}/#!/b": "not_in_archive",
+        f"{G}/": "",
+    }
+
+
 def test_of_several_captures_the_last_page_counts(tmp_path: Path) -> None:
     one, two = Archive(), Archive()
     one.add(f"{G}/x", HTML.format("first").encode())

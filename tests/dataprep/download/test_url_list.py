@@ -46,6 +46,18 @@ def test_json_lines_without_a_url_have_their_reason(tmp_path: Path) -> None:
     assert [entry.rule for entry in taken(tmp_path / "out", file)] == ["", "no_url", "invalid_json"]
 
 
+def test_lines_mean_what_they_mean_to_the_stage_urls(tmp_path: Path) -> None:
+    """A list is read alike with and without that stage: escapes, JSON among lines, and names of numbered files."""
+    mixed, numbered = tmp_path / "list.txt", tmp_path / "list.json-00.gz"
+    mixed.write_text(f'{G}/a?x=1&amp;y=2\n{{"url": "{G}/#!/b"}}\n')
+    numbered.write_bytes(gzip.compress(f'{{"url": "{G}/c"}}\n'.encode()))
+    assert [entry.url for entry in taken(tmp_path / "out", mixed, numbered)] == [
+        f"{G}/a?x=1&y=2",
+        f"{G}/#!/b",
+        f"{G}/c",
+    ]
+
+
 @pytest.mark.parametrize("data", [b"PK\x03\x04rest", b"line\n\0", b"x" * (17 << 20)])
 def test_a_file_that_is_no_list_is_one_clear_line(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "list.txt"

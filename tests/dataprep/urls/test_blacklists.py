@@ -41,6 +41,18 @@ def test_a_plain_list_of_domains_in_any_spelling(tmp_path: Path) -> None:
     assert load(file).domains == dict.fromkeys(found, "mine")
 
 
+def test_encodings_are_read_or_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    marked, windows, latin = (tmp_path / f"{name}.txt" for name in ("marked", "windows", "latin"))
+    marked.write_bytes("\ufeffgarden.test\n".encode())
+    assert load(marked).domains == {"garden.test": "marked"}
+    windows.write_bytes("garden.test\n".encode("utf-16"))
+    with pytest.raises(UserError, match=r"windows.txt: is not a blacklist but UTF-16 text: save it as UTF-8"):
+        load(windows)
+    latin.write_bytes(b"garden.test\n" * 20 + "b\u00fccher.test\n".encode("latin-1"))
+    assert load(latin).domains == {"garden.test": "latin"}
+    assert "latin.txt: lines that are not entries: 1, the first is line 21: 'b\ufffdcher.test'" in caplog.text
+
+
 def test_a_hosts_file_gives_its_names_and_not_this_machine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "hosts").write_bytes(HOSTS)
     assert load(tmp_path / "hosts").domains == {"ads.garden.test": "hosts", "tracker.garden.test": "hosts"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dataprep.urls.reddit import DateError, SubmissionRules, submission_rules, unescaped
+from dataprep.urls.reddit import DateError, SubmissionRules, submission_rules
 
 GOOD: dict[str, Any] = {
     "url": "http://garden.test/",
@@ -77,8 +77,3 @@ def test_records_are_told_by_their_keys_or_by_the_option() -> None:
 def test_a_date_that_is_none_is_an_error(first: str, last: str, message: str) -> None:
     with pytest.raises(DateError, match=message):
         submission_rules("auto", 3, first, last)
-
-
-def test_reddits_escapes_are_undone_and_no_others() -> None:
-    assert unescaped("http://a.test/?x=1&amp;y=2&lt;&copy=3") == "http://a.test/?x=1&y=2<&copy=3"
-    assert unescaped("http://a.test/?x=&amp;lt;") == "http://a.test/?x=&lt;"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dataprep.urls.blacklists import LISTS, Blacklists, list_files, load_blacklists
 from dataprep.urls.rules import FastPath, Judge, Verdict, blacklisted_domain, path_extension
 from dataprep.web.domains import registered_domain
+from dataprep.web.url_lists import unescaped
 from pipelines.errors import UserError
 from pipelines.identity import canonical_url
 
@@ -22,6 +23,9 @@ def judge(url: str, lists: Blacklists, longest_short: int) -> Verdict:
 
 
 REJECTED = [
+    ("/r/gardens/comments/5abc/a_rose.jpg", "self_post", "relative URL"),
+    ("/comments/5abc/roses/", "self_post", "relative URL"),
+    ("/r/gardens/wiki/roses", "malformed", "not an http or https URL with a valid host"),
     # url, rule, value
     ("https://www.youtube.com/watch?v=1", "domain_blacklist", "youtube.com (video)"),
     ("http://YOUTUBE.com", "domain_blacklist", "youtube.com (video)"),
@@ -54,6 +58,8 @@ REJECTED = [
     ("http://printer.local/page", "malformed", "host 'printer.local' is no public name"),
 ]
 ACCEPTED = [
+    "http://garden.test/r/gardens/comments/5abc/roses",
+    "http://garden.test/#!/files/x.pdf",
     "http://garden.test/",
     "http://garden.test/x.html",
     "http://garden.test/x.7z.ai.html",
@@ -148,6 +154,15 @@ def test_a_page_entry_covers_the_pages_below_it_and_nothing_beside_them() -> Non
     assert judge("http://other.garden.test/~rose", lists, 8).rule == ""
 
 
+def test_hash_bang_pages_have_entries_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("harbour.test/#!/quay # a comment\ngarden.test#all\n")
+    lists = load_blacklists([tmp_path / "mine.txt"])
+    assert judge("http://harbour.test/#!/quay/1", lists, 8).value == "harbour.test/#!/quay (mine)"
+    assert judge("http://harbour.test/#!/pier", lists, 8).canonical == "http://harbour.test/#!/pier"
+    assert judge("http://harbour.test/#quay", lists, 8).canonical == "http://harbour.test/"
+    assert judge("http://garden.test/", lists, 8).rule == "domain_blacklist"
+
+
 def test_lists_of_ones_own_take_the_place_of_the_built_in_ones(tmp_path: Path) -> None:
     (tmp_path / "domains-mine.txt").write_text("# mine\nGarden.test # all of it\n\n")
     lists = load_blacklists(list_files(tmp_path))
@@ -224,6 +239,13 @@ FRAGMENTS = [
         "&&",
         "#",
         "#top",
+        "#!a",
+        "#!",
+        "&amp;",
+        "&#38;",
+        "%20",
+        "%c3%a9",
+        "%C3%A9",
         "%41",
         "%2F",
         "%",
@@ -238,7 +260,7 @@ LINES = st.one_of(
     st.builds(
         lambda host, path: f"http://{host}{path}",
         st.sampled_from([fragment for fragment in FRAGMENTS if "test" in fragment]),
-        st.lists(st.sampled_from([text for text in FRAGMENTS if text[:1] in "/?&=qug#."]), max_size=5).map("".join),
+        st.lists(st.sampled_from([text for text in FRAGMENTS if text[:1] in "/?&=qug#.%"]), max_size=5).map("".join),
     ),
     st.text(max_size=20),
 )
@@ -247,31 +269,44 @@ LINES = st.one_of(
 @given(st.lists(LINES, max_size=30))
 def test_the_fast_path_gives_the_verdicts_of_the_judge_or_none(lines: list[str]) -> None:
     judge = Judge(FEW_ENTRIES, 8)
-    passed, broken = FastPath(judge)(pa.array(lines, pa.large_string()))
+    canonical, passed, broken = FastPath(judge)(pa.array(lines, pa.large_string()))
     rejected = dict(broken)
-    for row, line in enumerate(lines):
+    for row, (line, form) in enumerate(zip(lines, canonical.to_pylist(), strict=True)):
         if passed[row]:
-            assert judge(line) == (line, "", ""), line
+            assert judge(line) == (form, "", ""), line
             assert row not in rejected
         elif row in rejected:
             assert judge(line) == rejected[row], line
-            assert canonical_url(line) == line
+        if passed[row] or row in rejected:
+            assert canonical_url(line) == form
+            assert unescaped(line) == line
 
 
 def test_the_fast_path_judges_ordinary_lines() -> None:
     """Otherwise it would be correct and useless."""
-    lines = [
-        "http://harbour.test/",
-        "https://www.harbour.test/2017/01/a-page.html?id=1&x=y'z",
-        "http://8.8.8.8/a",
-        "http://i.imgur.test/x",
-        "http://harbour.test/x.pdf",
-    ]
-    passed, broken = FastPath(Judge(FEW_ENTRIES, 8))(pa.array(lines, pa.large_string()))
-    assert passed.tolist() == [True, True, True, False, False]
-    assert [(row, verdict.value) for row, verdict in broken] == [(3, "imgur.test (images)"), (4, ".pdf (documents)")]
+    lines = {
+        "http://harbour.test/": "http://harbour.test/",
+        "https://www.harbour.test/2017/01/a-page.html?id=1&x=y'z": "",
+        "http://8.8.8.8/a": "",
+        "https://harbour.test": "https://harbour.test/",
+        "http://harbour.test?a=1": "http://harbour.test/?a=1",
+        "http://harbour.test/caf%C3%A9?q=a%20b#top": "http://harbour.test/caf%C3%A9?q=a%20b",
+        "https://harbour.test/a?#": "https://harbour.test/a",
+        "http://i.imgur.test/x": "",
+        "http://harbour.test/x.pdf#page=2": "http://harbour.test/x.pdf",
+    }
+    canonical, passed, broken = FastPath(Judge(FEW_ENTRIES, 8))(pa.array(lines, pa.large_string()))
+    assert canonical.to_pylist() == [form or line for line, form in lines.items()]
+    assert passed.tolist() == [True] * 7 + [False, False]
+    assert [(row, verdict.value) for row, verdict in broken] == [(7, "imgur.test (images)"), (8, ".pdf (documents)")]
+
+
+def test_the_fast_path_leaves_what_has_to_be_read_one_by_one() -> None:
+    lines = ["http://harbour.test/#!/a", "http://harbour.test/%7ea", "http://harbour.test/?a=1&#38;b=2", "/r/a/"]
+    _, passed, broken = FastPath(Judge(FEW_ENTRIES, 8))(pa.array(lines, pa.large_string()))
+    assert (passed.any(), broken) == (False, [])
 
 
 def test_the_fast_path_takes_no_lines_at_all() -> None:
-    passed, broken = FastPath(Judge(FEW_ENTRIES, 8))(pa.array([], pa.large_string()))
+    _, passed, broken = FastPath(Judge(FEW_ENTRIES, 8))(pa.array([], pa.large_string()))
     assert (len(passed), broken) == (0, [])

@@ -101,6 +101,15 @@ def test_ampersands_of_pages_are_read_as_what_they_mean(tmp_path: Path) -> None:
     assert ("http://garden.test/a?x=1&amp;y=2",) * 2 in kept(tmp_path / "megatron"), "as that program did"
 
 
+def test_hash_bang_pages_are_pages_of_their_own(tmp_path: Path) -> None:
+    lines = ["http://garden.test/#!/a", "http://garden.test/#!/b", "http://garden.test/#a", "http://GARDEN.test#!/a"]
+    (tmp_path / "list.txt").write_text("".join(f"{line}\n" for line in lines))
+    run(tmp_path / "list.txt", tmp_path / "out")
+    urls = ["http://garden.test/", "http://garden.test/#!/a", "http://garden.test/#!/b"]
+    assert [url for url, _ in kept(tmp_path / "out")] == urls
+    assert rejected(tmp_path / "out") == {lines[3]: ("duplicate", f"of {lines[0]}")}
+
+
 def test_records_of_others_are_read_by_their_keys(tmp_path: Path) -> None:
     folder = tmp_path / "lists"
     folder.mkdir()

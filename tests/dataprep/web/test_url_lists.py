@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dataprep.web import url_lists as module
-from dataprep.web.url_lists import read_blocks, split_lists, url_lists
+from dataprep.web.url_lists import UnreadableLineError, read_blocks, read_record, split_lists, unescaped, url_lists
 from pipelines.errors import UserError
 
 
@@ -33,6 +33,11 @@ def tar() -> bytes:
         ("paper.pdf", b"%PDF-1.4\nhttp://garden.test/\n", "a PDF document"),
         ("list.zip", b"PK\x03\x04", "a zip archive"),
         ("list.tar.gz", gzip.compress(tar()), "a tar archive"),
+        ("windows.txt", "http://garden.test/\r\n".encode("utf-16"), "UTF-16 text: save it as UTF-8"),
+        ("big.txt.gz", gzip.compress("http://garden.test/\n".encode("utf-32")), "UTF-32 text: save it as UTF-8"),
+        ("little.txt", "http://garden.test/\n".encode("utf-16-le"), "UTF-16 text without a byte order mark"),
+        ("swapped.jsonl", '{"url": 1}\n'.encode("utf-16-be"), "UTF-16 text without a byte order mark"),
+        ("binary.txt", b"http://garden.test/\n\0\1\2", r"binary data \(a zero byte in line 2, at byte 20\)"),
     ],
 )
 def test_other_data_is_named_by_its_first_bytes(name: str, data: bytes, message: str, tmp_path: Path) -> None:
@@ -40,6 +45,36 @@ def test_other_data_is_named_by_its_first_bytes(name: str, data: bytes, message:
     with pytest.raises(UserError, match=f"{name}: is not a list of URLs but {message}") as error:
         url_lists(tmp_path / name)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("escaped", "meant"),
+    [
+        ("http://a.test/?x=1&amp;y=2&lt;&copy=3", "http://a.test/?x=1&y=2<&copy=3"),
+        ("http://a.test/?x=&amp;lt;", "http://a.test/?x=&lt;"),
+        ("http://a.test/?x=1&#38;y=2&#x26;z=3&#038;", "http://a.test/?x=1&y=2&z=3&"),
+        ("http://a.test/?x=1&amp;amp;y&amp;#38;z", "http://a.test/?x=1&y&z"),
+        ("http://a.test/it&#39;s&quot;&apos;&#xE9;&#8364;", "http://a.test/it's\"'é€"),
+        ("http://a.test/&#10;&#32;&#xD800;&#0;&#9999999;", "http://a.test/&#10;&#32;&#xD800;&#0;&#9999999;"),
+        ("http://a.test/?amp;x=1&copy;&nbsp;#38;", "http://a.test/?amp;x=1&copy;&nbsp;#38;"),
+    ],
+)
+def test_escapes_of_pages_are_undone(escaped: str, meant: str) -> None:
+    assert unescaped(escaped) == meant
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"url": "a", "n": NaN}', '{"url": "\\ud800", "n": 1e999}', '{"url": "a", "url": "é", "n": [1.50, -0.0, 1e3]}'],
+)
+def test_json_is_read_as_pythons_own_reader_does(line: str) -> None:
+    assert repr(read_record(line)) == repr(read_record(line.encode())) == repr(json.loads(line))
+
+
+@pytest.mark.parametrize("line", [b"{", b'{"a": \x00}', b'{"a": "\t"}', b"[" * 100_000, '{"a": 1}\ufeff'.encode()])
+def test_what_is_no_json_has_its_reason(line: bytes) -> None:
+    with pytest.raises(UnreadableLineError, match="not valid JSON"):
+        read_record(line)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,26 @@ def test_pages_errors_and_redirects_each_have_their_outcome(tmp_path: Path) -> N
     assert {f.elapsed_ms for f in found.values()} == {0}
 
 
+def test_hash_bang_pages_are_requested_as_sites_offer_them_to_crawlers(tmp_path: Path) -> None:
+    """A browser sends no fragment: all of them would be the start page."""
+    site = make_site(
+        tmp_path,
+        {"url": f"{G}/robots.txt", "body": "User-agent: *\nDisallow: /*_fragment_=secret", "headers": {}},
+        {"url": f"{G}/", "body": HTML.format("start")},
+        {"url": f"{G}/?_escaped_fragment_=/a%26b%2520c", "body": HTML.format("a")},
+        {"url": f"{G}/?q=1&_escaped_fragment_=b", "body": HTML.format("b")},
+        {"url": f"{G}/old", "status": 301, "location": "/?q=1#!b"},
+    )
+    found = outcomes(site, [f"{G}/#!/a&b%20c", f"{G}/?q=1#!b", f"{G}/#!secret", f"{G}/old"])
+    assert {url: (page.rule, page.final_url.removeprefix(G)) for url, page in found.items()} == {
+        f"{G}/#!/a&b%20c": ("", "/?_escaped_fragment_=/a%26b%2520c"),
+        f"{G}/?q=1#!b": ("", "/?q=1&_escaped_fragment_=b"),
+        f"{G}/#!secret": ("robots_denied", "/?_escaped_fragment_=secret"),
+        f"{G}/old": ("", "/?q=1&_escaped_fragment_=b"),
+    }
+    assert found[f"{G}/#!/a&b%20c"].note == "#! requested as _escaped_fragment_"
+
+
 def test_robots_txt_is_kept_to_and_asked_for_once_per_origin(tmp_path: Path) -> None:
     rules = "User-agent: *\nDisallow: /\n\nUser-agent: millrace\nDisallow: /private\n"
     site = make_site(
