@@ -69,6 +69,7 @@ class Cleaner:
     def edit(self, row: Row, counts: Counts) -> tuple[Row, DocumentText]:
         """Return the edited document, as a row and as the text that rules measure."""
         edited = self._edits.apply(row["text"])
+        self._edits.check(row, counts)
         edited_row = {**row, "text": edited.text, **edit_columns(edited)}
         count_edits(edited_row, counts)
         count_lines(edited, counts)

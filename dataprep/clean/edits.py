@@ -36,8 +36,13 @@ from dataprep.clean.config import CleanConfig, Masked
 from dataprep.clean.rules import megatron
 from dataprep.clean.rules.c4 import Cut, remove_lines
 from dataprep.text.repair import UNREPAIRED, Repair
+from pipelines import oracle
+from pipelines.documents import Row
 from pipelines.manifest import Counts
 
+FTFY = "ftfy"
+FTFY_FIRST, FTFY_ONE_IN = 4, 500
+"""Documents that ftfy itself repairs too: the first of a shard, and one in so many."""
 REPAIRS = "repairs"
 EDIT = "edit_"
 """Prefix of the totals of documents that an edit changed."""
@@ -105,6 +110,7 @@ class Edits:
         self._cleanings = list(_megatron_edits(config))
         self._lines = config.c4.lines
         self._mask = config.mask
+        self._sample = oracle.Sample(first=FTFY_FIRST, one_in=FTFY_ONE_IN)
 
     def apply(self, text: str) -> Edited:
         """Apply all edits to `text`."""
@@ -120,6 +126,19 @@ class Edits:
         cut = remove_lines(text, self._lines)
         changes += ["c4_lines"] if cut.text != uncut else []
         return self._masked(cut, uncut, changes)
+
+    def check(self, row: Row, counts: Counts) -> None:
+        """Compare the repair of a sampled document with ftfy's own. Raises UserError if they differ.
+
+        A text that stays as it is because ftfy would take minutes is not compared.
+        """
+        if self._repair and self._sample.takes(row["doc_id"]):
+            text = row["text"][: oracle.MAX_CHARACTERS]
+            repaired = self._repair.apply(text)
+            if UNREPAIRED not in repaired.changes:
+                name = oracle.name_of(row["doc_id"], row["url"])
+                equal = repaired.text == self._repair.by_ftfy(text)
+                oracle.compare(counts, FTFY, equal=equal, row=name, what="the repaired text")
 
     def _masked(self, cut: Cut, uncut: str, changes: list[str]) -> Edited:
         text = cut.text

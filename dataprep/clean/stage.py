@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.clean.config import CleanConfig
+from pipelines import oracle
 from pipelines.command import Documents, Part, StageSpec, Table
 from pipelines.config import given
 from pipelines.documents import ShardWriter, is_jsonl, read_rows
@@ -25,12 +26,12 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("ftfy", "langdetect", "numpy", "pyarrow", "regex", "resiliparse", "tokenizers", "xxhash")
 
 
 def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Table) -> dict[str, Any]:
-    """Clean each shard independently; the stats are the waterfall, the edits and the audit of languages."""
+    """Clean each shard independently; the stats are the waterfall, the edits and what checked them."""
     from dataprep.clean import waterfall
     from dataprep.clean.decide import check_annotations
     from dataprep.clean.rules.table import active, make_checks
@@ -43,7 +44,12 @@ def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Tabl
     counts = run.map(clean_part, documents.parts, config, into=output)
     _warn_of_pre_tokens(config, counts)
     rules = [] if config.annotate else waterfall.rules(checks, output.counts)
-    stats = {"waterfall": rules, "edits": waterfall.edits(counts), "language_audit": waterfall.audit(counts)}
+    stats = {
+        "waterfall": rules,
+        "edits": waterfall.edits(counts),
+        "language_audit": waterfall.audit(counts),
+        "oracles": oracle.report(run.name, ("ftfy", "langdetect"), counts),
+    }
     run.rejections_shown = waterfall.show(stats, output.counts.rows_in)
     return stats
 

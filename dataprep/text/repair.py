@@ -109,6 +109,10 @@ class Repair(FtfySwitches):
         changes = {name for part in repaired for name in part.changes}
         return Repaired("".join(part.text for part in repaired), tuple(sorted(changes)))
 
+    def by_ftfy(self, text: str) -> str:
+        """Return what ftfy itself makes of `text`; it may take time quadratic in the text."""
+        return ftfy.fix_text(text, self._config)
+
     def _doubtful_segments(self, text: str) -> Iterator[tuple[int, int, bool]]:
         """Yield start and end of each segment of a doubtful line, and whether ftfy replaces entities in it."""
         markup = text.find("<") if self.unescape_html == "auto" else -1

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +88,7 @@ class Profiles:
 @functools.cache
 def load_profiles() -> Profiles:
     """Read the profiles that langdetect brings, once per process."""
-    profiles = [json.loads(file.read_text("utf-8")) for file in profile_files()]
+    profiles = read_profiles()
     words = [word for profile in profiles for word in profile["freq"]]
     characters = np.frombuffer("".join(words).encode("utf-32-le"), "<u4")
     known = _number_alphabet(characters)
@@ -100,6 +101,12 @@ def load_profiles() -> Profiles:
         _known=known,
         _capital=_capitals(known),
     )
+
+
+@functools.cache
+def read_profiles() -> list[dict[str, Any]]:
+    """Return the profiles as langdetect's files have them, in order of name: `name`, `freq` by n-gram, `n_words`."""
+    return [json.loads(file.read_text("utf-8")) for file in profile_files()]
 
 
 def profile_files() -> list[Path]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import xxhash
+from pipelines.oracle import is_chosen
 
 UNDETERMINED = "und"
 """The code if an engine has no answer (ISO 639-2: undetermined)."""
@@ -60,4 +60,4 @@ ONE_IN = 100
 
 def is_audited(doc_id: bytes | None) -> bool:
     """Return whether a document belongs to the audit sample, by a hash of its id; never without an id."""
-    return doc_id is not None and xxhash.xxh3_64_intdigest(doc_id) % ONE_IN == 0
+    return is_chosen(doc_id, ONE_IN)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from dataprep.clean.config import C4Lines, C4Rules, CleanConfig
 from dataprep.clean.edits import PLACEHOLDERS, Edits, count_edits, count_lines, edit_columns, edit_fields, mask
 from dataprep.text.ftfy_switches import FtfySwitches
+from dataprep.text.repair import Repair, Repaired
+from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from tests.work import at_most
 
@@ -177,3 +179,30 @@ def test_hostile_texts_take_linear_time(part: str):
     text = "x@" + part * (100_000 // len(part))
     with at_most(4):
         mask(text, KINDS)
+
+
+def test_ftfy_itself_repairs_the_first_texts_of_a_shard_and_a_share_of_the_others() -> None:
+    edits, counts = Edits(CleanConfig(uncurl_quotes=False)), Counts()
+    for number in range(5000):
+        edits.check({"doc_id": number.to_bytes(16, "big"), "url": None, "text": "“schÃ¶n”"}, counts)
+    assert 6 <= counts.totals["checked_by_ftfy"] <= 26
+    assert counts.totals["different_from_ftfy"] == 0
+    Edits(CleanConfig(repair=False)).check({"doc_id": None, "url": None, "text": "schÃ¶n"}, counts)
+    assert counts.totals["different_from_ftfy"] == 0
+
+
+def test_a_repair_that_is_not_ftfys_ends_the_run_with_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"doc_id": b"\x01" * 16, "url": "http://mill.test/", "text": "schÃ¶n"}
+    monkeypatch.setattr(Repair, "apply", lambda self, text: Repaired("schoen", ("encoding",)))
+    with pytest.raises(
+        UserError, match=r"document 0101\w+ \(http://mill.test/\): the repaired text .* ftfy 6.3.1 gives"
+    ):
+        Edits(CleanConfig()).check(row, Counts())
+
+
+def test_a_text_for_which_ftfy_would_take_minutes_is_not_given_to_it() -> None:
+    counts = Counts()
+    with at_most(20):
+        Edits(CleanConfig()).check({"doc_id": None, "url": None, "text": "&" + "amp;é" * 15_000 + "\x85" * 9}, counts)
+        Edits(CleanConfig()).check({"doc_id": None, "url": None, "text": "é&" + "amp;" * 20_000}, counts)
+    assert counts.totals.get("checked_by_ftfy", 0) <= 1

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from dataprep.clean.config import CleanConfig
-from dataprep.clean.language import audit
+from dataprep.clean.language import audit, langdetect
 from dataprep.clean.language.audit import AGREED, AUDITED, Languages
 from dataprep.clean.language.language import Language, is_audited
+from pipelines.errors import UserError
 from pipelines.manifest import Counts
 
-AUDITED_ROW = {"doc_id": next(i.to_bytes(16, "big") for i in range(10_000) if is_audited(i.to_bytes(16, "big")))}
+AUDITED_ID = next(i.to_bytes(16, "big") for i in range(10_000) if is_audited(i.to_bytes(16, "big")))
+AUDITED_ROW = {"doc_id": AUDITED_ID, "url": "http://mill.test/"}
+BY_LIBRARY = {"checked_by_langdetect": 1, "different_from_langdetect": 0}
 
 
 @dataclass
@@ -34,7 +37,7 @@ def audited(monkeypatch: pytest.MonkeyPatch, config: CleanConfig, said: Mapping[
     monkeypatch.setattr(audit, "make_detector", make)
     counts = Counts()
     assert Languages(config).detect("The mill.", AUDITED_ROW, counts).engine != "exact"
-    return counts.totals
+    return {name: number for name, number in counts.totals.items() if name not in BY_LIBRARY}
 
 
 def english(probability: float) -> Language:
@@ -70,4 +73,23 @@ def test_nothing_is_audited_where_the_mode_is_exact(engine: str) -> None:
     config = CleanConfig(language_engine=engine, language_mode="exact")  # type: ignore[arg-type]
     counts = Counts()
     Languages(config).detect("The mill turned at dawn.", AUDITED_ROW, counts)
-    assert counts.totals == {}
+    assert counts.totals == (BY_LIBRARY if engine == "langdetect" else {})
+
+
+@pytest.mark.parametrize("mode", ["exact", "prefilter"])
+def test_the_library_itself_reads_the_first_text_of_a_shard_and_a_share_of_the_others(mode: str) -> None:
+    config = CleanConfig(language_mode=mode, languages=())  # type: ignore[arg-type]
+    languages, counts = Languages(config), Counts()
+    for number in range(9000):
+        row = {"doc_id": number.to_bytes(16, "big"), "url": None}
+        languages.detect("12345", row, counts)  # no letter, so that it is quick
+    assert 1 < counts.totals["checked_by_langdetect"] < 9
+    assert counts.totals["different_from_langdetect"] == 0
+
+
+def test_a_verdict_that_is_not_the_librarys_ends_the_run_with_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(langdetect, "most_probable", lambda text, seed: ("en", 0.9999))
+    with pytest.raises(
+        UserError, match=rf"document {AUDITED_ID.hex()} \(http://mill.test/\): .* langdetect 1.0.9 gives"
+    ):
+        Languages(CleanConfig()).detect("Das Rad der Mühle dreht sich.", AUDITED_ROW, Counts())

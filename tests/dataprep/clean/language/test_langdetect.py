@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.clean.language.langdetect import MAX_CHARS, Draws, first_characters, most_probable, readable_characters
-from tests.dataprep.clean.language.library import library_detector, library_verdict
+from dataprep.clean.language.library import library_detector, library_verdict
 from tests.samples import Data
 from tests.work import at_most
 

@@ -1,9 +1,10 @@
 """The table of profiles: the library's n-grams, probabilities and languages."""
 
 import numpy as np
+from langdetect.detector_factory import DetectorFactory
 
-from dataprep.clean.language.langdetect_profiles import load_profiles
-from tests.dataprep.clean.language.library import library_detector
+from dataprep.clean.language.langdetect_profiles import load_profiles, profile_files
+from dataprep.clean.language.library import library_detector
 
 
 def assert_same_ngrams(text: str) -> None:
@@ -34,3 +35,11 @@ def test_words_in_capitals_and_runs_of_spaces_count_as_in_the_library() -> None:
     assert_same_ngrams("NATO and  the   USA met İstanbul ΑΒΓ αΒΓ  \u00a0 ǅ aB ABc A")
     assert_same_ngrams("")
     assert_same_ngrams("   ")
+
+
+def test_the_librarys_table_is_the_one_that_it_would_load_itself_in_order_of_name() -> None:
+    factory = DetectorFactory()
+    factory.load_json_profile([file.read_text("utf-8") for file in profile_files()])
+    table = library_detector("").word_lang_prob_map
+    assert table.keys() == factory.word_lang_prob_map.keys()
+    assert all(table[ngram] == shares for ngram, shares in factory.word_lang_prob_map.items())
