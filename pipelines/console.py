@@ -57,6 +57,7 @@ GROUPS = (
             "group-duplicates": "group them around a survivor",
             "remove-duplicates": "keep one document of each group",
             "decontaminate": "find benchmark items in documents",
+            "shuffle": "shuffle documents on disk",
             "split": "shuffle, and set documents aside for validation",
             "tokenizer": "train a tokenizer, or take one",
             "tokenize": "write token shards",
