@@ -59,6 +59,7 @@ def tokenizer(config: TokenizerConfig, run: StageRun, documents: Documents, outp
     """Train or fetch the tokenizer, in one step."""
     files = [file for part in documents.parts for file in part.files] if config.kind == "train" else []
     counts = run.step(make_tokenizer, "tokenizer", files, config, into=output)
+    run.summary = f"vocabulary of {counts.totals['vocab_size']:,}"
     return {"vocab_size": counts.totals["vocab_size"]}
 
 

@@ -120,7 +120,8 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
         store.write_json(provenance_path(call.options.stats), provenance)
     rejected = "" if run.rejections_shown else _most_frequent(counts.rejected)
     paths = ", ".join(str(path) for path in call.outputs.values())
-    figures = f"{stats['in']:,} in, {stats['out']:,} out{f' ({rejected})' if rejected else ''}"
+    rows = f"{stats['in']:,} in, {stats['out']:,} out{f' ({rejected})' if rejected else ''}"
+    figures = run.summary or rows
     logger.info("%s: %s in %.1f s -> %s", run.name, figures, seconds, paths)
     if counts.rejected and not stats["out"]:
         where = rejected_path(next(iter(call.outputs.values())))

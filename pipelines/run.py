@@ -41,6 +41,8 @@ class StageRun:
         self.stats: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""
+        self.summary = ""
+        """What the last line says came of the stage, where rows in and out say little."""
         self.rejections_shown = False
         """Whether the stage has already shown what was rejected, so that the last line need not."""
         self.outputs = {

@@ -65,6 +65,7 @@ def evaluate(
     texts = write_texts(model, tokenizer, stream, config)
     store.write_json(output.folder / "scores.json", scores)
     store.write_json(output.folder / "texts.json", texts)
+    run.summary = f"loss {score.loss:.4f} and perplexity {score.perplexity:.2f} on {score.tokens:,} tokens"
     run.register_outputs(output, Counts(1, 1, totals={"tokens": score.tokens, "texts": len(texts)}))
     return scores
 

@@ -23,6 +23,7 @@ def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -
     from trainer.weights.conversion import write_folder
 
     facts = write_folder(newest_checkpoint(pretrain.path), tokenizer.path, output.folder)
+    run.summary = f"{facts['parameters']:,} parameters after step {facts['step']:,}"
     run.register_outputs(output, Counts(1, 1))
     return facts
 

@@ -192,6 +192,8 @@ def score_and_publish(
     run.provenance["segments"] = segments[best] if config.seeds == 1 else segments
     losses = [summary(seed_job.scratch / "curve.csv") for seed_job in job.runs.values()]
     tokens = sum(each["tokens"] for each in trained.values())
+    reached = next(iter(published.values()))["headline"]
+    run.summary = f"{job.task}: {trained[best]['steps']:,} steps on {len(rows.table):,} rows, score {reached:.4f}"
     run.register_outputs(output, Counts(len(rows.table), len(rows.table), totals={"tokens": tokens}))
     return {
         **{name: trained[best][name] for name in ("rows", "steps", "tokens", "num_labels")},

@@ -180,7 +180,12 @@ def stand_down(process: Process) -> None:
 def results(trained: Mapping[str, int], best: Mapping[str, Any], run: StageRun, output: Output) -> dict[str, Any]:
     """Register what was published, and return the run's totals and losses."""
     run.register_outputs(output, Counts(trained["samples"], trained["samples"], totals={"tokens": trained["tokens"]}))
-    return {**trained, **summary(output.folder / "curve.csv"), **best}
+    losses = summary(output.folder / "curve.csv")
+    validated = f", validation loss {losses['val_loss']:.4f}" if "val_loss" in losses else ""
+    run.summary = (
+        f"{trained['steps']:,} steps, {trained['tokens']:,} tokens, loss {losses['train_loss']:.4f}{validated}"
+    )
+    return {**trained, **losses, **best}
 
 
 def check_parameters(params: Mapping[str, Any]) -> str:

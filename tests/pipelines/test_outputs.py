@@ -157,6 +157,13 @@ def test_a_stage_that_has_shown_a_table_does_not_repeat_the_numbers(tmp_path: Pa
     assert "2 in, 1 out in" in line
 
 
+def test_the_last_line_says_what_came_of_a_stage_in_its_own_words(tmp_path: Path) -> None:
+    stage = STAGE.replace("into=output)\n", "into=output)\n    run.summary = '12 steps, loss 3.5'\n", 1)
+    (line,) = last_lines(tmp_path, stage, ["odd", "even"], "out")
+    assert "12 steps, loss 3.5 in " in line
+    assert "2 in" not in line
+
+
 @pytest.mark.parametrize(("output", "rejected"), [("out", "out/rejected"), ("out.jsonl.gz", "out.rejected.jsonl.gz")])
 def test_when_nothing_comes_out_the_place_of_the_rejected_rows_is_named(
     tmp_path: Path, output: str, rejected: str
