@@ -196,9 +196,7 @@ def find_sources(config: DecontaminateConfig, run: StageRun, glue: Source | None
     splits = find_splits(glue.path, config.tasks, config.splits) if glue and has_tasks else []
     targets = find_targets(config.against, given(config.targets))
     if not glue and not targets:
-        raise ConfigError(
-            "decontaminate: nothing to look for; give --glue FOLDER, --against NAME=FILE or --load-dictionary FOLDER"
-        )
+        raise ConfigError("decontaminate: nothing to look for; give --glue FOLDER or --against NAME=FILE")
     for name in sorted(targets.keys() & {file.parent.name for file in splits}):
         raise ConfigError(f"decontaminate: {targets[name]}: {name} is a GLUE task already; rename the target")
     sources = [(file, ItemSource.of_split(file, run.sha256(file))) for file in splits]
