@@ -108,3 +108,11 @@ def read_objects(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None
         except (ValueError, RecursionError):
             value = None
         yield number, line, cast(dict[str, Any], value) if isinstance(value, dict) else None
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """Return a row as a line of JSON with the characters of its texts; escaped where UTF-8 cannot write them."""
+    try:
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return json.dumps(row).encode() + b"\n"

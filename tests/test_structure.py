@@ -249,7 +249,6 @@ LOOKS_AROUND = re.compile(r"__file__|resources\.files|PackageLoader|get_data\(")
 IMPORTS_BY_NAME = re.compile(r"import_module\(|__import__\(|run_module\(|StageSpec\.load\(")
 READS_WHAT_CANNOT_COUNT = {
     "pipelines/stage.py": "takes __file__ from __main__, so that workers do not import it again",
-    "dataprep/dedup/megatron.py": "the same",
     "pipelines/presets.py": "--preset, which the graph does not use; a preset's values are parameters",
     "dataprep/sample/texts.py": "the sample's own sources, which no stage imports",
     "dataprep/sample/pages.py": "the sample's own sources, which no stage imports",
@@ -259,7 +258,8 @@ IMPORTS_WHAT_CANNOT_COUNT = {
     "pipelines/stage.py": "the stage itself",
     "pipelines/project/profiles.py": "all stages, for their parameters",
     "pipelines/project/status.py": "all stages, for their parameters",
-    "dataprep/dedup/megatron.py": "the stage itself, in Megatron's form, which the graph does not use",
+    "dataprep/programs.py": "the stage itself, as another program's command, which the graph does not use",
+    "dataprep/urls/text_list.py": "the stage itself, with a text file, which the graph does not use",
     "dataprep/clean/language/engines.py": "fasttext and lingua, no modules of ours",
     "dataprep/native/kernel.py": "the kernel, whose sources stand in READS",
 }

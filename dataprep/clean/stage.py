@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.clean.config import CleanConfig
+from dataprep.clean.megatron_fix import clean_fix
 from pipelines import oracle
 from pipelines.command import Documents, Part, StageSpec, Table
 from pipelines.config import given
@@ -153,4 +154,4 @@ def _check_languages(config: CleanConfig) -> None:
             )
 
 
-STAGE = StageSpec.of(clean, VERSION, SHAPED_BY, check_config=check_config)
+STAGE = StageSpec.of(clean, VERSION, SHAPED_BY, check_config=check_config, other_command=clean_fix)

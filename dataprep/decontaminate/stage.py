@@ -12,6 +12,9 @@ An item is found by its runs of 13 words, also across the two sentences of a pai
 whole text. Shorter ones are found only as complete sentences; they are reported, but never drop or cut anything.
 With --edits 1, either may differ by a word: one that was changed, left out or added.
 
+--save-dictionary writes the items, and in how many documents each run of words is, to a folder, and --load-dictionary
+takes both from there for other documents: the parts of a corpus then agree on what is too common to count.
+
 With --action cut a document is kept in pieces, one row for each, with the document's `doc_id` and `url`;
 `piece_start` and `piece_end` are the piece's characters in the document.
 
@@ -27,6 +30,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dataprep.decontaminate import dictionary
 from dataprep.decontaminate.cutting import PLAN_SCHEMA, CutRules, cut_plan, keep_part, kept_hits
 from dataprep.decontaminate.hits import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, CountedIndex, count_hits, spans_by_row
 from dataprep.decontaminate.items import ItemSource, build_index, find_targets, split_name
@@ -128,22 +132,29 @@ def decontaminate(
     run: StageRun,
     documents: Documents,
     glue: Source | None,
+    load_dictionary: Source | None,
     output: Table,
     contamination: Output,
+    save_dictionary: Output | None,
 ) -> dict[str, Any]:
     """Index the items, search every shard for them, count, decide, then keep, drop or cut, and report."""
-    sources = find_sources(config, run, glue)
-    index = run.scratch / "index"
-    files = [file for file, _ in sources]
-    built = run.step(build_index, "index", files, [source for _, source in sources], config.windows, into="index")
-    if broken := built.totals["broken_lines"]:
-        rejected = contamination.final / REJECTED
-        logger.warning("%s: %d line(s) of targets are not items; %s says why", run.name, broken, rejected)
+    if load_dictionary:
+        refuse_other_items(config, glue, load_dictionary)
+        index = counts = dictionary.dictionary_folder(load_dictionary, rules(config))
+        built = Counts()
+    else:
+        index, counts = run.scratch / "index", run.scratch / "counts"
+        built = index_items(config, run, find_sources(config, run, glue), contamination)
     searched = [Part(part.name, (part.file,)) for part in documents.parts]
     run.map(search_part, searched, index, config.windows, into="hits")
     hits = [run.scratch / "hits" / f"{part.name}.npy" for part in documents.parts]
-    common = run.step(count_part, "counts", hits, index, config.windows, config.key_threshold, into="counts")
-    context = Context(index, run.scratch / "counts", config)
+    common = Counts()
+    if not load_dictionary:
+        common = run.step(count_part, "counts", hits, index, config.windows, config.key_threshold, into="counts")
+    context = Context(index, counts, config)
+    if save_dictionary:
+        files = [file for folder in sorted({index, counts}) for file in sorted(folder.iterdir()) if is_table(file)]
+        run.step(dictionary.save_dictionary, "dictionary", files, rules(config), into=save_dictionary)
     both = [Part(part.name, (part.file, file)) for part, file in zip(documents.parts, hits, strict=True)]
     run.map(plan_part, both, context, into="plans")
     plans = [run.scratch / "plans" / f"{part.name}.parquet" for part in documents.parts]
@@ -161,6 +172,30 @@ def decontaminate(
         contamination.final,
     )
     return {**built.totals, **common.totals, **reported.totals, **clean.totals}
+
+
+def index_items(
+    config: DecontaminateConfig, run: StageRun, sources: list[tuple[Path, ItemSource]], contamination: Output
+) -> Counts:
+    """Build the index of the items in scratch. Warn of lines that are none."""
+    files = [file for file, _ in sources]
+    built = run.step(build_index, "index", files, [source for _, source in sources], config.windows, into="index")
+    if broken := built.totals["broken_lines"]:
+        rejected = contamination.final / REJECTED
+        logger.warning("%s: %d line(s) of targets are not items; %s says why", run.name, broken, rejected)
+    return built
+
+
+def refuse_other_items(config: DecontaminateConfig, glue: Source | None, loaded: Source) -> None:
+    """Raise ConfigError for items beside those of a loaded dictionary."""
+    named = {"--glue": glue, "--against": config.against, "--targets": given(config.targets)}
+    if extra := [flag for flag, value in named.items() if value]:
+        raise ConfigError(f"{loaded.path}: a dictionary has its items; leave out {' and '.join(extra)}")
+
+
+def is_table(file: Path) -> bool:
+    """Whether a file of an index or of its counts belongs to a dictionary."""
+    return file.suffix in (".npy", ".arrow") or file.name in ("sources.json", "broken.json")
 
 
 def find_sources(config: DecontaminateConfig, run: StageRun, glue: Source | None) -> list[tuple[Path, ItemSource]]:
@@ -289,8 +324,8 @@ def write_broken_lines(rows: list[Row], folder: Path) -> None:
                 writer.write({"doc_id": None, **row})
 
 
-def describe_index(index: CountedIndex, config: DecontaminateConfig) -> dict[str, Any]:
-    """Describe the rules, the sources and the version of the stage that made the index."""
+def rules(config: DecontaminateConfig) -> dict[str, Any]:
+    """Return what decides which runs of words represent an item, and which of them count."""
     return {
         "version": VERSION,
         "words": "of the text as it reads, in NFC, case-folded: runs of letters, marks, numbers and connectors",
@@ -299,6 +334,13 @@ def describe_index(index: CountedIndex, config: DecontaminateConfig) -> dict[str
         "min_words": config.min_words,
         "edits": config.edits,
         "key_threshold": config.key_threshold,
+    }
+
+
+def describe_index(index: CountedIndex, config: DecontaminateConfig) -> dict[str, Any]:
+    """Describe the rules, the sources and the version of the stage that made the index."""
+    return {
+        **rules(config),
         "keys_by_words": {
             f"{length:02d}": len(table.keys) for length, table in index.index.tables.items() if length != NEAR
         },

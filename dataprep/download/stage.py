@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep.download.config import CrawlOptions, DownloadConfig, Identity, Limits, Politeness, Retries
+from dataprep.download.openwebtext import download_texts
 from pipelines.command import Output, Part, Source, StageSpec
 from pipelines.config import KINDS, given
 from pipelines.errors import ConfigError, UserError
@@ -249,4 +250,4 @@ def warn_of_transient_failures(run: StageRun, pages: Counts) -> None:
         )
 
 
-STAGE = StageSpec.of(download, VERSION, SHAPED_BY, check_parameters=check_parameters)
+STAGE = StageSpec.of(download, VERSION, SHAPED_BY, check_parameters=check_parameters, other_command=download_texts)

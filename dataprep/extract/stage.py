@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Interval
 
 from dataprep.extract.contract import ExtractorName, PageOptions
+from dataprep.extract.loose_json import merge_or_add_ids
 from pipelines.command import Part, Source, StageSpec, Table
 from pipelines.config import Count, NonNegative, SourceChoice, TokenizerPath, given
 from pipelines.documents import UNREADABLE_FILE, rejected_rows
@@ -145,4 +146,4 @@ def extract_page(child: "PageChild", page: "Page", counts: Counts) -> "Text | Br
     return Text(page.url, extracted.text)
 
 
-STAGE = StageSpec.of(extract, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(extract, VERSION, SHAPED_BY, other_command=merge_or_add_ids)

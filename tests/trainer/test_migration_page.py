@@ -134,8 +134,17 @@ LinearWarmupLR CosineAnnealingLR FlatAnnealingLR MultiStepLR OneCycleLR Polynomi
 launch_from_torch launch_from_slurm launch_from_openmpi --distplan --placement --shardinit --train_step
 LossHook AccuracyHook LRSchedulerHook LogMetricByStepHook LogMetricByEpochHook ThroughputHook TensorboardHook
 LogMemoryByEpochHook LogTimingByEpochHook SaveCheckpointHook
+--output --n_procs --timeout --max_urls --scraper --output_dir --save_uncompressed --compress --compress_fmt
+--chunk_size --scraper_memoize --sqlite_meta --show_warnings --json_path --output_file --input-file --output-file
+--id-prefix --input-files --tasks --output-path --log-interval remove_512 remove_256_javascript remove_512_non_english
+ftfy_fix_text general_cleaning --inputs --seed --jaccard --num-seeds --num-bands --heuristic-iter --jaccard-parallel
+--save-fingerprints --load-fingerprints --dedup-dataset --lambada-path --max-ngram-size --min-ngram-size
+--key-threshold --remove-char-each-side --filter-text-char-len --splits-count --save-dictionary --load-dictionary
+--num-threads
+blacklist_urls.py download.py merge_jsons.py add_id.py cleanup_dataset.py cleanup_fix_dataset.py find_duplicates.py
+group_duplicate_url.py remove_group_duplicates.py filter_ngrams.py shuf
 """
-"""Arguments of the plugins, scripts, configs and hooks, in the order of their sources."""
+"""Arguments of the plugins, scripts, configs, hooks and tools, in the order of their sources."""
 
 
 def test_every_option_of_theirs_has_a_row() -> None:
