@@ -42,6 +42,20 @@ def rejected(output: Path) -> list[tuple[str, str, str]]:
     return [(row["url"], row["rule"], row["value"]) for file in files for row in read_rows(file)]
 
 
+CHUNKED, PACKED, JSON = "Transfer-Encoding: chunked", "Content-Encoding: gzip", "application/json"
+UNDONE = [
+    (f"{header}, {type_}, {body}", response(f"http://a.test/undone{n}", http(body, header, type_=type_)), rule, value)
+    for n, (body, header, type_, rule, value) in enumerate(
+        (
+            (b"{}", CHUNKED, JSON, "not_html", JSON),
+            (b"{}", PACKED, JSON, "not_html", JSON),
+            (b"words", CHUNKED, "text/plain", "not_html", "text/plain"),
+            (b"%PDF-1.7", CHUNKED, "text/html", "not_html", "PDF declared as text/html"),
+            (b"9\r\nwords", CHUNKED, "text/plain", "invalid_http", "a chunk has 5 of 9 bytes"),  # still in chunks
+        )
+    )
+]
+"""Bodies that are no pages, whose archive decoded them but kept their headers, and one that it did not."""
 CASES: list[tuple[str, bytes, str, str]] = [
     # what it is, the record, rule ("" for a document), value
     ("a page", response("http://a.test/1", http(page(1))), "", ""),
@@ -57,6 +71,7 @@ CASES: list[tuple[str, bytes, str, str]] = [
     ("a redirect", response("http://a.test/301", http(b"", "Location: /", status="301 Moved")), "http_status", "301"),
     ("JSON", response("http://a.test/json", http(b"{}", type_="application/json")), "not_html", "application/json"),
     ("a PDF", response("http://a.test/pdf", http(b"%PDF-1.7")), "not_html", "PDF declared as text/html"),
+    *UNDONE,
     ("DNS", record("response", "dns:a.test", b"a.test 1.2.3.4", "text/dns"), "not_html", "text/dns"),
     ("no text", response("http://a.test/none", http(b"<html><body></body></html>")), "empty_text", "page of 26 bytes"),
     ("no page", response("http://a.test/words", http(b"words")), "not_html", "no tags that make a page"),
