@@ -8,6 +8,7 @@ worker did what. A broken line is recorded with its number in the block, and doe
 import codecs
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,7 @@ BLOCK_BYTES = 8 << 20
 """Uncompressed bytes of JSONL that become one shard: they shape the result, so this is a constant, not an option."""
 BUNDLE_BYTES = 4 << 20
 """Uncompressed bytes of JSONL that are compressed and written at once: a constant for the same reason."""
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 BROKEN = "broken"
 BROKEN_SCHEMA = pa.schema([("line", pa.int64()), ("rule", pa.string()), ("value", pa.string())])
 """Broken lines, by number in their block, from 1; null stands for the whole file."""
@@ -40,7 +42,8 @@ def parse_document(line: bytes, source: str, text_key: str = "text", url_key: st
     """Return a JSONL line as a document row. Only the text is required; raises BrokenLineError.
 
     orjson accepts what `json` accepts, except NaN, Infinity, integers and floats too large for a double, and halves of
-    surrogate pairs (and it allows deeper nesting). `json` decides on the lines that orjson refuses.
+    surrogate pairs (and it allows deeper nesting). `json` decides on the lines that orjson refuses. Half of a pair,
+    which UTF-8 cannot represent, becomes U+FFFD, as ftfy repairs it.
     """
     if len(line) > MAX_LINE_BYTES:
         raise BrokenLineError("too_large", f"longer than {MAX_LINE_BYTES} bytes")
@@ -70,11 +73,8 @@ def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
     for name, key in (("text", text_key), ("url", url_key), ("source", "source")):
         if not isinstance(fields.get(key, ""), str):
             raise BrokenLineError(f"{name}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
-    text, url, source = fields[text_key], fields.get(url_key, ""), fields.get("source", source)
-    try:
-        f"{url}{text}{source}".encode()
-    except UnicodeEncodeError:
-        raise BrokenLineError("invalid_utf8", "holds half of a surrogate pair") from None
+    values = (fields[text_key], fields.get(url_key, ""), fields.get("source", source))
+    text, url, source = (_HALF_PAIR.sub("\ufffd", value) for value in values)
     return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
 
 

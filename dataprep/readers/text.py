@@ -18,7 +18,6 @@ from pipelines.jsonl import BrokenLineError, read_jsonl
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 HTML_SUFFIXES = (".html", ".htm", ".xhtml")
 
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _OPENWEBTEXT_NAME = re.compile(r"\d{7}-[0-9a-f]{32,64}\.txt")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -85,9 +84,9 @@ def document_of(name: str, body: bytes, max_bytes: int) -> Record:
         return Broken(name, "too_large", f"more than {max_bytes} bytes")
     if plain_suffix(name) in HTML_SUFFIXES:
         return Page(name, body, "text/html")
-    if b"\0" in body and not body.startswith(_UTF16_MARKS):
-        return Broken(name, "not_text", f"a zero byte at {body.index(0)}")
     text = _plain_text(name, body)
+    if "\0" in text:
+        return Broken(name, "not_text", f"a zero byte at {body.index(0)}")
     return Text(name, text) if text.strip() else Broken(name, "empty_text", f"file of {len(body)} bytes")
 
 

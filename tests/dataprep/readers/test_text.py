@@ -6,6 +6,7 @@ import lzma
 import tracemalloc
 from pathlib import Path
 
+import ftfy
 import pytest
 
 from dataprep.readers.records import Broken, Page, Record, Text
@@ -28,6 +29,7 @@ FRENCH = "Un café très doux, à côté de la fenêtre où l'on voit passer les
         ("ünïcödé 日本".encode(), "ünïcödé 日本"),
         (b"\xef\xbb\xbfmarked", "marked"),
         ("marked".encode("utf-16"), "marked"),
+        ("wide without a mark".encode("utf-32-le"), "wide without a mark"),
         ("\ufeffmarked".encode("utf-16-be"), "marked"),
         (FRENCH.encode("latin-1"), FRENCH),
         ("Съешь же ещё этих мягких французских булок. ".encode("cp1251") * 5, None),
@@ -171,11 +173,15 @@ def test_other_keys_can_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["text", "url", "source"])
-def test_half_of_a_surrogate_pair_is_refused_wherever_it_stands(key: str, tmp_path: Path) -> None:
-    line = json.dumps({"text": "words", key: "\ud800"})
-    (tmp_path / "a.jsonl").write_text(f'{{"text": "good"}}\n{line}\n')
+def test_half_of_a_surrogate_pair_is_repaired_as_ftfy_does_wherever_it_stands(key: str, tmp_path: Path) -> None:
+    broken = "x \ud83d \ude00y"
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "words", "url": "u", "source": "s", key: broken}) + "\n")
     counts = ingest_jsonl(tmp_path / "a.jsonl", tmp_path, "out", 0, alone=True)
-    assert (counts.rows_out, counts.rejected) == (1, {"invalid_utf8": 1})
+    assert (counts.rows_out, counts.rejected) == (1, {})
+    (row,) = read_rows(tmp_path / "out-00000.parquet")
+    assert row[key] == ftfy.fixes.fix_surrogates(broken) == "x \ufffd \ufffdy"
+    (record,) = read_json_lines(tmp_path / "a.jsonl", "text", "url")
+    assert getattr(record, key) == row[key]
 
 
 def test_a_line_without_end_is_refused_and_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
