@@ -82,14 +82,17 @@ def _is_blank(line: bytes) -> bool:
     return not line or (line.isspace() and len(line) <= MAX_LINE_BYTES)
 
 
-def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iterator[tuple[int, Row | BrokenLineError]]:
+def read_jsonl(
+    path: Path, text_key: str = "text", url_key: str = "url", start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, Row | BrokenLineError]]:
     """Yield the number of each line that is not blank, and its document row or its error.
 
-    Raises UserError at the end if there are lines and none of them is a document.
+    Of a plain file, only lines that begin in bytes `start` to `stop`, numbered from there. Raises UserError at the end
+    if there are lines in the whole file and none of them is a document.
     """
     lines = documents = 0
     first_problem = ""
-    for number, line in enumerate(store.read_lines(path, MAX_LINE_BYTES), start=1):
+    for number, (_, line) in enumerate(store.lines_with_offsets(path, MAX_LINE_BYTES, start, stop), start=1):
         if _is_blank(line):
             continue
         lines += 1
@@ -101,7 +104,7 @@ def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iter
             continue
         documents += 1
         yield number, row
-    if lines and not documents:
+    if lines and not documents and start == 0 and stop is None:
         raise no_documents(path, lines, first_problem)
 
 

@@ -352,3 +352,20 @@ def test_a_mirror_of_a_site_may_have_a_web_manifest_and_names_in_latin_1(tmp_pat
     Path(os.fsdecode(os.fsencode(tmp_path / "in") + b"/caf\xe9.html")).write_bytes(page(2))
     run(tmp_path / "in", tmp_path / "out", "--workers", 1)
     assert [row["url"] for row in documents(tmp_path / "out")] == ["app/index.html", "caf\\xe9.html", "index.html"]
+
+
+def test_one_large_file_of_json_lines_is_many_tasks_with_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text("".join(f'{{"text": "words {number}"}}\n' * (number % 7 > 0) + "?\n" for number in range(50)))
+    run(source, tmp_path / "one", "--workers", 1)
+    monkeypatch.setattr(parts, "SPLIT_BYTES", 200)
+    run(source, tmp_path / "many", "--workers", 2)
+    assert documents(tmp_path / "one") == documents(tmp_path / "many")
+    assert (len(documents(tmp_path / "one")), len(part_files(tmp_path / "one"))) == (42, 1)
+    assert len(part_files(tmp_path / "many")) == 5
+    assert rejected(tmp_path / "one") == rejected(tmp_path / "many")
+    source.write_text('{"content": "words"}\n' * 50)
+    run(source, tmp_path / "none", "--workers", 1, status=1)
+    assert "none of its 50 lines is a document (no_text 50); check text_key" in capsys.readouterr().err
