@@ -8,6 +8,7 @@ worker did what. A broken line is recorded with its number in the block, and doe
 import codecs
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,7 @@ BLOCK_BYTES = 8 << 20
 """Uncompressed bytes of JSONL that become one shard: they shape the result, so this is a constant, not an option."""
 BUNDLE_BYTES = 4 << 20
 """Uncompressed bytes of JSONL that are compressed and written at once: a constant for the same reason."""
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 BROKEN = "broken"
 BROKEN_SCHEMA = pa.schema([("line", pa.int64()), ("rule", pa.string()), ("value", pa.string())])
 """Broken lines, by number in their block, from 1; null stands for the whole file."""
@@ -40,7 +42,8 @@ def parse_document(line: bytes, source: str, text_key: str = "text", url_key: st
     """Return a JSONL line as a document row. Only the text is required; raises BrokenLineError.
 
     orjson accepts what `json` accepts, except NaN, Infinity, integers and floats too large for a double, and halves of
-    surrogate pairs (and it allows deeper nesting). `json` decides on the lines that orjson refuses.
+    surrogate pairs (and it allows deeper nesting). `json` decides on the lines that orjson refuses. Half of a pair,
+    which UTF-8 cannot represent, becomes U+FFFD, as ftfy repairs it.
     """
     if len(line) > MAX_LINE_BYTES:
         raise BrokenLineError("too_large", f"longer than {MAX_LINE_BYTES} bytes")
@@ -70,11 +73,8 @@ def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
     for name, key in (("text", text_key), ("url", url_key), ("source", "source")):
         if not isinstance(fields.get(key, ""), str):
             raise BrokenLineError(f"{name}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
-    text, url, source = fields[text_key], fields.get(url_key, ""), fields.get("source", source)
-    try:
-        f"{url}{text}{source}".encode()
-    except UnicodeEncodeError:
-        raise BrokenLineError("invalid_utf8", "holds half of a surrogate pair") from None
+    values = (fields[text_key], fields.get(url_key, ""), fields.get("source", source))
+    text, url, source = (_HALF_PAIR.sub("\ufffd", value) for value in values)
     return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
 
 
@@ -82,14 +82,17 @@ def _is_blank(line: bytes) -> bool:
     return not line or (line.isspace() and len(line) <= MAX_LINE_BYTES)
 
 
-def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iterator[tuple[int, Row | BrokenLineError]]:
+def read_jsonl(
+    path: Path, text_key: str = "text", url_key: str = "url", start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, Row | BrokenLineError]]:
     """Yield the number of each line that is not blank, and its document row or its error.
 
-    Raises UserError at the end if there are lines and none of them is a document.
+    Of a plain file, only lines that begin in bytes `start` to `stop`, numbered from there. Raises UserError at the end
+    if there are lines in the whole file and none of them is a document.
     """
     lines = documents = 0
     first_problem = ""
-    for number, line in enumerate(store.read_lines(path, MAX_LINE_BYTES), start=1):
+    for number, (_, line) in enumerate(store.lines_with_offsets(path, MAX_LINE_BYTES, start, stop), start=1):
         if _is_blank(line):
             continue
         lines += 1
@@ -101,7 +104,7 @@ def read_jsonl(path: Path, text_key: str = "text", url_key: str = "url") -> Iter
             continue
         documents += 1
         yield number, row
-    if lines and not documents:
+    if lines and not documents and start == 0 and stop is None:
         raise no_documents(path, lines, first_problem)
 
 

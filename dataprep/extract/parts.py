@@ -1,8 +1,8 @@
 """The inputs divided into parts, and a part's records written as document shards.
 
-A part is described by a file in scratch: what to read from which files. Large archives become several parts. Their
-boundaries are found by reading the archive once, exactly as the extraction does, so the parts together give the same
-records as the whole archive, even if it is damaged.
+A part is described by a file in scratch: what to read from which files. Large archives and plain JSON lines become
+several parts, so that one file keeps all workers busy. The boundaries in an archive are found by reading it once,
+exactly as the extraction does, so the parts together give the same records as the whole archive, even if it is damaged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from dataprep.readers.megatron import read_megatron
 from dataprep.readers.parquet import read_parquet
 from dataprep.readers.records import Broken, Record, Skipped, Text, original_name
 from dataprep.readers.tar import read_tar
-from dataprep.readers.text import read_html_file, read_json_lines, read_plain_file
+from dataprep.readers.text import line_starts, read_html_file, read_json_lines, read_plain_file
 from dataprep.readers.warc import ARC, EXTRA_BYTES, WARC, read_arc, read_warc
 from dataprep.web.domains import registered_domain
 from pipelines import store
@@ -29,7 +29,7 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
 SPLIT_BYTES = 1 << 27
-"""Bytes of an archive's parts on disk. It shapes the output, so it is a constant and not an option."""
+"""Bytes of a large file's parts on disk. It shapes the output, so it is a constant and not an option."""
 INGEST_ROWS = 20_000
 """Documents per shard. It shapes the output, so it is a constant and not an option."""
 
@@ -59,7 +59,9 @@ class Reading:
     """The source of documents that do not name their own."""
     start: int = 0
     end: int | None = None
-    """Of an archive, the records that begin from byte `start` to `end` (exclusive; None: the end of the file)."""
+    """Of a large file, the records that begin from byte `start` to `end` (exclusive; None: the end of the file)."""
+    lines_before: int = 0
+    """Of JSON lines, how many begin before `start`."""
 
     def save(self, path: Path) -> None:
         """Write the reading to a file, which is an input of the part like its data."""
@@ -79,33 +81,45 @@ def make_parts(run: StageRun, inputs: Sequence[Input], root: Path, max_bytes: in
     parts: list[Part] = []
     for each in inputs:
         source = original_name(each.files[0].name) if len(each.files) == 1 else root.name
-        starts: list[int] = splits.get(each.files[0], [0])
-        for start, end in zip(starts, [*starts[1:], None], strict=True):
+        starts: list[tuple[int, int]] = splits.get(each.files[0], [(0, 0)])
+        ends = [*(start for start, _ in starts[1:]), None]
+        for (start, lines), end in zip(starts, ends, strict=True):
             name = f"part-{len(parts):05d}"
             file = run.scratch / "parts" / f"{name}.json"
-            Reading(each.kind, each.names, source, start, end).save(file)
+            Reading(each.kind, each.names, source, start, end, lines).save(file)
             parts.append(Part(name, (file, *each.files)))
     return parts
 
 
-def find_splits(run: StageRun, inputs: Sequence[Input], max_bytes: int) -> dict[Path, list[int]]:
-    """Return the offsets at which the parts of each large archive begin."""
-    large = [each for each in inputs if each.kind in ARCHIVES and each.files[0].stat().st_size > SPLIT_BYTES]
+def find_splits(run: StageRun, inputs: Sequence[Input], max_bytes: int) -> dict[Path, list[tuple[int, int]]]:
+    """Return where the parts of each large file begin: the offset, and in JSON lines how many begin before it."""
+    large = [each for each in inputs if can_split(each) and each.files[0].stat().st_size > SPLIT_BYTES]
     parts = [Part(f"{each.kind}-{i:05d}", each.files) for i, each in enumerate(large)]
-    run.map(split_archive, parts, max_bytes, SPLIT_BYTES, into="splits")
+    run.map(split_file, parts, max_bytes, SPLIT_BYTES, into="splits")
     return {part.file: store.read_json(run.scratch / "splits" / f"{part.name}.json") for part in parts}
 
 
-def split_archive(part: Part, folder: Path, max_bytes: int, split_bytes: int) -> Counts:
-    """Write the offsets at which reading an archive can begin, at least `split_bytes` apart."""
-    archive_format = ARC if is_arc(part.file) else WARC
-    starts = [0]
-    with suppress(UserError):  # a file that is not an archive is one part; reading that reports the error
-        for record in read_raw_records(part.file, archive_format, max_bytes + EXTRA_BYTES):
-            if record.head and record.offset is not None and record.offset >= starts[-1] + split_bytes:
-                starts.append(record.offset)
+def can_split(each: Input) -> bool:
+    """Return whether reading can begin within a file: between an archive's records, or the lines of a plain file."""
+    return each.kind in ARCHIVES or (each.kind == "jsonl" and not store.is_compressed(each.files[0]))
+
+
+def split_file(part: Part, folder: Path, max_bytes: int, split_bytes: int) -> Counts:
+    """Write where reading a file can begin, at least `split_bytes` apart."""
+    is_lines = part.name.startswith("jsonl")
+    starts = line_starts(part.file, split_bytes) if is_lines else record_starts(part.file, max_bytes, split_bytes)
     store.write_json(folder / f"{part.name}.json", starts)
     return Counts()
+
+
+def record_starts(file: Path, max_bytes: int, split_bytes: int) -> list[tuple[int, int]]:
+    """Return the offsets of records of an archive, at least `split_bytes` apart, each with 0."""
+    starts = [(0, 0)]
+    with suppress(UserError):  # a file that is not an archive is one part; reading that reports the error
+        for record in read_raw_records(file, ARC if is_arc(file) else WARC, max_bytes + EXTRA_BYTES):
+            if record.head and record.offset is not None and record.offset >= starts[-1][0] + split_bytes:
+                starts.append((record.offset, 0))
+    return starts
 
 
 def read_part(reading: Reading, files: Sequence[Path], options: ReadOptions) -> Iterator[Record]:
@@ -130,7 +144,7 @@ def read_records(reading: Reading, files: Sequence[Path], options: ReadOptions) 
         case "html":
             return (read_html_file(*each, options.max_bytes) for each in zip(files, reading.names, strict=True))
         case "jsonl":
-            return read_json_lines(file, options.text_key, options.url_key)
+            return read_json_lines(file, options.text_key, options.url_key, span, reading.lines_before)
         case "parquet":
             return read_parquet(file, options.text_key, options.url_key)
         case "text":

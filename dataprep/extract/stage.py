@@ -84,6 +84,9 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     counts = run.map(extract_part, parts, config, into=output)
     if UNREADABLE_FILE in counts.rejected:
         refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), len(inputs.inputs), counts)
+    elif len(parts) > len(inputs.inputs) and not counts.rows_out and {each.kind for each in inputs.inputs} == {"jsonl"}:
+        rules = ", ".join(f"{rule} {number:,}" for rule, number in sorted(counts.rejected.items()))
+        raise UserError(f"{path.path}: none of its {counts.rows_in:,} lines is a document ({rules}); check text_key")
 
 
 def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: int, counts: Counts) -> None:

@@ -18,8 +18,8 @@ from pipelines.jsonl import BrokenLineError, read_jsonl
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 HTML_SUFFIXES = (".html", ".htm", ".xhtml")
 
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _OPENWEBTEXT_NAME = re.compile(r"\d{7}-[0-9a-f]{32,64}\.txt")
+_SCAN_BYTES = 1 << 20
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
@@ -54,19 +54,36 @@ def read_html_file(file: Path, name: str, max_bytes: int) -> Record:
     return Page(name, body, "text/html" if plain_suffix(name) in HTML_SUFFIXES else None)
 
 
-def read_json_lines(file: Path, text_key: str, url_key: str) -> Iterator[Record]:
+def read_json_lines(
+    file: Path, text_key: str, url_key: str, span: tuple[int, int | None] = (0, None), lines_before: int = 0
+) -> Iterator[Record]:
     """Yield the document in every line of a JSONL file, compressed or not; raise UserError if no line has one.
 
-    `text_key` and `url_key` name the document's text and URL.
+    `text_key` and `url_key` name the document's text and URL. Of a plain file, `span` gives the lines that begin in a
+    part of it, after `lines_before` others.
     """
-    for number, row in read_jsonl(file, text_key, url_key):
+    for number, row in read_jsonl(file, text_key, url_key, *span):
+        place = f"{file.name}:{lines_before + number}"
         if isinstance(row, BrokenLineError):
-            yield Broken(f"{file.name}:{number}", row.rule, str(row))
+            yield Broken(place, row.rule, str(row))
         elif not row["text"].strip():
-            yield Broken(row["url"] or f"{file.name}:{number}", "empty_text", f"{len(row['text'])} blank characters")
+            yield Broken(row["url"] or place, "empty_text", f"{len(row['text'])} blank characters")
         else:
             source = row["source"] if row["source"] != file.name else original_name(file.name)
             yield Text(row["url"], row["text"], source)
+
+
+def line_starts(file: Path, split_bytes: int) -> list[tuple[int, int]]:
+    """Return the offsets at which the parts of a plain file begin, and how many lines begin before each."""
+    starts, newlines = [(0, 0)], 0
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        for start in range(split_bytes, size, split_bytes):
+            # A newline right before the part ends a line, but the next line begins in the part.
+            while (left := start - 1 - opened.tell()) > 0:
+                newlines += opened.read(min(left, _SCAN_BYTES)).count(b"\n")
+            starts.append((start, newlines + 1))
+    return starts
 
 
 def read_body(file: Path, name: str, max_bytes: int) -> bytes | Broken:
@@ -85,9 +102,9 @@ def document_of(name: str, body: bytes, max_bytes: int) -> Record:
         return Broken(name, "too_large", f"more than {max_bytes} bytes")
     if plain_suffix(name) in HTML_SUFFIXES:
         return Page(name, body, "text/html")
-    if b"\0" in body and not body.startswith(_UTF16_MARKS):
-        return Broken(name, "not_text", f"a zero byte at {body.index(0)}")
     text = _plain_text(name, body)
+    if "\0" in text:
+        return Broken(name, "not_text", f"a zero byte at {body.index(0)}")
     return Text(name, text) if text.strip() else Broken(name, "empty_text", f"file of {len(body)} bytes")
 
 

@@ -4,11 +4,16 @@ Labels have the meaning that browsers give them (WHATWG Encoding): `iso-8859-1` 
 Declarations are believed if the bytes allow it. The remaining pages go to the universal detector of resiliparse
 (uchardet): on 506 pages of 16 languages in 19 encodings it is right 503 times, at 0.6 ms a page; charset-normalizer
 475 times, at 2.5 ms. Equal bytes and header give equal text.
+
+What it does not know is told apart before: UTF-16 and UTF-32 without a mark by their zero bytes, ISO-2022 by its escape
+sequences; after it, Johab, if most of the text is Hangul. IBM855 is believed from it, and no browser knows that label.
 """
 
 import codecs
 import re
 import string
+import unicodedata
+from collections.abc import Iterator
 
 from resiliparse.parse.encoding import detect_encoding  # pyright: ignore[reportMissingModuleSource]
 
@@ -18,7 +23,16 @@ _SCRIPT = re.compile(rb"<(?:script|style)\b", re.IGNORECASE)
 _TAG = re.compile(rb"<[^<>]*>")
 _META_BYTES = 4096
 _SAMPLE_BYTES = 1 << 17
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # begins as UTF-16 does
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_MARKUP = ((b"<\0\0\0", "utf-32-le"), (b"\0\0\0<", "utf-32-be"), (b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
+_ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp"), (b"\x1b$@", "iso2022_jp"), (b"\x1b(J", "iso2022_jp"))
+"""How ISO-2022, which is plain ASCII by its bytes, says which characters follow."""
 _LETTERS = string.ascii_letters.encode()
 _BEYOND_ASCII = bytes(range(128, 256))
 # Python's names -> the encodings that browsers use.
@@ -34,11 +48,15 @@ _BROWSER = {
     "euc_kr": "cp949",
     "big5": "big5hkscs",
     "utf-16": "utf-16-le",
+    "utf-32": "utf-32-le",
 }
 _ALLOWED = re.compile(
-    r"utf-8|utf-16-[lb]e|cp125\d|cp866|cp874|cp932|cp949|iso8859-\d+|koi8-[ru]|mac-roman|mac-cyrillic|"
+    r"utf-8|utf-(?:16|32)-[lb]e|cp125\d|cp855|cp866|cp874|johab|iso2022_kr|cp932|cp949|iso8859-\d+|koi8-[ru]|mac-roman|mac-cyrillic|"
     r"gb18030|big5hkscs|euc_jp|iso2022_jp"
 )
+_LEAST_WIDE = 8
+_LEAST_HANGUL = 20
+"""Characters that show an encoding; fewer may do so by chance."""
 _FEW = 0.01
 """Share of bytes beyond ASCII below which they are quotes, dashes and names, which do not identify a language."""
 _FOREIGN = 0.4
@@ -54,10 +72,11 @@ def decode_html(body: bytes, header_charset: str | None) -> str:
     if name := _by_first_bytes(body):
         return body.decode(name, "replace").removeprefix("\ufeff")
     declared = [name for name in map(codec_name, (header_charset, *declared_in(body))) if name]
-    # Markup in UTF-16 is full of zero bytes; without them the label is wrong.
-    declared = [name for name in declared if not name.startswith("utf-16") or b"\0" in body[:_META_BYTES]]
-    # Plain ASCII is what it declares (ISO-2022-JP is ASCII), else UTF-8.
-    for name in [*declared, "utf-8"] if body.isascii() else ["utf-8", *declared]:
+    # Markup in UTF-16 and UTF-32 is full of zero bytes; without them the label is wrong.
+    declared = [name for name in declared if not name.startswith(("utf-16", "utf-32")) or b"\0" in body[:_META_BYTES]]
+    # Plain ASCII is what it declares (ISO-2022 is ASCII), or what its escapes or zeros say, else UTF-8.
+    hidden = _hidden(body)
+    for name in [*declared, *hidden, "utf-8"] if body.isascii() else [*hidden, "utf-8", *declared]:
         try:
             text = body.decode(name)
         except UnicodeDecodeError:
@@ -70,17 +89,39 @@ def decode_text(body: bytes) -> str:
     """Return the text of a plain text file, which declares nothing; bytes that cannot be decoded become U+FFFD."""
     if name := _by_first_bytes(body):
         return body.decode(name, "replace").removeprefix("\ufeff")
-    try:
-        return body.decode("utf-8")
-    except UnicodeDecodeError:
-        return body.decode(_best_fitting(body, []), "replace")
+    for name in (*_hidden(body), "utf-8"):
+        try:
+            return body.decode(name)
+        except UnicodeDecodeError:
+            continue
+    return body.decode(_best_fitting(body, []), "replace")
+
+
+def _hidden(body: bytes) -> Iterator[str]:
+    """Yield the encodings that bytes are in although they may be valid UTF-8 or ASCII: UTF-32, UTF-16, ISO-2022."""
+    start = body[:_META_BYTES]
+    if b"\0" in start:
+        yield from filter(lambda name: _is_plain(start, name), ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"))
+    elif b"\x1b" in start and body.isascii():
+        yield from (name for escape, name in _ESCAPES if escape in body)
+
+
+def _is_plain(start: bytes, name: str) -> bool:
+    """Return whether these bytes are text in this encoding, of two or four bytes for a character.
+
+    Other bytes are hardly ever valid UTF-32. Most are valid UTF-16, but in the wrong byte order ASCII is no ASCII, so
+    some must be there to tell.
+    """
+    width = 2 if "16" in name else 4
+    text = start[: len(start) // width * width].decode(name, "replace")[:-1]
+    if len(text) < _LEAST_WIDE or "\0" in text or "\ufffd" in text:
+        return False
+    odd = sum(unicodedata.category(character) in ("Cn", "Co", "Cc") and not character.isspace() for character in text)
+    return width == 4 or (sum(map(str.isascii, text)) * 10 >= len(text) and odd * 50 <= len(text))
 
 
 def _by_first_bytes(body: bytes) -> str:
-    for mark, name in _MARKS:
-        if body.startswith(mark):
-            return name
-    return {b"<\0": "utf-16-le", b"\0<": "utf-16-be"}.get(body[:2], "")
+    return next((name for mark, name in (*_MARKS, *_MARKUP) if body.startswith(mark)), "")
 
 
 def declared_in(body: bytes) -> list[str | None]:
@@ -129,7 +170,15 @@ def _best_fitting(body: bytes, declared: list[str]) -> str:
 
 
 def _detected(sample: bytes) -> str:
-    return codec_name(detect_encoding(sample, html5_compatible=False)) or "cp1252"
+    name = codec_name(detect_encoding(sample, html5_compatible=False))
+    return name or ("johab" if _is_johab(sample) else "cp1252")
+
+
+def _is_johab(sample: bytes) -> bool:
+    """Return whether the characters beyond ASCII are mostly Hangul if this is Johab."""
+    wide = [character for character in sample.decode("johab", "replace") if character > "\x7f"]
+    hangul = sum("\uac00" <= character <= "\ud7a3" for character in wide)
+    return len(wide) >= _LEAST_HANGUL and 2 * hangul > len(wide)
 
 
 def _text_sample(body: bytes) -> bytes:

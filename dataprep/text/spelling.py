@@ -116,7 +116,8 @@ _ENTITIES = Rule(
     _decode_entity,
 )
 _CONTRACTIONS = Rule(
-    tuple(re.compile(blank + n + rb"['`&\xe2\xca]") for blank in (b" ", b"\t", b"\n") for n in (b"n", b"N")),
+    # An entity in place of the apostrophe is a sign of _ENTITIES.
+    tuple(re.compile(mark + rb"(?<=[ \t\n][nN]" + mark + b")") for mark in (b"'", b"`", "’".encode(), "ʼ".encode())),
     re.compile(rf"(?<=[A-Za-z])[ \t\n]{{1,8}}(?=[nN]{_APOSTROPHE}[tT]\b)"),
     _nothing,
 )

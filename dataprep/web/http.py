@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from dataprep.web.sniffing import why_not_html
+from dataprep.web.sniffing import may_be_html, why_not_html
 from pipelines.compression import CODINGS, GZIP, CodingError, Decoder, OutputLimitError
 from pipelines.identity import Address
 
@@ -80,7 +80,11 @@ class Response:
         return self.headers.get("content-type")
 
     def body(self, limit: int) -> bytes:
-        """Return the body without transfer and content encodings; raises HttpError or TooLargeError."""
+        """Return the body without transfer and content encodings; raises HttpError or TooLargeError.
+
+        Archives keep the headers of bodies that they decoded. So a body that is not in the encoding declared is no
+        error if it is a page without it, or if it is none whatever it is in: what it is instead is then the reason.
+        """
         body = self._without_chunks()
         names = [name.strip().lower() for name in self.headers.get("content-encoding", "").split(",")]
         codings = [name for name in names if name not in _NO_CODING]
@@ -90,7 +94,7 @@ class Response:
             try:
                 body = decode(coding, body, limit)
             except HttpError:
-                if not _is_page(body):
+                if may_be_html(self.content_type) and not _is_page(body):
                     raise
         if len(body) > limit:
             raise TooLargeError(f"more than {limit} bytes")
@@ -102,9 +106,15 @@ class Response:
         try:
             return join_chunks(self.raw)
         except HttpError:
-            if self.raw.startswith(GZIP) or _is_page(self.raw):
+            if self.raw.startswith(GZIP) or _is_page(self.raw) or self._is_other():
                 return self.raw
             raise
+
+    def _is_other(self) -> bool:
+        """Return whether this is no page in any case: by its type, or by its first bytes if they are no chunk."""
+        if not may_be_html(self.content_type):
+            return True
+        return not _CHUNK_SIZE.match(self.raw) and bool(why_not_html(self.content_type, self.raw))
 
 
 def _is_page(body: bytes) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.extract import parts
-from dataprep.extract.parts import DocumentShards, Reading, ReadOptions, read_part, split_archive
+from dataprep.extract.parts import DocumentShards, Reading, ReadOptions, read_part, split_file
 from dataprep.readers.records import Broken, Record, Skipped, Text
 from dataprep.readers.warc import read_arc, read_warc
 from pipelines import store
@@ -25,8 +25,8 @@ FORMS: dict[str, Callable[[Sequence[bytes]], bytes]] = {"plain": b"".join, "gzip
 
 
 def starts_of(file: Path, kind: str, size: int) -> list[int]:
-    split_archive(Part(f"{kind}-0", (file,)), file.parent, 10**6, size)
-    return store.read_json(file.parent / f"{kind}-0.json")
+    split_file(Part(f"{kind}-0", (file,)), file.parent, 10**6, size)
+    return [start for start, _ in store.read_json(file.parent / f"{kind}-0.json")]
 
 
 def in_parts(file: Path, kind: str, starts: list[int]) -> list[Record]:

@@ -42,6 +42,20 @@ def rejected(output: Path) -> list[tuple[str, str, str]]:
     return [(row["url"], row["rule"], row["value"]) for file in files for row in read_rows(file)]
 
 
+CHUNKED, PACKED, JSON = "Transfer-Encoding: chunked", "Content-Encoding: gzip", "application/json"
+UNDONE = [
+    (f"{header}, {type_}, {body}", response(f"http://a.test/undone{n}", http(body, header, type_=type_)), rule, value)
+    for n, (body, header, type_, rule, value) in enumerate(
+        (
+            (b"{}", CHUNKED, JSON, "not_html", JSON),
+            (b"{}", PACKED, JSON, "not_html", JSON),
+            (b"words", CHUNKED, "text/plain", "not_html", "text/plain"),
+            (b"%PDF-1.7", CHUNKED, "text/html", "not_html", "PDF declared as text/html"),
+            (b"9\r\nwords", CHUNKED, "text/plain", "invalid_http", "a chunk has 5 of 9 bytes"),  # still in chunks
+        )
+    )
+]
+"""Bodies that are no pages, whose archive decoded them but kept their headers, and one that it did not."""
 CASES: list[tuple[str, bytes, str, str]] = [
     # what it is, the record, rule ("" for a document), value
     ("a page", response("http://a.test/1", http(page(1))), "", ""),
@@ -57,6 +71,7 @@ CASES: list[tuple[str, bytes, str, str]] = [
     ("a redirect", response("http://a.test/301", http(b"", "Location: /", status="301 Moved")), "http_status", "301"),
     ("JSON", response("http://a.test/json", http(b"{}", type_="application/json")), "not_html", "application/json"),
     ("a PDF", response("http://a.test/pdf", http(b"%PDF-1.7")), "not_html", "PDF declared as text/html"),
+    *UNDONE,
     ("DNS", record("response", "dns:a.test", b"a.test 1.2.3.4", "text/dns"), "not_html", "text/dns"),
     ("no text", response("http://a.test/none", http(b"<html><body></body></html>")), "empty_text", "page of 26 bytes"),
     ("no page", response("http://a.test/words", http(b"words")), "not_html", "no tags that make a page"),
@@ -337,3 +352,20 @@ def test_a_mirror_of_a_site_may_have_a_web_manifest_and_names_in_latin_1(tmp_pat
     Path(os.fsdecode(os.fsencode(tmp_path / "in") + b"/caf\xe9.html")).write_bytes(page(2))
     run(tmp_path / "in", tmp_path / "out", "--workers", 1)
     assert [row["url"] for row in documents(tmp_path / "out")] == ["app/index.html", "caf\\xe9.html", "index.html"]
+
+
+def test_one_large_file_of_json_lines_is_many_tasks_with_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text("".join(f'{{"text": "words {number}"}}\n' * (number % 7 > 0) + "?\n" for number in range(50)))
+    run(source, tmp_path / "one", "--workers", 1)
+    monkeypatch.setattr(parts, "SPLIT_BYTES", 200)
+    run(source, tmp_path / "many", "--workers", 2)
+    assert documents(tmp_path / "one") == documents(tmp_path / "many")
+    assert (len(documents(tmp_path / "one")), len(part_files(tmp_path / "one"))) == (42, 1)
+    assert len(part_files(tmp_path / "many")) == 5
+    assert rejected(tmp_path / "one") == rejected(tmp_path / "many")
+    source.write_text('{"content": "words"}\n' * 50)
+    run(source, tmp_path / "none", "--workers", 1, status=1)
+    assert "none of its 50 lines is a document (no_text 50); check text_key" in capsys.readouterr().err

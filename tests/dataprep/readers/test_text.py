@@ -7,9 +7,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from ftfy.fixes import fix_surrogates
 
 from dataprep.readers.records import Broken, Page, Record, Text
-from dataprep.readers.text import is_plain_file, read_html_file, read_json_lines, read_plain_file
+from dataprep.readers.text import is_plain_file, line_starts, read_html_file, read_json_lines, read_plain_file
 from dataprep.text.charset import decode_html
 from dataprep.web.sniffing import why_not_html
 from pipelines.documents import read_rows
@@ -28,6 +29,7 @@ FRENCH = "Un café très doux, à côté de la fenêtre où l'on voit passer les
         ("ünïcödé 日本".encode(), "ünïcödé 日本"),
         (b"\xef\xbb\xbfmarked", "marked"),
         ("marked".encode("utf-16"), "marked"),
+        ("wide without a mark".encode("utf-32-le"), "wide without a mark"),
         ("\ufeffmarked".encode("utf-16-be"), "marked"),
         (FRENCH.encode("latin-1"), FRENCH),
         ("Съешь же ещё этих мягких французских булок. ".encode("cp1251") * 5, None),
@@ -161,6 +163,22 @@ def test_the_other_stages_read_the_same_lines_the_same_way(tmp_path: Path) -> No
     assert (counts.rows_in, counts.rows_out) == (7, 2)
 
 
+@pytest.mark.parametrize("split_bytes", [1, 7, 40, 1000])
+def test_the_parts_of_a_file_are_the_whole_with_its_line_numbers(tmp_path: Path, split_bytes: int) -> None:
+    lines = [f'{{"text": "words {n}"}}' if n % 3 else "no JSON" * (n % 5) for n in range(1, 40)]
+    (tmp_path / "a.jsonl").write_text("\r\n".join(lines) + "\n" * (split_bytes % 2))
+    whole = list(read_json_lines(tmp_path / "a.jsonl", "text", "url"))
+    assert sum(isinstance(record, Broken) for record in whole) > 8
+    starts = line_starts(tmp_path / "a.jsonl", split_bytes)
+    assert [start for start, _ in starts] == list(range(0, (tmp_path / "a.jsonl").stat().st_size, split_bytes))
+    ends = [*(start for start, _ in starts[1:]), None]
+    parts = [
+        read_json_lines(tmp_path / "a.jsonl", "text", "url", (start, end), before)
+        for (start, before), end in zip(starts, ends, strict=True)
+    ]
+    assert [record for part in parts for record in part] == whole
+
+
 def test_other_keys_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"content": "words", "link": "http://a.test/"}\n')
     assert list(read_json_lines(tmp_path / "a.jsonl", "content", "link")) == [
@@ -171,11 +189,15 @@ def test_other_keys_can_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["text", "url", "source"])
-def test_half_of_a_surrogate_pair_is_refused_wherever_it_stands(key: str, tmp_path: Path) -> None:
-    line = json.dumps({"text": "words", key: "\ud800"})
-    (tmp_path / "a.jsonl").write_text(f'{{"text": "good"}}\n{line}\n')
+def test_half_of_a_surrogate_pair_is_repaired_as_ftfy_does_wherever_it_stands(key: str, tmp_path: Path) -> None:
+    broken = "x \ud83d \ude00y"
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "words", "url": "u", "source": "s", key: broken}) + "\n")
     counts = ingest_jsonl(tmp_path / "a.jsonl", tmp_path, "out", 0, alone=True)
-    assert (counts.rows_out, counts.rejected) == (1, {"invalid_utf8": 1})
+    assert (counts.rows_out, counts.rejected) == (1, {})
+    (row,) = read_rows(tmp_path / "out-00000.parquet")
+    assert row[key] == fix_surrogates(broken) == "x \ufffd \ufffdy"
+    (record,) = read_json_lines(tmp_path / "a.jsonl", "text", "url")
+    assert getattr(record, key) == row[key]
 
 
 def test_a_line_without_end_is_refused_and_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

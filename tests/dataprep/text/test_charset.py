@@ -13,6 +13,7 @@ from tests.work import at_most
 GERMAN = "Der Müller öffnet früh die Schleuse, und das große Rad beginnt sich zu drehen – „schon wieder“."
 RUSSIAN = "Мельник открывает ворота на рассвете, и вода начинает вращать тяжёлое колесо мельницы."
 JAPANESE = "粉屋は夜明けに水門を開け、水が重い水車を回し始める。"
+KOREAN = "방앗간 주인은 새벽에 수문을 열고, 물은 무거운 물레방아를 돌리기 시작한다."
 CHINESE = "磨坊主在黎明时打开闸门,水开始转动沉重的轮子。"
 
 
@@ -37,6 +38,13 @@ CASES = [
     ("gb2312 means gb18030", CHINESE, "gb18030", "gb2312", ""),
     ("XML declaration", GERMAN, "cp1252", None, ""),
     ("undeclared Cyrillic", RUSSIAN * 20, "cp1251", None, ""),
+    ("undeclared Cyrillic of DOS", RUSSIAN * 20, "cp855", None, ""),
+    ("undeclared Johab", KOREAN * 20, "johab", None, ""),
+    ("undeclared EUC-KR is no Johab", KOREAN * 20, "cp949", None, ""),
+    ("undeclared ISO-2022-KR", KOREAN, "iso2022_kr", None, ""),
+    ("undeclared ISO-2022-JP", JAPANESE, "iso2022_jp", None, ""),
+    ("ISO-2022-KR by header", KOREAN, "iso2022_kr", "iso-2022-kr", ""),
+    ("UTF-32 by header", RUSSIAN, "utf-32-le", "utf-32", ""),
 ]
 
 
@@ -46,6 +54,23 @@ def test_the_text_comes_out_as_it_went_in(text: str, encoding: str, header: str 
     if not header and not meta and encoding == "cp1252":
         source = '<?xml version="1.0" encoding="windows-1252"?>' + source
     assert decode_html(source.encode(encoding), header) == source
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("text", [GERMAN, RUSSIAN, JAPANESE + "\nabc", KOREAN], ids=["de", "ru", "ja", "ko"])
+def test_wide_encodings_without_a_mark_are_known_by_their_zeros(encoding: str, text: str) -> None:
+    assert decode_text(text.encode(encoding)) == text
+    assert decode_html(page(text).encode(encoding), "utf-8") == page(text)
+    assert decode_text(codecs.lookup(encoding[:6]).encode(text)[0]) == text  # with a mark
+
+
+@pytest.mark.parametrize("body", [b"a\0b\0\0c", b"\0" * 100, b"plain\0text of ASCII", b"\x1b[1mbold\x1b[0m"])
+def test_zeros_and_escapes_alone_change_nothing(body: bytes) -> None:
+    assert decode_text(body) == body.decode()
+
+
+def test_german_with_few_umlauts_is_no_hangul() -> None:
+    assert decode_text(GERMAN.encode("cp1252") * 9) == GERMAN * 9
 
 
 @pytest.mark.parametrize("mark", [codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
