@@ -5,7 +5,7 @@ Whether an n-gram is too common to count is then decided once, on the documents 
 index's tables (`items`), counts-LENGTH.npy, and dictionary.json, which says by which rules it was made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from pipelines.manifest import Counts
 RULES = "dictionary.json"
 
 
-def save_dictionary(part: Part, folder: Path, rules: Mapping[str, Any]) -> Counts:
-    """Write a dictionary of the files of an index and of its counts, `part.files`."""
+def save_dictionary(part: Part, folder: Path, made: Sequence[Path], rules: Mapping[str, Any]) -> Counts:
+    """Write a dictionary of `part.files`, which are below the folders `made` of an index and of its counts."""
     for file in part.files:
-        store.link_or_copy(file.resolve(), folder / file.name)
+        (name,) = (file.relative_to(root) for root in made if file.is_relative_to(root))
+        store.link_or_copy(file.resolve(), folder / name)
     store.write_json(folder / RULES, rules)
     return Counts()
 

@@ -153,8 +153,9 @@ def decontaminate(
         common = run.step(count_part, "counts", hits, index, config.windows, config.key_threshold, into="counts")
     context = Context(index, counts, config)
     if save_dictionary:
-        files = [file for folder in sorted({index, counts}) for file in sorted(folder.iterdir()) if is_table(file)]
-        run.step(dictionary.save_dictionary, "dictionary", files, rules(config), into=save_dictionary)
+        made = sorted({index, counts})
+        files = [file for folder in made for file in sorted(folder.rglob("*")) if is_table(file)]
+        run.step(dictionary.save_dictionary, "dictionary", files, made, rules(config), into=save_dictionary)
     both = [Part(part.name, (part.file, file)) for part, file in zip(documents.parts, hits, strict=True)]
     run.map(plan_part, both, context, into="plans")
     plans = [run.scratch / "plans" / f"{part.name}.parquet" for part in documents.parts]

@@ -65,6 +65,20 @@ def test_loaded_for_its_own_corpus_it_gives_the_same_bytes(tmp_path: Path, saved
     assert {**digests(second), "manifest.json": ""} == {**digests(saved), "manifest.json": ""}
 
 
+def test_it_finds_near_matches_too(tmp_path: Path, items: str) -> None:
+    changed = RARE.replace("heavy", "large")
+    documents = write_documents(tmp_path / "near.jsonl", [changed, "nothing of them"])
+    made = [tmp_path / "first.jsonl", tmp_path / "first_found"]
+    dictionary = tmp_path / "dictionary"
+    assert run(documents, *made, "--against", items, "--edits", 1, "--save-dictionary", dictionary) == 0
+    assert kept(made[0]) == ["1"]
+    again = [tmp_path / "again.jsonl", tmp_path / "again_found"]
+    assert run(documents, *again, "--edits", 1, "--load-dictionary", dictionary) == 0
+    assert made[0].read_bytes() == again[0].read_bytes()
+    assert digests(made[1]) == digests(again[1])
+    assert run(documents, tmp_path / "exact.jsonl", tmp_path / "exact_found", "--load-dictionary", dictionary) == 2
+
+
 def test_it_is_no_pickle(saved: Path) -> None:
     import numpy as np
 
