@@ -39,6 +39,8 @@ _PLAIN = re.compile(
     r"(?:\?([\w!$&'()*+,;=:@/?~.%-]*))?(?:#(![\w!$&'()*+,;=:@/?~.%-]*|(?!!)[!-~]*))?",
     re.ASCII,
 )
+# A URL that is its own canonical form if its host is and no segment of its path begins with a dot.
+_CANONICAL = re.compile(r"https?://([a-z0-9._-]{1,254})/[\w!$&'()*+,;=:@/~.-]*", re.ASCII)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -87,6 +89,9 @@ def canonical_url(url: str) -> str | None:
     >>> canonical_url("HTTPS://User@Garden.Test:443/a/../b%7E?utm_source=x&q=1#top")
     'https://garden.test/b~?q=1'
     """
+    plain = _CANONICAL.fullmatch(url)
+    if plain and "/." not in url and _known_host(plain[1]) == plain[1]:
+        return url
     address = split_url(url)
     return without_tracking(address).url if address else None
 

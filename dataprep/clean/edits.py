@@ -35,6 +35,7 @@ import pyarrow as pa
 from dataprep.clean.config import CleanConfig, Masked
 from dataprep.clean.rules import megatron
 from dataprep.clean.rules.c4 import Cut, remove_lines
+from dataprep.clean.waterfall import EDIT
 from dataprep.text.repair import UNREPAIRED, Repair
 from pipelines import oracle
 from pipelines.documents import Row
@@ -44,9 +45,9 @@ FTFY = "ftfy"
 FTFY_FIRST, FTFY_ONE_IN = 4, 500
 """Documents that ftfy itself repairs too: the first of a shard, and one in so many."""
 REPAIRS = "repairs"
-EDIT = "edit_"
-"""Prefix of the totals of documents that an edit changed."""
 MASKED = typing.get_args(Masked)
+_MASKED_COLUMNS = {kind: f"masked_{kind}" for kind in MASKED}
+_NOTHING_MASKED = dict.fromkeys(_MASKED_COLUMNS.values(), 0)
 _NO_REPAIRS = {UNREPAIRED, "gutenberg", "general_cleaning", "stories", "realnews", "c4_lines", "masked"}
 """Changes that are not fixes of ftfy's."""
 
@@ -71,13 +72,14 @@ def edit_fields(config: CleanConfig) -> list[pa.Field]:
     kinds = MASKED if config.mask or config.annotate else ()
     return [
         pa.field(REPAIRS, pa.list_(pa.string())),
-        *(pa.field(f"masked_{kind}", pa.int32()) for kind in kinds),
+        *(pa.field(_MASKED_COLUMNS[kind], pa.int32()) for kind in kinds),
     ]
 
 
 def edit_columns(edited: Edited) -> dict[str, Any]:
     """Return the values of the columns that record the edits."""
-    return {REPAIRS: list(edited.changes), **{f"masked_{kind}": edited.masked.get(kind, 0) for kind in MASKED}}
+    masked = {_MASKED_COLUMNS[kind]: number for kind, number in edited.masked.items()}
+    return {REPAIRS: list(edited.changes), **_NOTHING_MASKED, **masked}
 
 
 def count_edits(columns: Mapping[str, Any], counts: Counts) -> None:
@@ -86,9 +88,9 @@ def count_edits(columns: Mapping[str, Any], counts: Counts) -> None:
     for change in changes:
         counts.total(f"{EDIT}{change}", 1)
     counts.total("repaired", int(not _NO_REPAIRS.issuperset(changes)))
-    for kind in MASKED:
-        if columns.get(f"masked_{kind}"):
-            counts.total(f"masked_{kind}", columns[f"masked_{kind}"])
+    for name in _NOTHING_MASKED:
+        if number := columns.get(name):
+            counts.total(name, number)
 
 
 def count_lines(edited: Edited, counts: Counts) -> None:

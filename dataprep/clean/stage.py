@@ -34,14 +34,16 @@ SHAPED_BY = ("ftfy", "langdetect", "numpy", "pyarrow", "regex", "resiliparse", "
 def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Table) -> dict[str, Any]:
     """Clean each shard independently; the stats are the waterfall, the edits and what checked them."""
     from dataprep.clean import waterfall
-    from dataprep.clean.decide import check_annotations
     from dataprep.clean.rules.table import active, make_checks
     from dataprep.clean.token_floor import TokenFloor
 
     _warn_of_unused(config, output.final)
     checks = active(make_checks(config, TokenFloor(None)))
-    for part in documents.parts if config.from_annotations else ():
-        check_annotations(config, part.file, checks)
+    if config.from_annotations:
+        from dataprep.clean.decide import check_annotations
+
+        for part in documents.parts:
+            check_annotations(config, part.file, checks)
     counts = run.map(clean_part, documents.parts, config, into=output)
     _warn_of_pre_tokens(config, counts)
     rules = [] if config.annotate else waterfall.rules(checks, output.counts)
@@ -154,4 +156,9 @@ def _check_languages(config: CleanConfig) -> None:
             )
 
 
-STAGE = StageSpec.of(clean, VERSION, SHAPED_BY, check_config=check_config, other_command=clean_fix)
+STAGE = StageSpec.of(
+    *(clean, VERSION, SHAPED_BY),
+    check_config=check_config,
+    other_command=clean_fix,
+    preload=("dataprep.clean.decide", "pyarrow.parquet"),
+)

@@ -2,21 +2,21 @@
 
 A lower bound from the words or bytes of a text settles most cases. Otherwise growing prefixes are encoded that end
 between two pre-tokens: BPE and similar models never merge across pre-tokens, so a prefix has no more tokens than its
-text.
+text. Where the ids of a text are those of its chunks (`dataprep.text.tokenizers.CHUNK`), the tokens of each chunk are
+counted once.
 
 Without a tokenizer the floor counts GPT-2's pre-tokens and says so. A text never has more pre-tokens than tokens (in
 1,000 documents of OpenWebText, 8 % fewer), so it may be rejected for too few of them although it has enough tokens. A
 pipeline that trains its tokenizer on the cleaned corpus, or fetches it later, has no tokenizer yet.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any, cast
 
 import regex
 
-from dataprep.text.tokenizers import TextEncoder, splitter
+from dataprep.text.tokenizers import CHUNK, TextEncoder, count_chunks, settings_of, splits_into_words, splitter
 
 PRE_TOKENS = "pre-tokens"
 """What the floor counts without a tokenizer, as written in rejected rows and thresholds."""
@@ -37,6 +37,10 @@ _GROWTH = 4
 _WINDOW = 4096
 """Characters at the end of a prefix in which a cut is searched for."""
 _BYTES = 256
+_CHUNK_CHARACTERS = 32
+"""Longest chunk whose number of tokens is kept."""
+_MOST_CHUNKS = 1 << 17
+"""Chunks that are kept, in about 20 MB; then all are forgotten."""
 
 
 def count_pre_tokens(text: str, enough: int | None = None) -> int:
@@ -52,15 +56,32 @@ def count_pre_tokens(text: str, enough: int | None = None) -> int:
     return count
 
 
+class _ChunkTokens(dict[str, int]):
+    """The number of tokens of each chunk that was asked for."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        super().__init__()
+        self._encoder = encoder
+
+    def __missing__(self, chunk: str) -> int:
+        count = self._encoder.count(chunk)
+        if len(chunk) <= _CHUNK_CHARACTERS:
+            if len(self) == _MOST_CHUNKS:
+                self.clear()
+            self[chunk] = count
+        return count
+
+
 class TokenFloor:
     """Decides whether texts have enough tokens, by a tokenizer or else by GPT-2's pre-tokens."""
 
     def __init__(self, encoder: TextEncoder | None) -> None:
         self._encoder = encoder
-        settings: dict[str, Any] = json.loads(encoder.tokenizer.to_str()) if encoder else {}
+        settings: dict[str, Any] = settings_of(encoder.tokenizer) if encoder else {}
         self._splits_words = encoder is None
         self._longest_token = 0
         self._cut: re.Pattern[str] | None = None
+        self._chunk_tokens: _ChunkTokens | None = None
         # With truncation, dropout or a normalizer, a part of a text would not be a bound for the whole.
         plain = not any((settings.get("truncation"), settings.get("padding"), settings.get("normalizer")))
         model: dict[str, Any] = settings.get("model") or {}
@@ -71,9 +92,13 @@ class TokenFloor:
         if _holds_every_byte(model, settings["pre_tokenizer"]):
             self._longest_token = max(map(len, cast(dict[str, int], model["vocab"])))
             self._splits_words = kind == "ByteLevel"
+        if splits_into_words(encoder.tokenizer, settings):
+            self._chunk_tokens = _ChunkTokens(encoder)
 
     def count(self, text: str) -> int:
         """Count the tokens of the whole text, end-of-text not counted."""
+        if self._chunk_tokens is not None:
+            return sum(map(self._chunk_tokens.__getitem__, CHUNK.findall(text)))
         return self._encoder.count(text) if self._encoder else count_pre_tokens(text)
 
     def shortfall(self, text: str, floor: int) -> int | None:
@@ -89,9 +114,11 @@ class TokenFloor:
         return count if count < floor else None
 
     def _reaches_cheaply(self, text: str, floor: int) -> bool:
-        """Decide by words, if each is at least one pre-token, or by bytes, since no token has more than the longest."""
-        if self._splits_words and len(text[: 16 * floor].encode("utf-8", "replace").split(None, floor)) >= floor:
-            return True
+        """Decide by words or chunks, if each is at least one pre-token, or by bytes, by those of the longest token."""
+        if self._splits_words:
+            start = text[: 16 * floor].encode("utf-8", "replace")
+            if len(start.split(None, floor)) >= floor or count_chunks(start) >= floor:
+                return True
         enough = floor * self._longest_token
         return bool(enough) and 4 * len(text) >= enough and len(text.encode("utf-8", "replace")) >= enough
 

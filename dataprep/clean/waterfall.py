@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dataprep.clean.edits import EDIT
 from dataprep.clean.language.audit import AGREED, AUDITED
 from dataprep.clean.rules.table import Check
 from pipelines.manifest import Counts
@@ -17,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 WIDTH = 80
 """Most columns of the tables."""
+EDIT = "edit_"
+"""Prefix of the totals of documents that an edit changed."""
 BROKEN_INPUT = "broken_input"
 """The first row: lines and files of the input that contained no document."""
 _NAME_WIDTH = 30

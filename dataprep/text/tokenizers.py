@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -32,6 +35,20 @@ _SPLITS = {
     for digits in ("{1,3}", "")
 }
 """Patterns of `Split` known never to continue a pre-token over a space: spaces stand only at its start."""
+
+_WORD = r"(?:[!-/:-@\[-`{-~]+[A-Za-z]*|[A-Za-z]+|[0-9]+)"
+CHUNK = re.compile(rf"[^!-~]*+(?:{_WORD}(?:[^ -~][^!-~]*+{_WORD}?)*+)?")
+"""The next chunk of a text, at its end an empty one.
+
+A chunk begins at a space after a visible ASCII character, and between an ASCII letter, digit and punctuation mark (in
+any order but mark, letter). No match of the patterns that `splits_into_words` accepts contains such a boundary or looks
+beyond it, so a chunk alone has the same ids as in its text.
+"""
+_KINDS = bytes.maketrans(
+    f"{string.ascii_letters}{string.digits}{string.punctuation}".encode(), b"a" * 52 + b"0" * 10 + b"!" * 32
+)
+_BEGINS = (b"a ", b"0 ", b"! ", b"a0", b"a!", b"0a", b"0!", b"!0")
+"""Where chunks begin, as kinds of characters: letter, digit, mark, space."""
 
 
 def byte_level(model: BPE) -> Tokenizer:
@@ -154,13 +171,41 @@ class TextEncoder:
 
     def count(self, text: str) -> int:
         """Count the tokens of `text`."""
-        return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
 def _digest(tokenizer: Tokenizer) -> str:
     import hashlib
 
     return hashlib.sha256(tokenizer.to_str(pretty=True).encode()).hexdigest()
+
+
+def count_chunks(data: bytes) -> int:
+    """Return the number of chunks of a text in UTF-8."""
+    kinds = data.translate(_KINDS)
+    return bool(data) + sum(map(kinds.count, _BEGINS))
+
+
+def settings_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return a tokenizer as its tokenizer.json holds it."""
+    return orjson.loads(tokenizer.to_str())
+
+
+def uses_model_alone(tokenizer: Tokenizer, settings: dict[str, Any]) -> bool:
+    """Return whether ids of text follow from the model alone, every time: no added tokens in text, no dropout."""
+    ordinary = {number for number, _ in special_tokens(tokenizer)} < set(tokenizer.get_added_tokens_decoder())
+    return not ordinary and not settings["model"].get("dropout")
+
+
+def splits_into_words(tokenizer: Tokenizer, settings: dict[str, Any]) -> bool:
+    """Return whether the ids of a text are those of its chunks (`CHUNK`), one after the other.
+
+    The tokenizer has a pre-tokenizer whose boundaries are known, and nothing that precedes it.
+    """
+    pre_tokenizer = settings["pre_tokenizer"] or {}
+    prefixes = any(step.get("add_prefix_space") for step in [pre_tokenizer, *pre_tokenizer.get("pretokenizers", [])])
+    known = not settings["normalizer"] and not prefixes and splitter(pre_tokenizer) in ("ByteLevel", "Split")
+    return known and uses_model_alone(tokenizer, settings)
 
 
 def splitter(pre_tokenizer: dict[str, Any] | None) -> str:

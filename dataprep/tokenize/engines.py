@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from dataprep.text.tokenizers import TextEncoder, special_tokens, splitter
+from dataprep.text.tokenizers import TextEncoder, settings_of, special_tokens, splits_into_words, uses_model_alone
 
 Array = np.ndarray[Any, Any]
 Rows = tuple[Array, Array]
@@ -92,9 +92,7 @@ class GigatokenEngine:
 class WordsEngine:
     """The tokenizer's own call, once for each distinct chunk of the texts, since most chunks recur often.
 
-    A chunk begins at a space after a visible ASCII character, and between an ASCII letter, digit and punctuation mark
-    (in any order but mark, letter). No match of the patterns that `splits_into_words` accepts contains such a boundary
-    or looks beyond it, so a chunk alone has the same ids as in its text.
+    The chunks are those of `dataprep.text.tokenizers.CHUNK`, found in all texts of a batch at once.
     """
 
     failures = 0
@@ -191,31 +189,16 @@ class LoadedTokenizer(NamedTuple):
         return cls(encoder, name, engine, control_ids(encoder.tokenizer, settings))
 
 
-def settings_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return a tokenizer as its tokenizer.json holds it."""
-    return orjson.loads(tokenizer.to_str())
-
-
 def fastest_engine(encoder: TextEncoder, settings: dict[str, Any]) -> tuple[str, TokenEngine]:
     """Return the name of the fastest installed engine that supports a tokenizer with these settings, and the engine."""
-    tokenizer = encoder.tokenizer
-    ordinary = {number for number, _ in special_tokens(tokenizer)} < set(tokenizer.get_added_tokens_decoder())
-    if not ordinary and not settings["model"].get("dropout"):
-        if find_spec("gigatoken"):
-            with contextlib.suppress(
-                ValueError, TypeError, KeyError, RuntimeError
-            ):  # a kind of tokenizer that it does not support
-                return GIGATOKEN, GigatokenEngine(settings, WholeEngine(encoder))
-        if splits_into_words(settings):
-            return WORDS, WordsEngine(encoder)
+    if uses_model_alone(encoder.tokenizer, settings) and find_spec("gigatoken"):
+        with contextlib.suppress(
+            ValueError, TypeError, KeyError, RuntimeError
+        ):  # a kind of tokenizer that it does not support
+            return GIGATOKEN, GigatokenEngine(settings, WholeEngine(encoder))
+    if splits_into_words(encoder.tokenizer, settings):
+        return WORDS, WordsEngine(encoder)
     return WHOLE, WholeEngine(encoder)
-
-
-def splits_into_words(settings: dict[str, Any]) -> bool:
-    """Return whether a tokenizer.json has a pre-tokenizer that `WordsEngine` supports, and nothing that precedes it."""
-    pre_tokenizer = settings["pre_tokenizer"] or {}
-    prefixes = any(step.get("add_prefix_space") for step in [pre_tokenizer, *pre_tokenizer.get("pretokenizers", [])])
-    return not settings["normalizer"] and not prefixes and splitter(pre_tokenizer) in ("ByteLevel", "Split")
 
 
 def joined(rows: list[Array]) -> Rows:

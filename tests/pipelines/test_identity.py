@@ -1,7 +1,7 @@
 """The canonical form of a URL and the id of a document."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipelines import identity
@@ -174,3 +174,12 @@ SPELLINGS = st.lists(
 def test_the_quick_way_to_take_a_url_apart_is_the_general_one(text: str) -> None:
     for url in (text, f"http://garden.test{text}"):
         assert split_url(url) == identity._split_any(url)
+
+
+@given(SPELLINGS)
+@example("/a/b.c/d-e_f~g;h")
+@example("/a/.b")
+def test_a_url_that_is_returned_as_it_is_has_that_form(text: str) -> None:
+    for url in (text, f"http://garden.test{text}", f"https://garden.test./{text}", f"http://127.1/{text}"):
+        address = identity._split_any(url)
+        assert canonical_url(url) == (identity.without_tracking(address).url if address else None)

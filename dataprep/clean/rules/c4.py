@@ -32,6 +32,7 @@ _RUN = regex.compile(r"\w+")
 _NON_WORD = regex.compile(r"\W")
 _UNSPACED = re.compile(r"\S+")
 _TERMINAL = (".", "?", "!", '"', "'")
+_NO_LINES = C4Lines()
 _POLICIES = re.compile("terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies")
 
 
@@ -51,7 +52,7 @@ def remove_lines(text: str, options: C4Lines) -> Cut:
 
     Without any option the text is returned unchanged.
     """
-    if options == C4Lines():
+    if options == _NO_LINES:
         return Cut(text)
     cut = Cut(text)
     blocks_left = (_remaining_lines(block.splitlines(), options, cut) for block in blocks_of_lines(text, LINE_END))

@@ -13,6 +13,7 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 
+from dataprep.clean import token_floor
 from dataprep.clean.token_floor import TokenFloor, count_pre_tokens
 from dataprep.text.tokenizers import END_OF_TEXT, TextEncoder
 from tests.samples import Data, gpt2
@@ -154,6 +155,28 @@ def test_no_more_is_encoded_than_the_answer_takes(name: str, text: str, most: in
     counting.encoded.clear()
     assert TokenFloor(counting).shortfall(text, 128) is None or most
     assert sum(counting.encoded) <= most
+
+
+def test_the_tokens_of_each_short_chunk_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = Counting(encoder("cl100k").tokenizer, encoder("cl100k").meta)
+    floor = TokenFloor(counting)
+    text = "the mill turned, the mill stood " + "a" * 100
+    expected = encoder("cl100k").count(text)
+    counting.encoded.clear()
+    assert floor.count(text) == expected
+    assert sorted(counting.encoded) == [0, 1, 3, 4, 5, 6, 7, 101]
+    counting.encoded.clear()
+    assert floor.count(text) == expected
+    assert counting.encoded == [101]
+    monkeypatch.setattr(token_floor, "_MOST_CHUNKS", 2)
+    assert TokenFloor(counting).count(text) == expected
+
+
+def test_chunks_settle_what_words_do_not() -> None:
+    counting = Counting(encoder("byte level").tokenizer, encoder("byte level").meta)
+    counting.encoded.clear()
+    assert TokenFloor(counting).shortfall("mill-2, " * 16, 64) is None
+    assert not counting.encoded
 
 
 def test_the_floor_counts_to_the_last_token() -> None:

@@ -19,7 +19,7 @@ from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split, Whitespace
 from tokenizers.trainers import BpeTrainer
 
-from dataprep.text.tokenizers import END_OF_TEXT, TextEncoder, byte_level
+from dataprep.text.tokenizers import CHUNK, END_OF_TEXT, TextEncoder, byte_level, count_chunks, settings_of
 from dataprep.tokenize import engines
 from dataprep.tokenize.engines import (
     GIGATOKEN,
@@ -31,7 +31,6 @@ from dataprep.tokenize.engines import (
     WholeEngine,
     WordsEngine,
     fastest_engine,
-    settings_of,
     with_end,
 )
 from pipelines.tokens import TokenMeta
@@ -207,6 +206,19 @@ def test_a_tokenizer_whose_chunks_are_not_known_is_called_on_whole_texts(monkeyp
         else:
             made.pre_tokenizer = Whitespace()
         assert name_of_fastest(encoder_of(made)) == WHOLE, change
+
+
+ENGINE = WordsEngine(trained())
+
+
+@given(text=st.text() | st.lists(PIECES | st.characters(max_codepoint=300)).map("".join))
+@example("".join(HARD))
+def test_the_pattern_finds_the_chunks_of_the_engine(text: str) -> None:
+    data = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
+    bounds = ENGINE._bounds(data, np.array([0, len(data)])) if text else np.zeros(1, np.int64)
+    chunks = [chunk.encode("utf-8", "replace") for chunk in CHUNK.findall(text) if chunk]
+    assert np.cumsum([0, *map(len, chunks)]).tolist() == bounds.tolist()
+    assert count_chunks(text.encode("utf-8", "replace")) == len(chunks)
 
 
 def test_the_sample_is_the_first_documents_of_a_shard_and_every_256th() -> None:
