@@ -61,6 +61,8 @@ class DownloadConfig:
     """Site folder (index.jsonl and files) to serve on loopback under its own host names; empty for none."""
     replay: StageSource = ""
     """WARC or ARC file, or a folder of them, that answers instead of the network; empty for the network."""
+    forget: StageSource = ""
+    """List of pages to leave out, which `python -m pipelines forget` writes: a URL or document id on each line."""
     source: SourceChoice = "auto"
     """The kind of files in --documents; "auto" takes every kind, told by their names, any other only that kind."""
     hub_repository: str = ""

@@ -133,7 +133,7 @@ def download(
 
     linked = link_documents(run, documents, output, config.source) + take_hub_files(config, run, output)
     log_linked(config, run, output, documents)
-    answers = find_answers(config, run, list_parts(run, urls), output.final.parent / FETCH_STORE)
+    answers = find_answers(config, run, list_parts(run, urls, config.forget), output.final.parent / FETCH_STORE)
     if not answers.plans and not linked:
         raise UserError(f"{urls.path}: holds no URL, and there are no --documents: nothing to do; give one of them")
     parts = [Part(plan.stem, (plan,)) for plan in answers.plans]
