@@ -7,6 +7,7 @@ python -m pipelines check [--deep [OUTPUT...]]
 python -m pipelines status
 python -m pipelines explain URL|DOC_ID
 python -m pipelines explain --token SPLIT:INDEX
+python -m pipelines forget URL|DOC_ID
 python -m pipelines gc [--delete] [FOLDER...]
 python -m pipelines report
 python -m pipelines versions
@@ -26,7 +27,7 @@ from pipelines.errors import ConfigError, UserError, did_you_mean, shown
 from pipelines.project.graph import GraphStage, load_stages
 from pipelines.terminal import print_error, print_line, visible
 
-COMMANDS = ("use", "set", "check", "status", "explain", "gc", "report", "versions")
+COMMANDS = ("use", "set", "check", "status", "explain", "forget", "gc", "report", "versions")
 BROKEN_PIPE = 128 + 13
 """The exit status that a shell gives a program that SIGPIPE ended."""
 
@@ -91,6 +92,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="a token by its number: train:123456, val:-1 (the last), or a folder of token shards: FOLDER:123456",
     )
     explain.set_defaults(run=run_explain)
+    forget = commands.add_parser("forget", help="name all that holds a page, and make the next run without it")
+    forget.add_argument("key", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)")
+    forget.set_defaults(run=run_forget)
     gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
     gc.add_argument(
         "folders",
@@ -268,6 +272,34 @@ def run_explain(options: argparse.Namespace) -> int:
     print_line(f"no output knows {options.key}; nearest: {meant}")
     _print_verdicts(explain(meant, stages))
     return 0
+
+
+def run_forget(options: argparse.Namespace) -> int:
+    """Print what holds a page, add the page to the list of download.forget, and begin that list if there is none."""
+    from pipelines.config import given
+    from pipelines.forgotten import FORGOTTEN, add_entries, entry_key
+    from pipelines.project.explain import Trail, nearest
+    from pipelines.project.forget import DEFAULT_LIST, holders, sources
+
+    if not entry_key(options.key):
+        raise ConfigError(f"forget {options.key}: neither a URL (http://...) nor a document id of 32 hex digits")
+    params, stages = read_yaml(PARAMS_YAML), _stages()
+    trail = Trail(options.key, stages)
+    held = list(holders(trail, stages))
+    if not held and (meant := nearest(options.key, stages)):
+        raise UserError(f"{options.key}: no output holds it; nearest: {meant}; name that one")
+    for stage, path, what in held:
+        print_line(f"{stage:18} {path}: {what}")
+    named = given(params["download"]["forget"])
+    new = add_entries(named or DEFAULT_LIST, [options.key, *sorted(url for url in trail.urls if entry_key(url))])
+    for entry in new:
+        print_line(f"{named or DEFAULT_LIST}: added {entry}")
+    code = 0 if named else run_set(argparse.Namespace(overrides=[f"download.forget={DEFAULT_LIST}"]))
+    for path in sources(stages):
+        print_line(f"{path}: never changed by a stage; delete the page there yourself if it is there")
+    held_by = f"{len(held)} places hold it" if held else "no output holds it"
+    print_line(f"{options.key}: {held_by}; the next dvc repro makes them without it (rule {FORGOTTEN})")
+    return code
 
 
 def _print_verdicts(verdicts: Iterable[tuple[str, str]]) -> bool:

@@ -137,6 +137,11 @@ class Message:
     redirect: str
     """The absolute URL that it redirects to; empty if it does not redirect."""
 
+    def values(self, name: str) -> list[str]:
+        """Return the values of all headers of this name, in any case."""
+        fields = (line.partition(":") for line in self.lines[1:])
+        return [value.strip() for field, _, value in fields if field.strip().lower() == name.lower()]
+
 
 def message_of(capture: Capture) -> Message:
     """Parse the HTTP response of a capture that has no fault; raises HttpError if it is not one."""

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
+from dataprep.download.opt_outs import OptOut
 from pipelines.config import Count, NonNegative, SourceChoice, SourcePath, StageSource
 
 Seconds = Annotated[float, Interval(gt=0, le=86_400)]
@@ -48,6 +49,10 @@ class DownloadConfig:
     """Longest chain of redirects."""
     robots: bool = True
     """Obey robots.txt."""
+    opt_outs: tuple[OptOut, ...] = ()
+    """Ways of reserving pages from training to respect beside robots.txt: robots_tags (noai and noimageai in
+    X-Robots-Tag headers and robots meta tags), tdmrep (TDMRep's header, meta tag and /.well-known/tdmrep.json), ai_txt
+    (/ai.txt)."""
     urls_per_segment: Count = 10_000
     """URLs of the list per WARC segment."""
     segment_bytes: Count = 1_000_000_000
@@ -56,6 +61,8 @@ class DownloadConfig:
     """Site folder (index.jsonl and files) to serve on loopback under its own host names; empty for none."""
     replay: StageSource = ""
     """WARC or ARC file, or a folder of them, that answers instead of the network; empty for the network."""
+    forget: StageSource = ""
+    """List of pages to leave out, which `python -m pipelines forget` writes: a URL or document id on each line."""
     source: SourceChoice = "auto"
     """The kind of files in --documents; "auto" takes every kind, told by their names, any other only that kind."""
     hub_repository: str = ""
@@ -68,10 +75,11 @@ class DownloadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How the crawler presents itself to a site."""
+    """How the crawler presents itself to a site, and which of the site's rules it respects."""
 
     user_agent: str
     robots: bool
+    opt_outs: tuple[OptOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

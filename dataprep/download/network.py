@@ -63,7 +63,7 @@ def request_identity(identity: Identity, limits: Limits, site: Path | None) -> s
 
     It is part of every key of the fetch store, so its text must not change.
     """
-    values = {
+    values: dict[str, object] = {
         "user_agent": identity.user_agent,
         "robots": identity.robots,
         "max_body_bytes": limits.max_body_bytes,
@@ -71,6 +71,8 @@ def request_identity(identity: Identity, limits: Limits, site: Path | None) -> s
         "max_redirects": limits.max_redirects,
         "local_site": content_hash(site) if site else "",
     }
+    if identity.opt_outs:
+        values["opt_outs"] = sorted(identity.opt_outs)
     return json.dumps(values, sort_keys=True)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from dataprep.download.captures import Capture, archived, message_of, read_captures
 from dataprep.download.config import Limits
 from dataprep.download.key_table import KEY, KeyTable, Rows, key_of, keys_of
+from dataprep.download.opt_outs import PageOptOuts
 from dataprep.download.outcomes import NOT_IN_ARCHIVE, Fetched, Outcome, Packed
 from dataprep.download.record_log import LogWriter, log_name
 from dataprep.download.segments import Answers, plan_line
@@ -62,7 +63,7 @@ class Question:
 
 
 def answer_from_archive(
-    limits: Limits, run: StageRun, listed: Sequence[Path], archive: Path, urls_per_segment: int
+    limits: Limits, opt_outs: PageOptOuts, run: StageRun, listed: Sequence[Path], archive: Path, urls_per_segment: int
 ) -> Answers:
     """Answer every URL of the list, or every capture of the archive."""
     files = archive_files(archive)
@@ -81,7 +82,7 @@ def answer_from_archive(
     plans = write_questions(questions, urls_per_segment, run.scratch / "questions")
     ranges = [Part(plan.stem, (plan,)) for plan in plans]
     names = [str(file) for file in files]
-    run.map(answer_range, ranges, names, limits.max_body_bytes, limits.max_redirects, into="answers")
+    run.map(answer_range, ranges, names, limits.max_body_bytes, limits.max_redirects, opt_outs, into="answers")
     folder = run.scratch / "answers"
     return Answers([folder / f"{part.name}.jsonl" for part in ranges], folder)
 
@@ -211,10 +212,12 @@ def write_questions(questions: Iterator[Question], size: int, folder: Path) -> l
     return files
 
 
-def answer_range(part: Part, folder: Path, files: list[str], max_bytes: int, max_redirects: int) -> Counts:
+def answer_range(
+    part: Part, folder: Path, files: list[str], max_bytes: int, max_redirects: int, opt_outs: PageOptOuts
+) -> Counts:
     """Write the records of one range in the format of a fetch store's log, and the plan that names them."""
     number = int(part.name.rpartition("-")[2])
-    reader = ArchiveReader([Path(file) for file in files], max_bytes, max_redirects)
+    reader = ArchiveReader([Path(file) for file in files], max_bytes, max_redirects, opt_outs)
     log = LogWriter((folder / log_name(number)).open("xb", buffering=0), number)
     with store.create(folder / f"{part.name}.jsonl") as plan:
         for line in store.read_lines(part.file):
@@ -227,10 +230,11 @@ def answer_range(part: Part, folder: Path, files: list[str], max_bytes: int, max
 class ArchiveReader:
     """Answers questions from the files of an archive."""
 
-    def __init__(self, files: list[Path], max_bytes: int, max_redirects: int) -> None:
+    def __init__(self, files: list[Path], max_bytes: int, max_redirects: int, opt_outs: PageOptOuts) -> None:
         self._files = files
         self._max_bytes = max_bytes
         self._max_redirects = max_redirects
+        self._opt_outs = opt_outs
 
     def answer(self, question: Question) -> Packed:
         """Return the outcome of one URL, with its page if there is one."""
@@ -276,6 +280,8 @@ class ArchiveReader:
             return _refused(fetched, "bad_encoding", error), ""
         if other := why_not_html(response.content_type, body):
             return _refused(fetched, "not_html", other), ""
+        if refusal := self._opt_outs.refusal(message.values, body):
+            return _refused(fetched, *refusal), ""
         return dataclasses.replace(fetched, body=body), ""
 
     def _own_answer(self, question: Question) -> Fetched:

@@ -9,6 +9,9 @@ Every outcome is kept in the fetch store `.fetch_store` beside OUTPUT, so a kill
 stopped, and a changed list fetches only what is new. MILLRACE_REFETCH=failed fetches again what failed,
 MILLRACE_REFETCH=all everything. Private addresses are never contacted.
 
+--opt-outs robots_tags tdmrep ai_txt also respects what sites say about training (dataprep/download/opt_outs.py); such
+pages are rejected as x_robots_tag, meta_robots, tdm_reserved or ai_txt.
+
 --replay ARCHIVE (WARC or ARC files, from any crawler) answers every URL from that archive instead of the
 network, so that the same list and archive give the same bytes anywhere. Redirects are followed within the
 archive; of several captures of a URL the last page counts; a URL that is missing is not_in_archive. With an
@@ -33,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.download.config import CrawlOptions, DownloadConfig, Identity, Limits, Politeness, Retries
 from dataprep.download.openwebtext import download_texts
+from dataprep.download.opt_outs import PageOptOuts
 from pipelines.command import Output, Part, Source, StageSpec
 from pipelines.config import KINDS, given
 from pipelines.errors import ConfigError, UserError
@@ -130,7 +134,7 @@ def download(
 
     linked = link_documents(run, documents, output, config.source) + take_hub_files(config, run, output)
     log_linked(config, run, output, documents)
-    answers = find_answers(config, run, list_parts(run, urls), output.final.parent / FETCH_STORE)
+    answers = find_answers(config, run, list_parts(run, urls, config.forget), output.final.parent / FETCH_STORE)
     if not answers.plans and not linked:
         raise UserError(f"{urls.path}: holds no URL, and there are no --documents: nothing to do; give one of them")
     parts = [Part(plan.stem, (plan,)) for plan in answers.plans]
@@ -169,7 +173,8 @@ def find_answers(config: DownloadConfig, run: StageRun, listed: Sequence[Path], 
             raise ConfigError("download.replay, download.local_site: both would answer the URLs; give only one of them")
         from dataprep.download.replay import answer_from_archive
 
-        return answer_from_archive(crawl_limits(config), run, listed, archive, config.urls_per_segment)
+        opt_outs = PageOptOuts(config.opt_outs, config.user_agent)
+        return answer_from_archive(crawl_limits(config), opt_outs, run, listed, archive, config.urls_per_segment)
     from dataprep.download.network import fetch_answers
 
     site = given(config.local_site)
@@ -179,7 +184,7 @@ def find_answers(config: DownloadConfig, run: StageRun, listed: Sequence[Path], 
 def crawl_options(config: DownloadConfig) -> CrawlOptions:
     """Return the parts of the section that a crawl needs."""
     return CrawlOptions(
-        identity=Identity(user_agent=config.user_agent, robots=config.robots),
+        identity=Identity(user_agent=config.user_agent, robots=config.robots, opt_outs=config.opt_outs),
         politeness=Politeness(
             concurrency=config.concurrency,
             requests_per_second=config.requests_per_second,

@@ -25,7 +25,9 @@ from dataprep.web.url_lists import (
 )
 from pipelines import store
 from pipelines.command import Part, Source
+from pipelines.config import given
 from pipelines.documents import TableWriter, part_files, read_rows
+from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.identity import canonical_url
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -45,12 +47,31 @@ class Listed:
     value: str = ""
 
 
-def list_parts(run: StageRun, urls: Source) -> list[Path]:
-    """Return the files of the list, in order; a plain list is converted in scratch, once."""
+def list_parts(run: StageRun, urls: Source, forget: str = "") -> list[Path]:
+    """Return the files of the list, in order; a plain list is converted in scratch, once.
+
+    URLs of the list `forget` have the rule `forgotten` there.
+    """
     if urls.manifest:
-        return part_files(urls.path)
-    run.step(take_list, "list", url_lists(urls.path), into="list")
-    return part_files(run.scratch / "list")
+        parts = part_files(urls.path)
+    else:
+        run.step(take_list, "list", url_lists(urls.path), into="list")
+        parts = part_files(run.scratch / "list")
+    if not given(forget):
+        return parts
+    run.map(forget_pages, [Part(part.stem, (part,)) for part in parts], forget, into="remembered")
+    return [run.scratch / "remembered" / f"{part.stem}.parquet" for part in parts]
+
+
+def forget_pages(part: Part, folder: Path, forget: str) -> Counts:
+    """Write one file of the list with the rule of the pages to forget."""
+    pages = ForgottenPages(forget)
+    with TableWriter(folder / f"{part.name}.parquet", LISTED_SCHEMA) as writer:
+        for entry in listed_urls([part.file]):
+            is_forgotten = not entry.rule and pages.covers(entry.url)
+            kept = Listed(entry.url, FORGOTTEN, "download.forget") if is_forgotten else entry
+            writer.write({"url": kept.url, "rule": kept.rule, "value": kept.value})
+    return Counts(rows_in=writer.rows, rows_out=writer.rows)
 
 
 def listed_urls(parts: Sequence[Path]) -> Iterator[Listed]:

@@ -24,21 +24,25 @@ from annotated_types import Interval
 from dataprep.extract.contract import ExtractorName, PageOptions
 from dataprep.extract.loose_json import merge_or_add_ids
 from pipelines.command import Part, Source, StageSpec, Table
-from pipelines.config import Count, NonNegative, SourceChoice, TokenizerPath, given
+from pipelines.config import Count, NonNegative, SourceChoice, StageSource, TokenizerPath, given
 from pipelines.documents import UNREADABLE_FILE, rejected_rows
 from pipelines.errors import UserError, describe
+from pipelines.forgotten import FORGOTTEN, ForgottenPages
+from pipelines.identity import document_id
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
 if TYPE_CHECKING:
     from dataprep.extract.page_child import PageChild
     from dataprep.extract.parts import ReadOptions
-    from dataprep.readers.records import Broken, Page, Text
+    from dataprep.readers.records import Broken, Page, Record, Skipped, Text
 
 VERSION = 3
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)
+
+_BY_LIST = "extract.forget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,8 @@ class ExtractConfig:
     the article, where that agrees with the whole page, and trafilatura elsewhere."""
     fallback_chars: NonNegative = 1000
     """A text with fewer characters is compared with the other library's, which is used if it is five times as long."""
+    forget: StageSource = ""
+    """List of pages to leave out, which `python -m pipelines forget` writes: a URL or document id on each line."""
     tables: bool = True
     """Keep the text of tables: one line per row, tabs between cells."""
 
@@ -101,14 +107,32 @@ def extract_part(part: Part, folder: Path, config: ExtractConfig) -> Counts:
     """Write the records of one part as document shards."""
     from dataprep.extract.page_child import shared_child
     from dataprep.extract.parts import DocumentShards, Reading, read_part
-    from dataprep.readers.records import Page
 
     reading = Reading.load(part.files[0])
     child = shared_child(page_options(config))
+    forgotten = ForgottenPages(config.forget)
     with DocumentShards(folder, part.name, reading.source) as shards:
         for record in read_part(reading, part.files[1:], read_options(config)):
-            shards.add(extract_page(child, record, shards.counts) if isinstance(record, Page) else record)
+            shards.add(document_of(record, child, forgotten, shards.counts))
     return shards.counts
+
+
+def document_of(
+    record: "Record", child: "PageChild", forgotten: ForgottenPages, counts: Counts
+) -> "Text | Broken | Skipped":
+    """Return the document of a record, extracted if it is a page, or why it has none."""
+    from dataprep.readers.records import Broken, Page, Text
+
+    if not isinstance(record, Page):
+        document = record
+    elif forgotten.covers(record.url):
+        return Broken(record.url, FORGOTTEN, _BY_LIST)
+    else:
+        document = extract_page(child, record, counts)
+    if not forgotten or not isinstance(document, Text):
+        return document
+    is_forgotten = forgotten.covers(document.url, document_id(document.url, document.text))
+    return Broken(document.url, FORGOTTEN, _BY_LIST) if is_forgotten else document
 
 
 def read_options(config: ExtractConfig) -> "ReadOptions":

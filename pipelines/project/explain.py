@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pipelines import store
 from pipelines.documents import REJECTED, damage_of, part_files, read_rows, read_schema
 from pipelines.errors import ConfigError, UserError, did_you_mean
+from pipelines.forgotten import is_id
 from pipelines.identity import canonical_url, split_url, without_tracking
 from pipelines.project.graph import GraphStage
 from pipelines.tokens import TokenMeta, TokenShard, open_tokens
@@ -43,19 +44,34 @@ def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
     (token shards) are included. URL lists are searched for the line as it is and for its canonical form, so that
     each spelling leads to all lines of the same page.
     """
-    ids = {bytes.fromhex(key)} if _is_id(key) else set[bytes]()
-    urls = _urls_of(ids, stages) if ids else _spellings(key, stages)
-    for stage in stages:
-        for out in stage.outs:
-            for file in sorted(out.rglob("*.parquet")):
-                for row in _matching_rows(file, ids, urls):
-                    if isinstance(row.get("doc_id"), bytes):
-                        ids.add(row["doc_id"])
-                    if row.get("final_url") and not row.get("rule"):  # a page under the URL that answered
-                        urls.add(canonical_url(row["final_url"]) or row["final_url"])
-                    yield stage.name, _verdict(file, out, row)
-            for file in sorted(out.glob("part-*.arrow")):
-                yield from ((stage.name, line) for line in _token_rows(file, ids))
+    for stage, out, file, row in Trail(key, stages).rows():
+        yield stage.name, row if isinstance(row, str) else _verdict(file, out, row)
+
+
+class Trail:
+    """The rows about a page, followed from stage to stage."""
+
+    def __init__(self, key: str, stages: list[GraphStage]) -> None:
+        """Begin at a URL in any spelling or a document id in hex."""
+        self._stages = stages
+        self.ids = {bytes.fromhex(key)} if is_id(key) else set[bytes]()
+        """Ids of its documents, as far as `rows` has found them."""
+        self.urls = _urls_of(self.ids, stages) if self.ids else _spellings(key, stages)
+        """URLs that led to it."""
+
+    def rows(self) -> Iterator[tuple[GraphStage, Path, Path, dict[str, Any] | str]]:
+        """Yield stage, output, file and each row about the page; for token shards, what is in them in words."""
+        for stage in self._stages:
+            for out in stage.outs:
+                for file in sorted(out.rglob("*.parquet")):
+                    for row in _matching_rows(file, self.ids, self.urls):
+                        if isinstance(row.get("doc_id"), bytes):
+                            self.ids.add(row["doc_id"])
+                        if row.get("final_url") and not row.get("rule"):  # a page under the URL that answered
+                            self.urls.add(canonical_url(row["final_url"]) or row["final_url"])
+                        yield stage, out, file, row
+                for file in sorted(out.glob("part-*.arrow")):
+                    yield from ((stage, out, file, line) for line in _token_rows(file, self.ids))
 
 
 def _urls_of(ids: set[bytes], stages: list[GraphStage]) -> set[str]:
@@ -92,7 +108,7 @@ def nearest(key: str, stages: list[GraphStage]) -> str | None:
 def _variants(key: str) -> list[str]:
     """Return `key` with and without scheme, last slash and `www.`, in canonical form, the likeliest first."""
     address = split_url(key if "://" in key else f"http://{key}")
-    if address is None or _is_id(key):
+    if address is None or is_id(key):
         return []
     address = without_tracking(address)
     host, path = address.host.removeprefix("www."), address.path.rstrip("/")
@@ -106,10 +122,6 @@ def _variants(key: str) -> list[str]:
         for s in schemes
     ]
     return list(dict.fromkeys(variant.url for variant in addresses))
-
-
-def _is_id(key: str) -> bool:
-    return len(key) == 32 and all(character in "0123456789abcdefABCDEF" for character in key)
 
 
 def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict[str, Any]]:

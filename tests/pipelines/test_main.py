@@ -89,7 +89,7 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
         (["explain", "http://nowhere.test/"], "no published output knows this URL"),
         (["report"], "not there yet; make it with dvc repro"),
         (["verions"], "error: verions: no such command. Did you mean 'versions'?"),
-        (["integrity", "--deep"], "error: integrity: no such command. Choose from: check, explain, gc, report, set,"),
+        (["integrity", "--deep"], "error: integrity: no such command. Choose from: check, explain, forget, gc,"),
     ],
 )
 def test_a_typo_is_one_line_with_the_nearest_name_and_leaves_params_alone(

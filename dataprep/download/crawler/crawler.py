@@ -19,6 +19,7 @@ from dataprep.download.crawler.frontier import Backlog, Frontier, UrlJob
 from dataprep.download.crawler.local_site import LocalServer
 from dataprep.download.crawler.request import Fetcher
 from dataprep.download.crawler.visit import HostPolicy, Visits
+from dataprep.download.opt_outs import PageOptOuts
 from dataprep.download.outcomes import Fetched, Packed
 from dataprep.download.warc_writer import pack
 
@@ -96,7 +97,7 @@ class Crawler:
         )
         await self._resources.enter_async_context(session)
         identity, limits, retries = self._options.identity, self._options.limits, self._options.retries
-        fetcher = Fetcher(limits, session, server.hosts)
+        fetcher = Fetcher(limits, session, server.hosts, PageOptOuts(identity.opt_outs, identity.user_agent))
         per_host = self._politeness.per_host
         self._policy = HostPolicy(identity, per_host, retries, fetcher, self._frontier, self.send)
         self._visits = Visits(

@@ -27,7 +27,10 @@ _GUESS = 512
 
 @dataclass(slots=True)
 class RobotsFetch:
-    """The fetch of a robots.txt that a job makes before its own request; it too may wait, fail and be redirected."""
+    """The fetch of a robots.txt that a job makes before its own request; it too may wait, fail and be redirected.
+
+    Further files of the origin, if any are wanted, follow one after the other.
+    """
 
     origin: str
     """`scheme://host[:port]` whose rules are wanted."""
@@ -39,6 +42,8 @@ class RobotsFetch:
     attempts: int = 0
     reply: RobotsReply | None = None
     """The result; once it is set, the job is on its way back to `origin_host`."""
+    replies: list[RobotsReply] = field(default_factory=list[RobotsReply])
+    """The results that were brought back."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ import yarl
 from dataprep.download.config import Limits
 from dataprep.download.crawler.connections import InterimFloodError, PeerResponse
 from dataprep.download.crawler.robots import ROBOTS_BYTES, RobotsReply
+from dataprep.download.opt_outs import NO_OPT_OUTS, PageOptOuts
 from dataprep.download.outcomes import REDIRECT_STATUSES
 from dataprep.web.domains import ALLOWED_PORTS, RefusedAddressError, refuse_private
 from dataprep.web.http import (
@@ -133,11 +134,16 @@ class Fetcher:
     """Makes requests through one session."""
 
     def __init__(
-        self, limits: Limits, session: aiohttp.ClientSession, site_hosts: frozenset[str] = frozenset()
+        self,
+        limits: Limits,
+        session: aiohttp.ClientSession,
+        site_hosts: frozenset[str] = frozenset(),
+        opt_outs: PageOptOuts = NO_OPT_OUTS,
     ) -> None:
         self._limits = limits
         self._session = session
         self._site_hosts = site_hosts
+        self._opt_outs = opt_outs
         self._timeout = aiohttp.ClientTimeout(
             # `connect` includes the name lookup, all addresses that are tried, and TLS.
             total=None,
@@ -176,7 +182,10 @@ class Fetcher:
                 return _redirect(target, response) or await self._read_page(response)
 
     async def robots(self, target: Address) -> RobotsReply | Redirect:
-        """Request a robots.txt. Raises FetchError, also for a status that should be retried."""
+        """Request a robots.txt, or another file about a whole origin.
+
+        Raises FetchError, also for a status that should be retried.
+        """
         with network_errors():
             async with self._get(target) as response:
                 if response.status in RETRIED_STATUSES:
@@ -216,6 +225,8 @@ class Fetcher:
             raise FetchError("bad_encoding", error) from None
         if other := why_not_html(declared, body):
             raise FetchError("not_html", other)
+        if refusal := self._opt_outs.refusal(lambda name: response.headers.getall(name, []), body):
+            raise FetchError(*refusal)
         return body
 
 

@@ -7,6 +7,7 @@ first 500 KiB count. `HostPolicy` fetches it, with redirects and retries.
 import math
 import re
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -51,6 +52,8 @@ class Rules:
     """The origin's Crawl-delay: seconds between two requests."""
     unreachable: str = ""
     """Why the rules are unknown; if it is set, nothing may be fetched."""
+    opt_outs: Sequence[Callable[[str], tuple[str, str] | None]] = ()
+    """What other files of the origin say of a URL: the rule by which it is reserved and the value seen, or None."""
 
     def allow(self, url: str) -> bool:
         """Return whether `url` may be fetched."""

@@ -8,9 +8,10 @@ until the job is back there with a reply. Then it goes on to its page.
 """
 
 import asyncio
+import dataclasses
 import datetime
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import xxhash
 
@@ -19,9 +20,12 @@ from dataprep.download.crawler.frontier import Frontier, RobotsFetch, UrlJob
 from dataprep.download.crawler.local_site import LOOPBACK, SITE_TIME
 from dataprep.download.crawler.request import Exchange, Fetcher, FetchError, Redirect
 from dataprep.download.crawler.robots import RobotsCache, RobotsReply, Rules, read_robots
+from dataprep.download.opt_outs import FILES
+from dataprep.download.opt_outs import read_file as opt_outs_of
 from dataprep.download.outcomes import PAGE, Fetched
 from pipelines.identity import Address
 
+ROBOTS_TXT = "/robots.txt"
 LONGEST_WAIT = 300.0
 """Longest wait in seconds before a retry; a server that asks for more is left to a later run."""
 _MOST_REDIRECTS = 5
@@ -52,13 +56,14 @@ class HostPolicy:
         self._fetcher = fetcher
         self._frontier = frontier
         self._send = send
+        self._files = site_files(identity)
         self._cache = RobotsCache()
         self._waiting: dict[str, list[UrlJob]] = {}
         """Origin -> jobs that wait for its robots.txt, since they were running when its fetch began."""
 
     def rules(self, target: Address, now: float) -> Rules | None:
         """Return the rules of the target's origin, or None if they must be fetched first."""
-        rules = self._cache.find(target.origin, now) if self._identity.robots else Rules()
+        rules = self._cache.find(target.origin, now) if self._files else Rules()
         if rules is not None:
             self._set_policy(target.host, rules)
         return rules
@@ -71,7 +76,7 @@ class HostPolicy:
         self._waiting[target.origin] = []
         self._frontier.set_policy(target.host, 1, 0.0)
         job.robots_fetch = RobotsFetch(target.origin, target.host, job.target)
-        job.target = f"{target.origin}/robots.txt"
+        job.target = f"{target.origin}{self._files[0]}"
         return True
 
     async def ask(self, job: UrlJob, target: Address, now: Callable[[], float]) -> None:
@@ -90,16 +95,32 @@ class HostPolicy:
             self._return(job, fetch, answer)
 
     def learn(self, job: UrlJob, now: float) -> None:
-        """Cache the rules that a job has brought back, and resume the jobs that waited for them."""
+        """Send a job for the next file of its origin, or cache the rules and resume the jobs that waited for them."""
         fetch = job.robots_fetch
         assert fetch is not None
         assert fetch.reply is not None
-        rules = read_robots(fetch.reply, self._identity.user_agent)
-        self._cache.keep(fetch.origin, rules, len(fetch.reply.body), now)
+        fetch.replies.append(fetch.reply)
+        fetch.reply = None
+        rules = self._read(fetch.replies)
+        if len(fetch.replies) < len(self._files) and not rules.unreachable:
+            fetch.hops = fetch.attempts = 0
+            job.target = f"{fetch.origin}{self._files[len(fetch.replies)]}"
+            self._frontier.set_policy(fetch.origin_host, 1, rules.delay)
+            self._frontier.add_first(job, now)
+            return
+        self._cache.keep(fetch.origin, rules, sum(len(reply.body) for reply in fetch.replies), now)
         self._set_policy(fetch.origin_host, rules)
         job.robots_fetch, job.target = None, fetch.page
         for waiting in (job, *self._waiting.pop(fetch.origin, [])):
             self._frontier.add_first(waiting, now)
+
+    def _read(self, replies: Sequence[RobotsReply]) -> Rules:
+        """Return the rules from the files of an origin that were read so far."""
+        by_file = dict(zip(self._files, replies, strict=False))
+        robots = by_file.pop(ROBOTS_TXT, None)
+        rules = read_robots(robots, self._identity.user_agent) if robots else Rules()
+        opt_outs = [opt_outs_of(file, reply, self._identity.user_agent) for file, reply in by_file.items()]
+        return dataclasses.replace(rules, opt_outs=opt_outs)
 
     def _set_policy(self, host: str, rules: Rules) -> None:
         self._frontier.set_policy(host, 1 if rules.delay else self._per_host, rules.delay)
@@ -134,6 +155,12 @@ class HostPolicy:
         fetch.reply = reply
         job.host = fetch.origin_host
         self._send(job)
+
+
+def site_files(identity: Identity) -> list[str]:
+    """Return the paths of the files about a whole origin that are asked for before its first page."""
+    wanted = [path for path, opt_out in FILES.items() if opt_out in identity.opt_outs]
+    return [ROBOTS_TXT, *wanted] if identity.robots else wanted
 
 
 def wait_before_retry(retries: Retries, job: UrlJob, error: FetchError, attempts: int) -> float | None:
@@ -238,7 +265,8 @@ class Visits:
             return FetchError("robots_unreachable", rules.unreachable, transient=True)
         if not rules.allow(target.url):
             return FetchError("robots_denied", f"{target.origin}/robots.txt")
-        return None
+        reasons = (opted_out(target.url) for opted_out in rules.opt_outs)
+        return next((FetchError(*reason) for reason in reasons if reason), None)
 
     def _follow(self, job: UrlJob, target: Address, redirect: Redirect) -> None:
         """Point a job at the target of a redirect; raises FetchError if the job must not go there."""

@@ -39,7 +39,7 @@ def test_each_part_has_the_values_of_the_section_under_their_names() -> None:
     defaults = dataclasses.asdict(DownloadConfig())
     numbers = {name: value for name, value in defaults.items() if type(value) in (int, float)}
     changed: dict[str, Any] = {name: value + number for number, (name, value) in enumerate(numbers.items(), 1)}
-    changed |= {"user_agent": "other/1.0", "robots": False}
+    changed |= {"user_agent": "other/1.0", "robots": False, "opt_outs": ("ai_txt",)}
     options = crawl_options(DownloadConfig(**changed))
     parts = [getattr(options, field.name) for field in dataclasses.fields(CrawlOptions)]
     assert [type(part) for part in parts] == [Identity, Politeness, Limits, Retries]

@@ -236,6 +236,28 @@ def test_redirects_are_followed_within_the_archive(tmp_path: Path) -> None:
     assert rules[f"{G}/long/2"] == ("not_in_archive", f"{G}/long/5")
 
 
+def test_an_archive_keeps_to_what_its_pages_say_about_training(tmp_path: Path) -> None:
+    archive = Archive()
+    html = ("Content-Type", "text/html")
+    archive.add(
+        f"{G}/a", HTML.format("a").encode(), headers=(html, ("x-robots-tag", "noindex"), ("X-Robots-Tag", "noai"))
+    )
+    archive.add(f"{G}/b", b"<!doctype html><meta name=tdm-reservation content=1><p>b")
+    archive.add(f"{G}/c", HTML.format("c").encode())
+    saved = archive.save(tmp_path / "archive.warc.gz")
+    listed = write_list(tmp_path / "list.txt", f"{G}/a", f"{G}/b", f"{G}/c")
+    run(listed, tmp_path / "all", "--replay", saved)
+    assert {rule for rule, _ in outcomes(tmp_path / "all").values()} == {""}
+    run(listed, tmp_path / "some", "--replay", saved, "--opt-outs", "robots_tags", "tdmrep")
+    assert outcomes(tmp_path / "some") == {
+        f"{G}/a": ("x_robots_tag", "noai"),
+        f"{G}/b": ("tdm_reserved", "meta"),
+        f"{G}/c": ("", ""),
+    }
+    counts = Manifest.load(tmp_path / "some" / MANIFEST).counts
+    assert counts.rejected == {"tdm_reserved": 1, "x_robots_tag": 1}
+
+
 def test_hash_bang_pages_are_found_as_they_are_requested(tmp_path: Path) -> None:
     archive = Archive()
     archive.add(f"{G}/", HTML.format("start").encode())

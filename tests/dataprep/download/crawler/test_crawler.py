@@ -125,6 +125,43 @@ def test_robots_txt_is_kept_to_and_asked_for_once_per_origin(tmp_path: Path) -> 
     assert {f.rule for f in outcomes(site, urls, robots=False).values()} == {"", "http_status"}
 
 
+def test_opt_outs_from_training_are_respected_if_they_are_chosen(tmp_path: Path) -> None:
+    tdmrep = '[{"location": "/reserved/", "tdm-reservation": 1}]'
+    plain = {"Content-Type": "text/plain"}
+    site = make_site(
+        tmp_path,
+        {"url": f"{G}/robots.txt", "body": "User-agent: *\nDisallow: /private/", "headers": plain},
+        {"url": f"{G}/ai.txt", "body": "User-agent: *\nDisallow: /art/", "headers": plain},
+        # On another host, so that the host's other jobs must wait for the answer.
+        {"url": f"{G}/.well-known/tdmrep.json", "status": 302, "location": "http://harbour.test/tdmrep.json"},
+        {"url": "http://harbour.test/tdmrep.json", "body": tdmrep, "headers": plain},
+        {"url": "http://harbour.test/ai.txt", "status": 503},
+        {"url": f"{G}/header", "body": HTML.format("a"), "headers": {"X-Robots-Tag": "noai"}},
+        {"url": f"{G}/tdm", "body": HTML.format("b"), "headers": {"TDM-Reservation": "1"}},
+        {"url": f"{G}/meta", "body": "<!doctype html><meta name='robots' content='noimageai'><p>c"},
+        *({"url": f"{G}/{name}/a", "body": HTML.format(name)} for name in ("art", "reserved", "private")),
+        {"url": "http://harbour.test/to-art", "status": 301, "location": f"{G}/art/a"},
+        pages=3,
+    )
+    names = ("page/0", "page/1", "page/2", "header", "tdm", "meta", "art/a", "reserved/a", "private/a")
+    urls = [*(f"{G}/{name}" for name in names), "http://harbour.test/to-art"]
+
+    def rules(**config: object) -> dict[str, str]:
+        found = outcomes(site, urls, max_attempts=2, **config)
+        return {url.partition(".test/")[2]: found[url].rule for url in urls if found[url].rule}
+
+    private = {"private/a": "robots_denied"}
+    tags = {"header": "x_robots_tag", "meta": "meta_robots"}
+    tdm = {"tdm": "tdm_reserved", "reserved/a": "tdm_reserved"}
+    ai_txt = {"art/a": "ai_txt", "to-art": "ai_txt"}
+    assert rules() == private
+    assert rules(opt_outs=("robots_tags",)) == private | tags
+    assert rules(opt_outs=("tdmrep",)) == private | tdm
+    assert rules(opt_outs=("ai_txt",), robots=False) == ai_txt
+    assert rules(opt_outs=("robots_tags", "tdmrep", "ai_txt")) == private | tags | tdm | ai_txt
+    assert rules(opt_outs=("robots_tags", "tdmrep", "ai_txt"), processes=2) == private | tags | tdm | ai_txt
+
+
 def test_private_places_are_refused_as_literals_by_redirect_and_by_name(tmp_path: Path) -> None:
     site = site_of(
         tmp_path,
