@@ -260,6 +260,7 @@ IMPORTS_WHAT_CANNOT_COUNT = {
     "pipelines/project/status.py": "all stages, for their parameters",
     "dataprep/dedup/megatron.py": "the stage itself, in Megatron's form, which the graph does not use",
     "dataprep/clean/language/engines.py": "fasttext and lingua, no modules of ours",
+    "dataprep/dedup/datasketch_backend.py": "scipy, no module of ours",
     "dataprep/native/kernel.py": "the kernel, whose sources stand in READS",
 }
 
