@@ -407,8 +407,7 @@ def test_the_dependencies_are_the_libraries_that_are_imported() -> None:
     tops -= {*sys.stdlib_module_names, *PACKAGES}
     imported = {library_name(library) for top in tops for library in providers.get(top, [top])}
     assert imported - runtime - extras == {"triton"}  # comes with the torch of machines with a GPU
-    run_and_not_imported = {"dvc", "transformers"}  # the first runs the graph, the second loads what we export
-    assert runtime - imported == run_and_not_imported
+    assert runtime - imported == {"dvc"}  # it runs the graph
     constraints = {library_name(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     needed = runtime | {library_name(line) for line in optional["dev"]}
     assert needed - constraints == set()
