@@ -49,7 +49,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("numpy", "pyarrow")
 
 GLUE_OVERLAP = "glue_overlap"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dataprep.extract.parts import ReadOptions
     from dataprep.readers.records import Broken, Page, Text
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)

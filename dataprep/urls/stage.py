@@ -36,7 +36,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("tldextract", "pyarrow")
 
 SMALLEST, LARGEST_RUN, LARGEST_RANGE = 4 << 20, 64 << 20, 256 << 20
