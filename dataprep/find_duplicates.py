@@ -24,6 +24,7 @@ from typing import Any
 from dataprep.dedup import datasketch_backend, megatron
 from dataprep.dedup.banding import Banding, choose_banding, explicit_banding
 from dataprep.dedup.corpus import Against, Corpus
+from dataprep.dedup.datasketch_check import LIBRARY, SignatureCheck
 from dataprep.dedup.fingerprints import find_folders, open_fingerprints, write_fingerprints
 from dataprep.dedup.search import Backend, Search, output_parts, write_pairs
 from dataprep.dedup.shingle_sets import Mode
@@ -31,6 +32,7 @@ from dataprep.dedup.shingles import Shingle
 from dataprep.dedup.signatures import FOLDER, SignatureMeta, Signer, write_signatures
 from dataprep.dedup.verification import Measure
 from dataprep.native.kernel import kernel_name
+from pipelines import oracle
 from pipelines.command import Documents, Output, Part, StageSpec, Table
 from pipelines.config import Count, Fraction, HasIdentity, NonNegative, SourcePath, given, to_plain
 from pipelines.documents import count_rows
@@ -40,7 +42,7 @@ from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
 VERSION = 4
-SHAPED_BY = ("numpy", "pyarrow", "xxhash")
+SHAPED_BY = ("datasketch", "numpy", "pyarrow", "xxhash")
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +128,8 @@ def find_duplicates(
     banding = choose_bands(config)
     meta = SignatureMeta(str(Shingle.parse(config.shingle)), config.num_perm, config.seed, config.normalise)
     old = load_fingerprints(config, run, meta)
-    signatures = [*old, *sign_documents(run, documents, meta, output)]
+    new, checked = sign_documents(run, documents, meta, output)
+    signatures = [*old, *new]
     if save_fingerprints:
         parts = [Part(p.name, (p.file, file)) for p, file in zip(documents.parts, signatures[len(old) :], strict=True)]
         run.map(write_fingerprints, parts, meta, into=save_fingerprints)
@@ -138,7 +141,9 @@ def find_duplicates(
     edge_files = search.run()
     large_clusters, memory = search.totals.totals["large_clusters"], run.memory_budget // run.workers
     run.map(write_pairs, output_parts(edge_files, signatures), corpus, measure, large_clusters, memory, into=output)
-    return describe(config, banding) | {"old_documents": corpus.num_old, **search.totals.totals}
+    checked.add(search.checked)
+    oracles = {"oracles": oracle.report(run.name, [LIBRARY], checked)}
+    return describe(config, banding) | {"old_documents": corpus.num_old, **search.totals.totals} | oracles
 
 
 def describe(config: FindDuplicatesConfig, banding: Banding) -> dict[str, Any]:
@@ -176,19 +181,24 @@ def choose_bands(config: FindDuplicatesConfig) -> Banding:
     )
 
 
-def sign_documents(run: StageRun, documents: Documents, meta: SignatureMeta, output: Output) -> list[Path]:
-    """Publish the signatures of every shard. Return their files in order."""
+def sign_documents(
+    run: StageRun, documents: Documents, meta: SignatureMeta, output: Output
+) -> tuple[list[Path], Counts]:
+    """Publish the signatures of every shard. Return their files in order, and the counts of what was checked."""
     # Their parts have another name than those of the pairs, because both are in the same output.
     parts = [Part(part.name.replace("part", "sign"), part.files) for part in documents.parts]
-    run.map(sign_part, parts, meta, into=output)
-    return [output.folder / FOLDER / f"{part.name}.parquet" for part in documents.parts]
+    counts = run.map(sign_part, parts, meta, into=output)
+    return [output.folder / FOLDER / f"{part.name}.parquet" for part in documents.parts], counts
 
 
 def sign_part(part: Part, folder: Path, meta: SignatureMeta) -> Counts:
     """Write the signatures of one shard of documents."""
     name = part.name.replace("sign", "part")
     shard = int(name.removeprefix("part-"))
-    return Counts(rows_in=write_signatures(part.file, folder / FOLDER / f"{name}.parquet", shard, Signer.make(meta)))
+    counts, signer = Counts(), Signer.make(meta)
+    compare = SignatureCheck(signer, counts).compare
+    counts.rows_in = write_signatures(part.file, folder / FOLDER / f"{name}.parquet", shard, signer, compare)
+    return counts
 
 
 STAGE = StageSpec.of(

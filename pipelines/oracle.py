@@ -18,7 +18,7 @@ from pipelines.manifest import Counts
 
 logger = logging.getLogger(__name__)
 
-PROVEN = {"datasets": "5.2.0", "datasketch": "2.0.0", "ftfy": "6.3.1", "langdetect": "1.0.9", "transformers": "5.23.0"}
+PROVEN = {"datasketch": "2.0.0", "ftfy": "6.3.1", "langdetect": "1.0.9", "transformers": "5.23.0"}
 """Versions of the libraries for which our tests show equal results."""
 MAX_CHARACTERS = 1 << 16
 """Leading characters of a text that are compared, so that no text takes long."""
@@ -34,8 +34,12 @@ class Sample:
 
     def takes(self, doc_id: bytes | None) -> bool:
         """Return whether the next row of the shard, with this id, is checked."""
-        self._first -= 1
-        return self._first >= 0 or is_chosen(doc_id, self._one_in)
+        return bool(self.rows([doc_id]))
+
+    def rows(self, doc_ids: Sequence[bytes | None]) -> list[int]:
+        """Return which of the shard's next rows, with these ids, are checked."""
+        first, self._first = self._first, max(0, self._first - len(doc_ids))
+        return [row for row, doc_id in enumerate(doc_ids) if row < first or is_chosen(doc_id, self._one_in)]
 
 
 def is_chosen(doc_id: bytes | None, one_in: int) -> bool:

@@ -16,6 +16,8 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
+DATASETS_YAML = ".huggingface.yaml"
+"""The file in which datasets looks for the names of a folder's data files; other readers skip hidden files."""
 FEW_RULES = 5
 """Number of rules that the last line of a run names: those that rejected most."""
 
@@ -28,6 +30,8 @@ def stage_output(output: Output, staged: Path, engine: Engine) -> None:
     """
     store.remove(staged)
     staged.mkdir(parents=True)
+    if not formats.is_jsonl(output.final):
+        _describe_to_datasets(output)
     manifest = Manifest(dict(sorted(output.files.items())), output.counts)
     if formats.is_jsonl(output.final):
         _stage_jsonl(output, manifest, staged, engine)
@@ -37,6 +41,15 @@ def stage_output(output: Output, staged: Path, engine: Engine) -> None:
         manifest.save(staged / MANIFEST)
     for folder in [staged, *(path for path in staged.rglob("*") if path.is_dir())]:
         store.sync_folder(folder)
+
+
+def _describe_to_datasets(output: Output) -> None:
+    """Name the shards of a folder that holds other tables too, for `datasets.load_dataset(FOLDER)`."""
+    suffixes = {Path(name).suffix for name in output.files if name.startswith("part-")}
+    if len(suffixes) == 1 and any("/" in name for name in output.files):
+        file, shards = output.folder / DATASETS_YAML, [{"split": "train", "path": f"part-*{suffixes.pop()}"}]
+        store.write_json(file, {"configs": [{"config_name": "default", "data_files": shards}]})  # JSON is YAML
+        output.files[DATASETS_YAML] = FileEntry(None, file.stat().st_size, store.sha256(file))
 
 
 def _stage_jsonl(output: Output, manifest: Manifest, staged: Path, engine: Engine) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from dataprep.dedup import candidates, datasketch_backend, fingerprints, verification
+from dataprep.dedup import candidates, datasketch_backend, datasketch_check, fingerprints, verification
 from dataprep.dedup.banding import Banding
 from dataprep.dedup.candidates import EDGE, Slice, key_ranges, plan_slices, quantile_splits, slices_folder
 from dataprep.dedup.corpus import Corpus
@@ -55,6 +55,8 @@ class Search:
         backend: Backend = "millrace",
     ) -> None:
         self.totals = Counts()
+        self.checked = Counts()
+        """Documents whose candidates datasketch checked."""
         self._run = run
         self._signatures = [Part(f"part-{number:05d}", (file,)) for number, file in enumerate(signatures)]
         self._num_old = len(signatures) - len(documents)
@@ -78,6 +80,7 @@ class Search:
             self._find_candidates_by_datasketch()
         else:
             self._find_candidates()
+            self._check_candidates()
         self._write_sets()
         self._verify()
         self._complete()
@@ -113,6 +116,11 @@ class Search:
         self.totals.add(counts)
         kinds = ("pairs", "large.members", "large.ends")
         self._buckets = [self._run.scratch / folder / f"{part.name}.{kind}.npy" for part in parts for kind in kinds]
+
+    def _check_candidates(self) -> None:
+        files = [self._run.scratch / "copies" / "copies.npy", *(part.file for part in self._signatures), *self._buckets]
+        arguments = (self._corpus, self._measure.meta, self._banding)
+        self.checked = self._run.step(datasketch_check.check_candidates, "checked", files, *arguments, into="checked")
 
     def _find_candidates_by_datasketch(self) -> None:
         files = [self._run.scratch / "copies" / "copies.npy", *(part.file for part in self._signatures)]

@@ -11,7 +11,7 @@ parameters, so that signatures with different parameters are never compared.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,11 @@ class Signer:
         return sign_texts(texts, self.shingle, self.permutations)
 
 
-def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer) -> int:
+Compare = Callable[[pa.RecordBatch, Array], None]
+"""Called with a batch of documents and their signatures, (n, num_perm) uint32, before they are written."""
+
+
+def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer, compare: Compare) -> int:
     """Sign every document of one shard. Return how many there are."""
     schema = signer.meta.schema
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +182,9 @@ def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer
     first = 0
     with pq.ParquetWriter(str(path), schema, compression=compression, use_dictionary=False) as writer:
         for batch in read_batches(document_file, ["doc_id", "url", "text", "source"]):
-            writer.write_batch(_sign_batch(batch, shard, first, signer, schema))
+            signed = _sign_batch(batch, shard, first, signer, schema)
+            compare(batch, fixed_width(signed.column("signature"), "<u4").reshape(-1, signer.meta.num_perm))
+            writer.write_batch(signed)
             first += batch.num_rows
     return first
 

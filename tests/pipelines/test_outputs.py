@@ -171,3 +171,16 @@ def test_when_nothing_comes_out_the_place_of_the_rejected_rows_is_named(
     *_, line = last_lines(tmp_path, STAGE, ["odd"], output)
     assert line.endswith(f"see the rules above and {tmp_path / rejected}")
     assert (tmp_path / rejected).exists()
+
+
+def test_load_dataset_of_a_folder_takes_its_rows_and_no_other_table(corpus: Path, tmp_path: Path) -> None:
+    import datasets
+
+    for _ in range(2):  # the second run replaces what the first one made, so all of it is known to be ours
+        run(corpus, tmp_path / "out")
+    assert (tmp_path / "out" / "rejected").is_dir()
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    rows = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(rows) == manifest["counts"]["out"] > 0
+    assert {"doc_id", "url", "text", "source"} <= {*rows.column_names}
+    assert manifest["files"][".huggingface.yaml"]["sha256"] == sha256(tmp_path / "out" / ".huggingface.yaml")

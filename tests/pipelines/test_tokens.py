@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.errors import UserError
+from pipelines.manifest import Counts, Manifest
 from pipelines.tokens import TokenMeta, TokenShard, open_tokens, write_tokens
 
 META = TokenMeta("ab" * 32, 50_257, 50_256)
@@ -73,3 +74,13 @@ def test_hugging_face_datasets_opens_the_shards_as_they_are(tmp_path: Path) -> N
         "arrow", data_files=[str(tmp_path / "part-00000.arrow")], split="train", cache_dir=str(tmp_path / "cache")
     )
     assert [row["input_ids"] for row in rows] == [d.tolist() for d in DOCUMENTS]
+
+
+def test_load_dataset_of_a_published_folder_has_both_splits(tmp_path: Path) -> None:
+    import datasets
+
+    for name in ("train", "val"):
+        write_tokens(tmp_path / "tokenize" / name / "part-00000.arrow", DOCUMENTS, IDS, META)
+        Manifest({}, Counts()).save(tmp_path / "tokenize" / name / "manifest.json")
+    splits = datasets.load_dataset(str(tmp_path / "tokenize"), cache_dir=str(tmp_path / "cache"))
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 3, "validation": 3}

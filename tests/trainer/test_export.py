@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipelines import oracle
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.trainer import small
 from tests.trainer.small import Road
 from trainer.model import Architecture, LanguageModel
+from trainer.weights import conversion, huggingface
 from trainer.weights.checkpoint import load, model_tensors
+from trainer.weights.huggingface import to_huggingface
 from trainer.weights.records import newest_checkpoint, read_record
 
 
@@ -45,6 +48,63 @@ def test_equal_checkpoints_give_equal_bytes(road: Road, tmp_path: Path) -> None:
     config = json.loads((road.export / "config.json").read_text())
     assert config["architectures"] == ["GPT2LMHeadModel"]
     assert config["vocab_size"] == 300
+
+
+def export(road: Road, folder: Path) -> int:
+    arguments = [str(road.pretrain), str(road.tokenizer), str(folder), "--stats", str(folder.with_suffix(".json"))]
+    return run_command(StageSpec.load("trainer.export"), arguments)
+
+
+def test_each_export_is_opened_by_transformers_and_the_largest_difference_recorded(road: Road, tmp_path: Path) -> None:
+    assert export(road, tmp_path / "export") == 0
+    stats = json.loads((tmp_path / "export.json").read_text())
+    assert stats["oracles"] == {"transformers": {"version": "5.23.0", "checked": 3, "different": 0}}
+    provenance = json.loads((tmp_path / "export.provenance.json").read_text())
+    assert 0 <= provenance["largest_difference_of_logits"] < 1e-4
+
+
+def transposed(weights: dict[str, torch.Tensor], n_head: int) -> dict[str, torch.Tensor]:
+    """A conversion with a defect: heads in another order."""
+    converted = to_huggingface(weights, n_head)
+    name = "transformer.h.0.attn.c_attn.weight"
+    return converted | {name: converted[name].roll(1, dims=1).contiguous()}
+
+
+def test_an_export_that_computes_something_else_is_not_published(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface, "to_huggingface", transposed)
+    assert export(road, tmp_path / "export") == 1
+    error = capsys.readouterr().err
+    assert "row 0: its logits (largest difference" in error
+    assert "is not what transformers 5.23.0 gives" in error
+    assert not (tmp_path / "export").exists()
+
+
+def test_with_another_version_the_difference_is_counted(
+    road: Road, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface, "to_huggingface", transposed)
+    monkeypatch.setattr(oracle, "installed", lambda library: "6.0")
+    assert export(road, tmp_path / "export") == 0
+    stats = json.loads((tmp_path / "export.json").read_text())
+    assert stats["oracles"] == {"transformers": {"version": "6.0", "checked": 3, "different": 2}}
+
+
+def test_a_folder_that_transformers_cannot_open_is_one_line(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_weights(*arguments: object) -> dict[str, int]:
+        facts = write_folder(*arguments)  # type: ignore[arg-type]
+        (Path(str(arguments[2])) / "model.safetensors").write_bytes(b"cut off")
+        return facts
+
+    write_folder = conversion.write_folder
+    monkeypatch.setattr(conversion, "write_folder", without_weights)
+    assert export(road, tmp_path / "export") == 1
+    error = capsys.readouterr().err
+    assert "transformers 5.23.0 cannot open the export" in error
+    assert error.count("error: ") == 1
 
 
 def test_a_tokenizer_that_did_not_make_the_tokens_is_refused(

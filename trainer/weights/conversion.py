@@ -33,11 +33,16 @@ def write_folder(checkpoint: Path, tokenizer: Path, folder: Path) -> dict[str, A
 def read_checkpoint(
     folder: Path, record: dict[str, Any], kind: type[GPT2] = LanguageModel
 ) -> tuple[Architecture, dict[str, Tensor]]:
-    """Read the model of a checkpoint in this process alone; `kind` is its class."""
+    """Return the sizes and weights of a checkpoint's model, which is of class `kind`."""
+    model = read_model(folder, record, kind)
+    return model.shape, {name: weight.detach() for name, weight in model.named_parameters()}
+
+
+def read_model(folder: Path, record: dict[str, Any], kind: type[GPT2]) -> GPT2:
+    """Read the model of a checkpoint, of class `kind`, in this process alone."""
     require_whole(folder, alone=True)
     check_model(folder, read_index(folder), record["model"])
-    shape = Architecture(**record["model"])
-    model = kind(shape)
+    model = kind(Architecture(**record["model"]))
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
-    load(folder, model_tensors(weights, shape.vocab_size))
-    return shape, weights
+    load(folder, model_tensors(weights, model.shape.vocab_size))
+    return model

@@ -1,0 +1,120 @@
+"""datasketch checks a share of signatures and buckets in each search; a difference names the document."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataprep.dedup import candidates, datasketch_check
+from dataprep.dedup.signatures import Signer
+from dataprep.text.folding import Texts
+from pipelines import oracle
+from tests.dataprep.dedup.chain import changed, families, random_text, stage, write_texts
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Families of near-duplicates, every document of which is checked."""
+    monkeypatch.setattr(datasketch_check, "ONE_IN", 1)
+    long_text = " ".join(f"word{number}" for number in range(12_000))
+    return write_texts(tmp_path / "d.jsonl", [*families(1, originals=20, copies=4), "", "one", "one word", long_text])
+
+
+def checked(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "stats.json").read_text())["oracles"]["datasketch"]
+
+
+def find(documents: Path, folder: Path, *options: object) -> int:
+    return stage("find_duplicates", documents, folder / "pairs", "--stats", folder / "stats.json", *options)
+
+
+@pytest.mark.parametrize("options", [(), ("--shingle", "char:5"), ("--bands", 30, "--rows", 4), ("--jaccard", "min")])
+def test_every_signature_and_every_documents_pairs_are_datasketchs(
+    documents: Path, tmp_path: Path, options: tuple[object, ...]
+) -> None:
+    assert find(documents, tmp_path, *options) == 0
+    number = len(documents.read_text().splitlines())
+    assert number < checked(tmp_path)["checked"] <= 2 * number
+    assert checked(tmp_path) == {"version": "2.0.0", "checked": checked(tmp_path)["checked"], "different": 0}
+
+
+def test_old_documents_and_large_buckets_are_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasketch_check, "ONE_IN", 1)
+    generator = random.Random(2)
+    one = random_text(generator)
+    texts = [*families(3, originals=10, copies=3), *(" ".join(changed(one, generator, 0.01)) for _ in range(40))]
+    old, new = write_texts(tmp_path / "old.jsonl", texts[:35], "old"), write_texts(tmp_path / "new.jsonl", texts[35:])
+    assert stage("find_duplicates", old, tmp_path / "old", "--save-fingerprints", tmp_path / "saved") == 0
+    for against in ("both", "old", "joint"):
+        options = ("--load-fingerprints", tmp_path / "saved", "--against", against, "--overwrite")
+        assert find(new, tmp_path, *options) == 0
+        assert checked(tmp_path)["different"] == 0
+
+
+def test_a_wrong_signature_ends_the_search_with_the_document(
+    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = Signer.signatures
+
+    def wrong(self: Signer, texts: Texts) -> np.ndarray:
+        return right(self, texts) ^ np.uint32(1)
+
+    monkeypatch.setattr(Signer, "signatures", wrong)
+    assert find(documents, tmp_path) == 1
+    error = capsys.readouterr().err
+    assert "(http://mill.test/000000): its signature is not what datasketch 2.0.0 gives" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "pairs").exists()
+
+
+@pytest.mark.parametrize("defect", ["missed", "invented"])
+def test_wrong_buckets_end_the_search_with_the_document(
+    defect: str, documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = candidates.bucket_pairs
+
+    def wrong(*arguments: np.ndarray) -> np.ndarray:
+        pairs = right(*arguments)
+        return pairs[:0] if defect == "missed" else np.concatenate((pairs, np.array([[0, 80]], np.uint64)))
+
+    monkeypatch.setattr(candidates, "bucket_pairs", wrong)
+    assert find(documents, tmp_path) == 1
+    assert "the set of its candidate pairs is not what datasketch 2.0.0 gives" in capsys.readouterr().err
+
+
+def test_another_version_is_named_and_its_differences_are_counted(
+    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oracle, "installed", lambda library: "3.0")
+    monkeypatch.setattr(datasketch_check.SignatureCheck, "_is_equal", lambda *arguments: False)
+    assert find(documents, tmp_path) == 0
+    stats = checked(tmp_path)
+    assert stats["version"] == "3.0"
+    assert stats["different"] == len(documents.read_text().splitlines())
+
+
+def test_no_more_documents_are_compared_than_the_limit(
+    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasketch_check, "MAX_DOCUMENTS", 5)
+    monkeypatch.setattr(datasketch_check, "GROUP", 2)
+    assert find(documents, tmp_path) == 0
+    assert checked(tmp_path)["checked"] == len(documents.read_text().splitlines()) + 5
+
+
+def test_datasketch_comes_without_scipys_integrals_and_can_still_choose_bands() -> None:
+    script = """
+import sys
+from dataprep.dedup.datasketch_backend import import_datasketch
+library = import_datasketch()
+assert "scipy.integrate" not in sys.modules
+assert (library.MinHashLSH(threshold=0.7).b, library.MinHashLSH(threshold=0.7).r) == (14, 9)
+assert "scipy.integrate" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
