@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dataprep.extract.parts import ReadOptions
     from dataprep.readers.records import Broken, Page, Text
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)
@@ -63,10 +63,11 @@ class ExtractConfig:
     """CPU seconds for a page before its process is killed; the page is then tried once more with ten times as many."""
     extractor: ExtractorName = "routed"
     """What extracts the text: "trafilatura" (its fast mode), "precision" (its slower mode, which drops more),
-    "resiliparse" (a quarter of the time, more boilerplate), or "routed": resiliparse inside the element marked as
-    the article, where that agrees with the whole page, and trafilatura elsewhere."""
+    "resiliparse" (a fifth of the time, more boilerplate), or "routed": the cheap readings of resiliparse where they
+    agree, and trafilatura elsewhere, in its slow mode where its text is far shorter than they are."""
     fallback_chars: NonNegative = 1000
-    """A text with fewer characters is compared with the other library's, which is used if it is five times as long."""
+    """A text with fewer characters is compared with the other library's, which is used if it is five times as long;
+    "routed" compares in any case, and trusts an article's mark on a page with much other text only from this length."""
     tables: bool = True
     """Keep the text of tables: one line per row, tabs between cells."""
 
