@@ -1,14 +1,16 @@
 """The stage `extract`: its extractors beside those that others use, every kind of source, several workers.
 
-    python -m benchmarks.extraction quality FOLDER [--sets scrapinghub cleaneval l3s] [--rounds 2] [--halves]
+    python -m benchmarks.extraction quality FOLDER [--sets scrapinghub cleaneval l3s] [--sample N] [--brief]
     python -m benchmarks.extraction sources ../shared/data/warc ../shared/data/html ../shared/data/text
     python -m benchmarks.extraction workers PAGES.tar.gz [--rounds 3] [--copies 3]
 
 quality  Quality and speed on real pages; FOLDER: see `benchmarks.page_sets`. Ours go through the stage's own function,
          from bytes to text with decoding and all caps, and `routed (child)` through the child process as in the stage
          (CPU time of parent and child). Every page goes through all extractors before the next one, so that a busy
-         machine hits all alike; figures are pages per CPU second of one core, and the ratio to trafilatura's fast mode
-         called alone. --halves prints F1 of `routed` for several thresholds on both halves of each collection instead.
+         machine hits all alike; figures are pages per CPU second of one core, and the ratio to trafilatura's default
+         called alone. F1 is by shingles of four words, for WCXB (wcxb-0, wcxb-1: its halves) by words, as its own.
+         --sample draws so many pages of each collection. --halves prints F1 of `routed` for several thresholds on both
+         halves of each collection instead.
 sources  One row for each file and folder in the given folders, as a user would give it to the command: records in,
          documents out, reasons, seconds. A folder that the command refuses as a whole (its files are of no kind, or do
          not belong together) is followed by a row for each of what it holds. Prints Markdown.
@@ -17,7 +19,6 @@ workers  The pages of a tar archive (or a folder), packed into eight WARC files,
 
 import argparse
 import gzip
-import hashlib
 import importlib.util
 import json
 import logging
@@ -41,10 +42,13 @@ from dataprep.extract.contract import ExtractorName, PageOptions
 from dataprep.extract.page_child import PageChild
 from dataprep.extract.page_text import page_text
 
-SETS = ("scrapinghub", "cleaneval", "l3s")
-ALONE = "trafilatura alone, fast"
+TUNED = ("scrapinghub", "cleaneval", "l3s", "wcxb-0")
+"""Collections on which the thresholds of `routed` were chosen."""
+SETS = (*TUNED, "wcxb-1", "dragnet", "readability", "cleanportaleval", "cleaneval-dev")
+ALONE = "trafilatura alone, default"
 CHILD = "**routed (child)**"
 Extract = Callable[[bytes], str]
+Scores = Callable[[list[page_sets.Match]], tuple[float, float, float]]
 SHARDS = 8
 
 
@@ -73,8 +77,8 @@ def rivals() -> dict[str, Extract]:
         return extract_plain_text(bytes_to_str(body, detect_encoding(body)), main_content=True, alt_texts=False)
 
     found: dict[str, Extract] = {
-        ALONE: lambda body: trafilatura.extract(body, fast=True, include_comments=False) or "",
-        "trafilatura alone, default": lambda body: trafilatura.extract(body, include_comments=False) or "",
+        "trafilatura alone, fast": lambda body: trafilatura.extract(body, fast=True, include_comments=False) or "",
+        ALONE: lambda body: trafilatura.extract(body, include_comments=False) or "",
         "trafilatura alone, precision": lambda body: (
             trafilatura.extract(body, include_comments=False, favor_precision=True) or ""
         ),
@@ -144,15 +148,15 @@ def measure(pages: list[page_sets.GoldPage], extractors: dict[str, Extract], rou
     return {name: seconds / rounds for name, seconds in total.items()}
 
 
-def interval(matches: list[page_sets.Match]) -> float:
+def interval(matches: list[page_sets.Match], scores: Scores) -> float:
     """Half of the 95% confidence interval of F1: 1.96 standard deviations of 1,000 resampled collections."""
     generator = random.Random(0)
-    values = [page_sets.scores(generator.choices(matches, k=len(matches)))[0] for _ in range(1000)]
+    values = [scores(generator.choices(matches, k=len(matches)))[0] for _ in range(1000)]
     mean = sum(values) / len(values)
     return 1.96 * (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
 
 
-def compare_extractors(folder: Path, names: list[str], rounds: int) -> None:
+def compare_extractors(folder: Path, names: list[str], rounds: int, sample: int, brief: bool) -> None:
     """One table per collection."""
     extractors: dict[str, Extract] = {
         "**routed** (default)": ours("routed"),
@@ -162,20 +166,24 @@ def compare_extractors(folder: Path, names: list[str], rounds: int) -> None:
         "resiliparse": ours("resiliparse"),
         **rivals(),
     }
+    if brief:
+        extractors = {key: extractors[key] for key in ("**routed** (default)", ALONE)}
     for name in names:
         pages = page_sets.load(folder, name)
-        matches = {
-            key: [page_sets.match(page.text, extract(page.body)) for page in pages]
-            for key, extract in extractors.items()
-        }
+        if sample and sample < len(pages):
+            pages = random.Random(1).sample(pages, sample)
+        words = name.startswith("wcxb")
+        match, scores = (page_sets.match_words, page_sets.mean_scores) if words else (page_sets.match, page_sets.scores)
+        matches = {key: [match(page.text, extract(page.body)) for page in pages] for key, extract in extractors.items()}
         seconds = measure(pages, extractors, rounds)
-        print(f"\n{name}: {len(pages)} pages, {sum(len(p.body) for p in pages) / 1e6:.1f} MB\n")
-        print("| extractor | F1 | precision | recall | pages per CPU second | times trafilatura fast |")
+        tuned = ", tuned on" if name in TUNED else ""
+        print(f"\n{name}{tuned}: {len(pages)} pages, {sum(len(p.body) for p in pages) / 1e6:.1f} MB\n")
+        print("| extractor | F1 | precision | recall | pages per CPU second | times trafilatura's default |")
         print("| --- | --- | --- | --- | --- | --- |")
         for key in extractors:
-            f1, precision, recall = page_sets.scores(matches[key])
-            speed = f"{len(pages) / seconds[key]:.0f} | {seconds[ALONE] / seconds[key]:.2f}"
-            print(f"| {key} | {f1:.4f} ± {interval(matches[key]):.3f} | {precision:.3f} | {recall:.3f} | {speed} |")
+            f1, precision, recall = scores(matches[key])
+            quality = f"{f1:.4f} ± {interval(matches[key], scores):.3f} | {precision:.3f} | {recall:.3f}"
+            print(f"| {key} | {quality} | {len(pages) / seconds[key]:.0f} | {seconds[ALONE] / seconds[key]:.2f} |")
 
 
 def compare_halves(folder: Path, names: list[str]) -> None:
@@ -191,7 +199,7 @@ def compare_halves(folder: Path, names: list[str]) -> None:
             matches: tuple[list[page_sets.Match], list[page_sets.Match]] = ([], [])
             for page in pages:
                 text = page_text(page.body, None, page_options("routed", fallback)).text
-                matches[hashlib.sha256(page.name.encode()).digest()[0] % 2].append(page_sets.match(page.text, text))
+                matches[page_sets.half(page.name)].append(page_sets.match(page.text, text))
             cells += [f"{page_sets.scores(half)[0]:.4f}" for half in matches]
         mark = "**" if (share, fallback) == (chosen, 1000) else ""
         print(f"| {mark}{share}{mark} | {fallback} | " + " | ".join(cells) + " |", flush=True)
@@ -305,8 +313,10 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     quality = commands.add_parser("quality")
     quality.add_argument("folder", type=Path)
-    quality.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    quality.add_argument("--sets", nargs="+", choices=SETS, default=["scrapinghub", "cleaneval", "l3s"])
+    quality.add_argument("--sample", type=int, default=0, help="pages of each collection; 0 for all")
     quality.add_argument("--rounds", type=int, default=2)
+    quality.add_argument("--brief", action="store_true", help="only `routed` and trafilatura's default")
     quality.add_argument("--halves", action="store_true")
     sources = commands.add_parser("sources")
     sources.add_argument("folders", type=Path, nargs="+")
@@ -324,7 +334,7 @@ def main() -> None:
         if options.halves:
             compare_halves(options.folder, options.sets)
         else:
-            compare_extractors(options.folder, options.sets, options.rounds)
+            compare_extractors(options.folder, options.sets, options.rounds, options.sample, options.brief)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Collections of real pages with the text that people say is theirs, and the measure of an extracted text.
 
 FOLDER holds `scrapinghub/` (ground-truth.json, html/*.html.gz of scrapinghub/article-extraction-benchmark),
-`cleaneval-final.tar.gz` (CleanEval 2007, final set) and `l3s-gn1.tar.gz` (L3S-GN1, 2010).
+`cleaneval-final.tar.gz` (CleanEval 2007, final set) and `l3s-gn1.tar.gz` (L3S-GN1, 2010); for the collections beyond
+these also `wcxb/dev` (the development part of Murrough-Foley/web-content-extraction-benchmark) and the folders of
+j-szulc/html-cleaning-dataset-merged.
 
 As a command:
 
@@ -19,13 +21,14 @@ stands in. `download.local_site` then serves the pages under their own host name
 
 import argparse
 import gzip
+import hashlib
 import html
 import json
 import re
 import statistics
 import tarfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +52,62 @@ class GoldPage:
 
 def load(folder: Path, name: str) -> list[GoldPage]:
     """The pages of one collection, by name."""
-    readers = {"scrapinghub": read_scrapinghub, "cleaneval": read_cleaneval, "l3s": read_l3s}
+    readers: dict[str, Callable[[Path], Iterable[GoldPage]]] = {
+        "scrapinghub": read_scrapinghub,
+        "cleaneval": read_cleaneval,
+        "l3s": read_l3s,
+        "wcxb-0": lambda folder: (page for page in read_wcxb(folder) if half(page.name) == 0),
+        "wcxb-1": lambda folder: (page for page in read_wcxb(folder) if half(page.name) == 1),
+        "dragnet": lambda folder: read_merged(folder / "dragnet_data"),
+        "readability": lambda folder: read_merged(folder / "readability"),
+        "cleanportaleval": lambda folder: read_merged(folder / "CleanPortalEval-master"),
+        "cleaneval-dev": lambda folder: read_merged(folder / "cleaneval-dev"),
+    }
     return sorted(readers[name](folder), key=lambda page: page.name)
+
+
+def half(name: str) -> int:
+    """Half of a collection that a page belongs to, 0 or 1, by a hash of its name."""
+    return hashlib.sha256(name.encode()).digest()[0] % 2
+
+
+def read_wcxb(folder: Path) -> Iterator[GoldPage]:
+    """Pages of seven types of 2025 and 2026, named `NUMBER|TYPE`; those without a gold text are left out."""
+    for path in sorted((folder / "wcxb" / "dev" / "ground-truth").glob("*.json")):
+        entry = json.loads(path.read_text("utf-8"))
+        kind = entry["_internal"]["page_type"]["primary"].replace("category", "collection")
+        if text := (entry["ground_truth"].get("main_content") or "").strip():
+            body = gzip.decompress((folder / "wcxb" / "dev" / "html" / f"{path.stem}.html.gz").read_bytes())
+            yield GoldPage(f"{path.stem}|{kind}", body, text)
+
+
+def read_merged(folder: Path) -> Iterator[GoldPage]:
+    """One of the merged collections: the gold text is HTML (readability), or text with CleanEval's marks.
+
+    Dragnet's comments, below a line of their own, are no part of the text.
+    """
+    for gold in sorted((folder / "GoldStandard").iterdir()):
+        page = folder / "input" / f"{gold.stem}.html"
+        text = decoded(gold.read_bytes()).partition("!@#$%^&*()")[0]
+        if folder.name == "readability":
+            text = " ".join(map(str, lxml.html.fromstring(text).itertext()))
+        elif folder.name != "dragnet_data":
+            text = without_marks(text)
+        if page.exists() and text.strip():
+            yield GoldPage(gold.stem, page.read_bytes(), text)
+
+
+def decoded(data: bytes) -> str:
+    """A gold text: UTF-8, or else Windows-1252."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", "replace")
+
+
+def without_marks(text: str) -> str:
+    """A gold text of CleanEval without its first line, the URL, and its tags."""
+    return re.sub(r"<[hpl]>", " ", re.sub(r"^\s*URL:.*\n", "", text, count=1), flags=re.IGNORECASE)
 
 
 def read_scrapinghub(folder: Path) -> Iterator[GoldPage]:
@@ -68,12 +125,7 @@ def read_cleaneval(folder: Path) -> Iterator[GoldPage]:
         if path.parent.name == "GoldStandard" and (
             body := members.get(path.parents[1] / "input" / f"{path.stem}.html")
         ):
-            try:
-                text = data.decode("utf-8")
-            except UnicodeDecodeError:
-                text = data.decode("cp1252", "replace")
-            text = re.sub(r"^\s*URL:.*\n", "", text, count=1)
-            yield GoldPage(path.stem, body, re.sub(r"<[hpl]>", " ", text, flags=re.IGNORECASE))
+            yield GoldPage(path.stem, body, without_marks(decoded(data)))
 
 
 def read_l3s(folder: Path) -> Iterator[GoldPage]:
@@ -132,6 +184,19 @@ def scores(matches: Iterable[Match]) -> tuple[float, float, float]:
     precision = statistics.mean(both / (both + extra) for both, extra, _ in pages if both + extra)
     recall = statistics.mean(both / (both + missing) for both, _, missing in pages if both + missing)
     return 2 * precision * recall / (precision + recall), precision, recall
+
+
+def match_words(gold: str, text: str) -> Match:
+    """Words of both texts, of the extracted one only, of the gold one only, as evaluate.py of WCXB counts them."""
+    wanted, found = (Counter(_WORD.findall(each.lower())) for each in (gold, text))
+    return (wanted & found).total(), (found - wanted).total(), (wanted - found).total()
+
+
+def mean_scores(matches: Iterable[Match]) -> tuple[float, float, float]:
+    """(F1, precision, recall) of a collection as WCXB defines them: means over pages; without a text, all are 0."""
+    pages = [(both / max(1, both + extra), both / max(1, both + missing)) for both, extra, missing in matches]
+    f1 = statistics.mean(2 * precision * recall / (precision + recall or 1) for precision, recall in pages)
+    return f1, statistics.mean(page[0] for page in pages), statistics.mean(page[1] for page in pages)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ class PageOptions:
 
     extractor: ExtractorName
     fallback_chars: int
-    """A text with fewer characters is compared with the other library's."""
+    """A text with fewer characters is compared with other readings of the page."""
     max_elements: int
     max_depth: int
     tables: bool

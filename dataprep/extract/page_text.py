@@ -7,12 +7,11 @@ Limits: parsers compare each attribute of a tag with all previous ones (22 s for
 all open ones (1.5 s for 20,000 options); walks over a tree take time quadratic in its depth (28 s for 50,000 levels).
 
 Extractors: `trafilatura` is its fast mode; `precision` runs further extractors and drops more; `resiliparse` takes a
-quarter of the time and keeps more boilerplate. `routed` takes resiliparse's text of the marked article where that
-agrees with the page (see `resiliparse_text`), and elsewhere trafilatura's in the fast mode that drops more. Where that
-drops too much, the fallback recovers it, at less cost than trafilatura's own second attempts.
+fifth of the time and keeps more boilerplate. `routed` chooses among them for each page, see `router`.
 
-Fallback: a text of fewer than `fallback_chars` characters is compared with the other library's, which is used if it is
-at least FALLBACK_RATIO times as long. The result depends neither on time nor on earlier pages.
+Fallback: for an extractor other than `routed`, a text of fewer than `fallback_chars` characters is compared with the
+other library's, which is used if it is at least FALLBACK_RATIO times as long. The result depends neither on time nor
+on earlier pages.
 """
 
 import functools
@@ -24,6 +23,7 @@ from resiliparse.parse.html import HTMLTree
 from dataprep.extract import trafilatura_text
 from dataprep.extract.contract import OUT_OF_MEMORY, Extracted, PageOptions
 from dataprep.extract.resiliparse_text import PageReader
+from dataprep.extract.router import routed_text
 from dataprep.text.charset import decode_html
 
 MAX_ATTRIBUTES = 1000
@@ -33,6 +33,7 @@ FALLBACK_RATIO = 5
 _MARKUP = re.compile(
     r"<(?:html|head|article|blockquote|body|br|div|h[1-6]|main|ol|p|pre|section|table|ul)[\s/>]", re.IGNORECASE
 )
+_NOSCRIPT = re.compile(r"<(/?)noscript(?=[\s/>])", re.IGNORECASE)
 _START_OR_END = re.compile(r"</?[a-zA-Z]")
 _LONG_TAG = re.compile(r"<[a-zA-Z][^>]{20000}")
 _TAG = re.compile(r"<[a-z][^\s/>]*((?:[^>\"']|\"[^\"]*\"|'[^']*')*+)", re.IGNORECASE)
@@ -129,15 +130,23 @@ def main_text(source: str, tree: HTMLTree, options: PageOptions) -> tuple[str, s
     `tree` is resiliparse's of `source`.
     """
     reader = PageReader(tree, tables=options.tables)
+    if reader.noscript_has_the_text():
+        source = _NOSCRIPT.sub(r"<\1div", source)
+        reader = PageReader(HTMLTree.parse(source), tables=options.tables)
+
+    def trafilatura(*, fast: bool, precision: bool = False) -> str:
+        return trafilatura_text.main_text(source, fast=fast, precision=precision, tables=options.tables)
+
+    if options.extractor == "routed":
+        fast, slow = (functools.partial(trafilatura, fast=mode) for mode in (True, False))
+        return routed_text(reader, fast, slow, options.fallback_chars)
 
     def text_by(library: str) -> str:
         if library == "resiliparse":
             return reader.page_text
-        fast, precision = options.extractor != "precision", options.extractor in ("precision", "routed")
-        return trafilatura_text.main_text(source, fast=fast, precision=precision, tables=options.tables)
+        precision = options.extractor == "precision"
+        return trafilatura(fast=not precision, precision=precision)
 
-    if options.extractor == "routed" and (text := reader.marked_text()):
-        return text, "resiliparse"
     libraries = ("trafilatura", "resiliparse")
     first, second = reversed(libraries) if options.extractor == "resiliparse" else libraries
     text = text_by(first)

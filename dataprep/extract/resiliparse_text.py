@@ -1,9 +1,9 @@
-"""The main text of a page by resiliparse: of the whole page, or of the element that is marked as the article.
+"""Readings of an HTML page by resiliparse: its main text, its marked article, and all of its text.
 
-resiliparse alone keeps captions, bylines and teasers (F1 .94 on the article extraction benchmark, where trafilatura's
-fast mode has .962, in a seventh of its time). Inside an element marked as the article (`itemprop=articleBody`,
-<article>, class="post-content" and the like) there are few of them. If such an element holds nearly all the text that
-resiliparse extracts from the page, its text is as good as trafilatura's.
+Each takes a twentieth to a thirtieth of the time of trafilatura. resiliparse's main text keeps captions, bylines and
+teasers; inside an element marked as the article (`itemprop=articleBody`, <article>, class="post-content" and the like)
+there are few of them. On some pages its rules cut away the whole article (class names that look like a hidden or
+advertising part), which shows against the text of the whole page.
 """
 
 import functools
@@ -18,6 +18,8 @@ MARKED_SHARE = 0.8
 """Lowest ratio of a marked element's text length to the page's; between 0.8 and 0.9, F1 differs by less than .001."""
 MARKED_CHARS = 250
 """Fewest characters of a marked element's text; shorter ones are teasers and notices."""
+PART_OF_WHOLE = 0.5
+"""Lowest ratio of the text length of an element that is read without resiliparse's rules to that of the page."""
 _MOST_TRIED = 8
 _CONTAINERS = ("article", "div", "main", "section")
 _BODY = re.compile(
@@ -36,7 +38,13 @@ _LIKELY = ",".join(
         *(f"{tag}[class*={word}]" for word in _WORDS for tag in ("div", "section")),
     )
 )
-_PAGE_JUNK = ("header", "footer")
+_MAIN_PARTS = "main,[role=main],#main,#content,#main-content"
+# Banners that ask for consent, by the names of the common scripts; whole pages may have "cookie" inside a class.
+_BANNERS = (
+    *("[id^=cookie]", "[class^=cookie]", "[id^=gdpr]", "[class^=gdpr]", "[id*=cookiebanner]", "[class^=cc-window]"),
+    *("#onetrust-consent-sdk", "#CybotCookiebotDialog", "#didomi-host", "#usercentrics-root", ".qc-cmp2-container"),
+)
+_PAGE_JUNK = ("header", "footer", *_BANNERS)
 _ARTICLE_JUNK = (
     *_PAGE_JUNK,
     *(f"[class*={word}]" for word in ("caption", "newsletter", "author", "meta", "comment", "share", "related")),
@@ -47,7 +55,7 @@ _BULLET = re.compile(r"^( *)• ", re.MULTILINE)
 
 
 class PageReader:
-    """Reads a page with resiliparse, the whole page at most once."""
+    """Reads a page with resiliparse, the whole page at most once for each kind of text."""
 
     def __init__(self, tree: HTMLTree, *, tables: bool) -> None:
         self._tree = tree
@@ -58,25 +66,81 @@ class PageReader:
         """Return the main text of the whole page."""
         return self._read(self._tree, _PAGE_JUNK)
 
+    @functools.cached_property
+    def whole_text(self) -> str:
+        """Return all text of the page that can be seen, with its navigation and footers."""
+        return self._read(self._tree, (), main_content=False)
+
+    @functools.cached_property
+    def _marked(self) -> list[ElementNode]:
+        return marked_elements(self._tree)
+
+    @property
+    def marks_article(self) -> bool:
+        """Return whether any element says that it is an article or its body."""
+        return any(element.tag == "article" or _is_body(element) for element in self._marked)
+
     def marked_text(self) -> str:
         """Return the text of the first marked element with nearly all of the page's text; empty without one."""
-        elements = marked_elements(self._tree)
-        if not elements:
+        if not self._marked:
             return ""
         least = max(MARKED_CHARS, MARKED_SHARE * len(self.page_text))
-        for element in [element for element in elements if len(element.text or "") >= least][:_MOST_TRIED]:
+        for element in [element for element in self._marked if len(element.text or "") >= least][:_MOST_TRIED]:
             text = self._read(HTMLTree.parse(element.html), _ARTICLE_JUNK)
             if len(text) >= least:
                 return text
         return ""
 
-    def _read(self, tree: HTMLTree, junk: tuple[str, ...]) -> str:
-        skip = [*junk] if self._tables else [*junk, "table"]
+    @functools.cached_property
+    def part_text(self) -> str:
+        """Return all text of the largest marked element, or of the page's main part, if it is half of the page's."""
+        least = max(MARKED_CHARS, PART_OF_WHOLE * len(self.whole_text))
+        mains = self._tree.body.query_selector_all(_MAIN_PARTS).values() if self._tree.body else ()
+        for elements in (self._marked, mains):
+            largest = max(elements, key=lambda element: len(element.text or ""), default=None)
+            if largest is None or len(largest.text or "") < least:
+                continue
+            text = self._read(HTMLTree.parse(largest.html), (*_ARTICLE_JUNK, "nav", "aside"), main_content=False)
+            if len(text) >= least:
+                return text
+        return ""
+
+    def noscript_has_the_text(self) -> bool:
+        """Return whether the page shows at least half of its text only without scripts; both libraries drop that.
+
+        Forums that a script draws have their posts there. A request to switch scripts on is shorter than MARKED_CHARS.
+        """
+        hidden = self._tree.body.get_elements_by_tag_name("noscript").values() if self._tree.body else ()
+        if sum(len(element.text or "") for element in hidden) < MARKED_CHARS:  # often style sheets
+            return False
+        text = self._read(self._tree, (), main_content=False, noscript=True)
+        return len(text) - len(self.whole_text) >= max(MARKED_CHARS, len(self.whole_text))
+
+    def link_share(self) -> float:
+        """Return the share of `page_text` in lines that are nothing but a link."""
+        links = self._tree.body.get_elements_by_tag_name("a").values() if self._tree.body else ()
+        texts = {" ".join((link.text or "").split()) for link in links}
+        lines = (line.strip(" -\t") for line in self.page_text.split("\n"))
+        return sum(len(line) for line in lines if line in texts) / max(1, len(self.page_text))
+
+    def _read(self, tree: HTMLTree, junk: tuple[str, ...], *, main_content: bool = True, noscript: bool = False) -> str:
         return tidy(
             extract_plain_text(
-                tree, main_content=True, alt_texts=False, comments=False, post_meta=False, skip_elements=skip
+                tree,
+                main_content=main_content,
+                alt_texts=False,
+                comments=False,
+                post_meta=False,
+                noscript=noscript,
+                skip_elements=[*junk] if self._tables else [*junk, "table"],
             )
         )
+
+
+def _is_body(element: ElementNode) -> bool:
+    """Return whether an element says that it is the body of an article."""
+    names = (element.class_name or "", element.id or "")
+    return any(map(_BODY.search, names)) or element.getattr("itemprop") == "articleBody"
 
 
 def marked_elements(tree: HTMLTree) -> list[ElementNode]:
@@ -85,12 +149,11 @@ def marked_elements(tree: HTMLTree) -> list[ElementNode]:
     for element in tree.body.query_selector_all(_LIKELY).values() if tree.body else ():
         if element.tag not in _CONTAINERS:
             continue
-        names = (element.class_name or "", element.id or "")
-        if any(map(_BODY.search, names)) or element.getattr("itemprop") == "articleBody":
+        if _is_body(element):
             groups[0].append(element)
         elif element.tag == "article":
             groups[1].append(element)
-        elif any(map(_MAIN.search, names)):
+        elif any(map(_MAIN.search, (element.class_name or "", element.id or ""))):
             groups[2].append(element)
     return [element for group in groups for element in group]
 

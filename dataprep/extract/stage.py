@@ -68,10 +68,11 @@ class ExtractConfig:
     """CPU seconds for a page before its process is killed; the page is then tried once more with ten times as many."""
     extractor: ExtractorName = "routed"
     """What extracts the text: "trafilatura" (its fast mode), "precision" (its slower mode, which drops more),
-    "resiliparse" (a quarter of the time, more boilerplate), or "routed": resiliparse inside the element marked as
-    the article, where that agrees with the whole page, and trafilatura elsewhere."""
+    "resiliparse" (a fifth of the time, more boilerplate), or "routed": the cheap readings of resiliparse where they
+    agree, and trafilatura elsewhere, in its slow mode where its text is far shorter than they are."""
     fallback_chars: NonNegative = 1000
-    """A text with fewer characters is compared with the other library's, which is used if it is five times as long."""
+    """A text with fewer characters is compared with the other library's, which is used if it is five times as long;
+    "routed" compares in any case, and trusts an article's mark on a page with much other text only from this length."""
     forget: StageSource = ""
     """List of pages to leave out, which `python -m pipelines forget` writes: a URL or document id on each line."""
     tables: bool = True

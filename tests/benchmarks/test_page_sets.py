@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.page_sets import match, scores
+from benchmarks.page_sets import match, match_words, mean_scores, scores
 
 
 def test_shingles_of_four_words_are_counted_with_their_repetitions() -> None:
@@ -20,3 +20,11 @@ def test_f1_is_that_of_mean_precision_and_mean_recall() -> None:
     assert precision == pytest.approx(0.75)
     assert recall == pytest.approx((1 + 0.25 + 0) / 3)
     assert f1 == pytest.approx(2 * precision * recall / (precision + recall))
+
+
+def test_words_are_counted_in_lower_case_and_f1_is_the_mean_of_the_pages() -> None:
+    """As evaluate.py of the Web Content Extraction Benchmark: a page without a text found has an F1 of 0."""
+    assert match_words("The mill, the MILL", "the mill turns") == (2, 1, 2)
+    f1, precision, recall = mean_scores([(2, 1, 2), (0, 0, 1)])
+    assert f1 == pytest.approx(0.5 * 2 * 2 / 7)
+    assert (precision, recall) == (pytest.approx(1 / 3), pytest.approx(1 / 4))

@@ -1,0 +1,129 @@
+"""Which reading of a page is taken, by the lengths of the readings; and pages that the first rules would spoil."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from dataprep.extract.router import routed_text
+from tests.dataprep.extract.page_options import extracted
+from tests.dataprep.sites import TEXT
+from tests.work import at_most
+
+BANNER = "We use cookies to improve your experience on this site and to show personal ads. Do you accept? "
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The readings of a page, as texts of given lengths."""
+
+    marked: int = 0
+    page: int = 0
+    part: int = 0
+    whole: int = 0
+    marks_article: bool = False
+    links: float = 0.0
+
+    def marked_text(self) -> str:
+        return "m" * self.marked
+
+    @property
+    def page_text(self) -> str:
+        return "p" * self.page
+
+    @property
+    def part_text(self) -> str:
+        return "a" * self.part
+
+    @property
+    def whole_text(self) -> str:
+        return "w" * self.whole
+
+    def link_share(self) -> float:
+        return self.links
+
+
+@pytest.mark.parametrize(
+    ("readings", "fast", "slow", "chosen"),
+    [
+        (Readings(marked=1000, page=1000, whole=90_000, marks_article=True), 0, 0, "m"),
+        (Readings(marked=300, page=300, whole=1200, marks_article=True), 0, 0, "m"),
+        (Readings(marked=300, page=300, whole=1300, marks_article=True), 600, 0, "f"),
+        (Readings(marked=300, page=300, whole=1300, marks_article=True), 599, 0, "m"),
+        (Readings(page=99, part=600, whole=1000, marks_article=True), 500, 0, "a"),
+        (Readings(page=100, part=600, whole=1000, marks_article=True), 500, 0, "f"),
+        (Readings(page=200, whole=1000), 500, 0, "p"),
+        (Readings(page=199, whole=1000), 500, 0, "f"),
+        (Readings(page=200, whole=1000, links=0.03), 500, 0, "f"),
+        (Readings(page=200, whole=1000, marks_article=True), 500, 0, "f"),
+        (Readings(page=600, whole=1000, links=0.1), 200, 0, "p"),
+        (Readings(page=599, whole=1000, links=0.1), 300, 0, "f"),
+        (Readings(page=200, part=600, whole=1000, links=0.1), 300, 0, "a"),
+        (Readings(page=200, part=600, whole=1000, links=0.1, marks_article=True), 300, 0, "f"),
+        (Readings(page=601, whole=1000, marks_article=True), 300, 400, "s"),
+        (Readings(page=601, whole=1000, marks_article=True), 300, 200, "f"),
+        (Readings(page=600, whole=1000, marks_article=True), 300, 400, "f"),
+        (Readings(whole=1000), 49, 100, "s"),
+        (Readings(whole=1000), 50, 100, "f"),
+        (Readings(whole=90_000), 1000, 2000, "f"),
+        (Readings(whole=1000), 0, 0, ""),
+    ],
+)
+def test_the_first_rule_that_holds_decides(readings: Readings, fast: int, slow: int, chosen: str) -> None:
+    text, library = routed_text(readings, lambda: "f" * fast, lambda: "s" * slow, 1000)  # type: ignore[arg-type]
+    assert text[:1] == chosen
+    assert library == ("resiliparse" if chosen and chosen in "mpa" else "trafilatura")
+
+
+def test_trafilatura_is_not_asked_where_the_marks_agree_with_the_page() -> None:
+    def unasked() -> str:
+        raise AssertionError
+
+    readings = Readings(marked=1000, page=1000, whole=1500)
+    assert routed_text(readings, unasked, unasked, 1000)[0] == "m" * 1000  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("extractor", ["routed", "trafilatura", "resiliparse"])
+def test_a_page_that_shows_its_text_only_without_scripts_is_read(extractor: str) -> None:
+    head = "<head><noscript><link href=a></noscript></head>"
+    page = f"<html>{head}<body><div id=app></div><noscript><p>{TEXT * 3}</p></noscript>"
+    assert "The miller opens the gate" in extracted(page, extractor=extractor).text
+
+
+@pytest.mark.parametrize(
+    "noscript",
+    ["You need to enable JavaScript to run this app.", "<style>" + ".a{color:red}" * 500 + "</style>"],
+    ids=["request", "style"],
+)
+def test_a_noscript_without_an_article_is_no_text(noscript: str) -> None:
+    assert extracted(f"<html><body><div id=app></div><noscript>{noscript}</noscript>").rule == "empty_text"
+
+
+def test_a_noscript_beside_the_text_stays_out() -> None:
+    page = f"<html><body><article><p>{TEXT * 3}</p></article><noscript><p>{BANNER * 5}</p></noscript>"
+    assert "cookies" not in extracted(page).text
+
+
+@pytest.mark.parametrize("mark", ["id=cookie-notice", "class='cookie-bar'", "id=onetrust-consent-sdk"])
+def test_a_banner_that_looks_like_the_article_is_not_taken_for_it(mark: str) -> None:
+    page = f"<html><body><div {mark}><p>{BANNER * 5}</p></div><div class=wide><p>{TEXT}</p><p>{TEXT.upper()}</p></div>"
+    text = extracted(page).text
+    assert "The miller opens the gate" in text
+    assert "cookies" not in text
+
+
+def test_a_page_of_one_banner_and_one_of_nothing_but_links_end_well() -> None:
+    banner = extracted(f"<html><body><div id=cookie-notice><p>{BANNER * 5}</p></div>")
+    assert banner.text or banner.rule == "empty_text"
+    links = "".join(f"<a href=/{i}>link number {i}</a> " for i in range(100_000))
+    assert extracted(f"<html><body><div>{links}</div>").rule == "too_many_elements"
+    with at_most(100):
+        found = extracted(f"<html><body><div>{links}</div>", max_elements=200_000)
+    assert found.text or found.rule == "empty_text"
+
+
+def test_an_article_of_which_the_main_text_keeps_nothing_is_read_whole() -> None:
+    """There, resiliparse drops elements whose classes look like advertising."""
+    page = (
+        f"<html><body><main><div class='advertisement-wrap'><p>{TEXT * 3}</p></div></main><footer>All rights.</footer>"
+    )
+    assert "The miller opens the gate" in extracted(page).text
