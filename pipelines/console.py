@@ -39,6 +39,7 @@ GROUPS = (
             "check": "check params.yaml, and published outputs with --deep",
             "status": "say what is published and whether it matches",
             "explain": "follow one document through all stages",
+            "forget": "name all that holds a page, and leave it out of the next run",
             "gc": "list or remove scratch of unfinished runs",
             "report": "say where the report is",
             "versions": "write what each stage is made of",
