@@ -39,7 +39,7 @@ GROUPS = (
             "check": "check params.yaml, and published outputs with --deep",
             "status": "say what is published and whether it matches",
             "explain": "follow one document through all stages",
-            "forget": "name all that holds a page, and leave it out of the next run",
+            "forget": "find all that holds a page, and leave it out from now on",
             "gc": "list or remove scratch of unfinished runs",
             "report": "say where the report is",
             "versions": "write what each stage is made of",
