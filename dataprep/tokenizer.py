@@ -24,7 +24,7 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("tokenizers",)
 
 

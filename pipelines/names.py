@@ -75,7 +75,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
     **dict.fromkeys(("urls.blacklists", "urls.blacklist", "download.local_site", "download.replay"), source_problem),
     **dict.fromkeys(("extract.tokenizer", "clean.tokenizer", "clean.language_model"), source_problem),
     **dict.fromkeys(("clean.bad_words", "find_duplicates.fingerprints", "decontaminate.targets"), source_problem),
-    **dict.fromkeys(("tokenizer.files", "pretrain.init_path"), source_problem),
+    **dict.fromkeys(("tokenizer.files", "pretrain.init_path", "download.forget", "extract.forget"), source_problem),
     "data": folder_problem,
 }
 """Key of params.yaml -> its check: every key that `dvc.yaml` names, and those that these are made of."""

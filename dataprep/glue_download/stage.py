@@ -32,7 +32,7 @@ from pipelines.imports import show_pandas
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("ftfy", "numpy", "pyarrow", "xxhash")
 
 HUB = "hub"

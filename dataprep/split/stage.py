@@ -31,7 +31,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("xxhash", "pyarrow")
 SIDES = ("train", "val")
 PROCESS_BYTES = 160 << 20

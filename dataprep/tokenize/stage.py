@@ -33,7 +33,7 @@ from pipelines.run import StageRun
 if TYPE_CHECKING:
     from dataprep.tokenize.engines import LoadedTokenizer
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("tokenizers", "pyarrow")
 
 logger = logging.getLogger(__name__)

@@ -250,7 +250,7 @@ def test_what_does_not_fit_is_refused(road: Road, tmp_path: Path, capsys: pytest
         ("--parallel.dp-replicate", "3"): "global_batch_size 8 does not divide by 3",
         ("--model.n-head", "5"): "n_head 5 does not divide",
         ("--parallel.tp", "3"): "parallel.tp 3 does not divide the model's 2 heads: use tp 1 or 2",
-        ("--parallel.zero", "3"): "give zero 1, 2 or 3 two processes or more to shard over",
+        ("--parallel.dp-shard", "2"): "zero 0 over dp_shard 2: set zero to 1, 2 or 3",
         ("--parallel.pp", "2", "--parallel.schedule", "zbv"): "chunks 1: schedule zbv has 2 stages per process",
         ("--parallel.pp", "2", "--global-batch-size", "1"): "share of 1 samples does not divide into 2 or more micro",
         ("--init", "checkpoint", "--init-path", str(road.pretrain)): "is at step 60 already; ask for more steps",

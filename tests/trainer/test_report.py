@@ -175,6 +175,22 @@ def test_the_run_says_what_was_trained_and_how(results: Path) -> None:
     assert "The record of pretraining is not there yet" in Reader(page(results)).text
 
 
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("constant", "0.0006, constant, after"),
+        ("linear", "0.0006, linear to 10% of it, after"),
+        ("wsd", "0.0006, constant, then down to 10% of it, after"),
+    ],
+)
+def test_the_run_says_how_the_learning_rate_falls(results: Path, schedule: str, said: str) -> None:
+    write(
+        results / "runs/web-tiny/pretrain/run.json", RECORD | {"pretrain": RECORD["pretrain"] | {"schedule": schedule}}
+    )
+    assert report(results) == 0
+    assert said in Reader(page(results)).text
+
+
 def test_lists_of_records_are_tables_and_no_page_shows_python(results: Path) -> None:
     groups = [{"size": 3, "starts": ["One | two", "three"], "kept": True}, {"size": 2, "more": {"a": 1}}]
     write(results / "stats/web/clean.json", stats(88, 60, {"too_short": 28}, largest_groups=groups, alarms=[]))

@@ -124,10 +124,7 @@ def run_table(results: Results) -> Table | None:
         ("batch", f"{number(batch)} samples of {number(length)} tokens: {number(batch * length)} tokens per step"),
         (
             "learning rate",
-            (
-                f"{number(run['lr'])}, {run['schedule']} to {run['final_lr_share']:.0%} of it, after "
-                f"{number(run['warmup_steps'])} steps of warm-up"
-            ),
+            f"{number(run['lr'])}, {_schedule(run)}, after {number(run['warmup_steps'])} steps of warm-up",
         ),
         (
             "optimizer",
@@ -142,6 +139,14 @@ def run_table(results: Results) -> Table | None:
         ("validation tokens' sha256", _data_hash(results.record, "val")),
     ]
     return Table(("", ""), rows)
+
+
+def _schedule(run: Mapping[str, Any]) -> str:
+    """Return how the learning rate changes after the warm-up, in words."""
+    end = f"to {run['final_lr_share']:.0%} of it"
+    return {"constant": "constant", "wsd": f"constant, then down {end}"}.get(
+        run["schedule"], f"{run['schedule']} {end}"
+    )
 
 
 def _training_tokens(results: Results) -> int:
