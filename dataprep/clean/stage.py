@@ -157,7 +157,9 @@ def _check_languages(config: CleanConfig) -> None:
 
 
 STAGE = StageSpec.of(
-    *(clean, VERSION, SHAPED_BY),
+    clean,
+    VERSION,
+    SHAPED_BY,
     check_config=check_config,
     other_command=clean_fix,
     preload=("dataprep.clean.decide", "pyarrow.parquet"),

@@ -1,6 +1,6 @@
 """Readings of an HTML page by resiliparse: its main text, its marked article, and all of its text.
 
-Each takes a twentieth to a thirtieth of the time of trafilatura. resiliparse's main text keeps captions, bylines and
+Each takes a small part of the time of trafilatura. resiliparse's main text keeps captions, bylines and
 teasers; inside an element marked as the article (`itemprop=articleBody`, <article>, class="post-content" and the like)
 there are few of them. On some pages its rules cut away the whole article (class names that look like a hidden or
 advertising part), which shows against the text of the whole page.

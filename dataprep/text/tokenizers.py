@@ -183,7 +183,8 @@ def _digest(tokenizer: Tokenizer) -> str:
 def count_chunks(data: bytes) -> int:
     """Return the number of chunks of a text in UTF-8."""
     kinds = data.translate(_KINDS)
-    return bool(data) + sum(map(kinds.count, _BEGINS))
+    first = 1 if data else 0  # no character before it says that it begins
+    return first + sum(map(kinds.count, _BEGINS))
 
 
 def settings_of(tokenizer: Tokenizer) -> dict[str, Any]:
