@@ -169,6 +169,15 @@ def test_contractions_and_entities_are_compared_as_they_read(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("glue")
+def test_after_brackets_at_line_ends_items_are_reported_and_cut_where_they_stand(tmp_path: Path) -> None:
+    before = "He said so -LRB-\nquietly -RRB-\nand left. " * 20
+    _, _, found = decontaminate(tmp_path, [f"{before}{TEN}. {before}"], "--action", "cut", "--cut-margin", 0)
+    assert [(row["start"], row["end"]) for row in found] == [(len(before), len(before) + len(TEN))]
+    pieces = pq.read_table(tmp_path / "out" / "part-00000.parquet").to_pylist()
+    assert [piece["text"].strip() for piece in pieces] == [before.strip()] * 2
+
+
+@pytest.mark.usefixtures("glue")
 def test_an_item_of_8_to_12_words_needs_all_of_them(tmp_path: Path) -> None:
     kept, dropped, found = decontaminate(tmp_path, [f"So: {TEN.lower()} here", TEN.rsplit(" ", 1)[0]])
     assert kept == {"1"}
