@@ -81,8 +81,8 @@ class DecontaminateConfig(HasIdentity):
     min_words: Count = 8
     """Items with fewer words are only reported, and only as complete sentences."""
     edits: int = 0
-    """Words that may be changed, left out or added in a near match, from 0 to 3; none in items of fewer than 8 words,
-    one in those of fewer than 12, two in those of fewer than 16."""
+    """Words that may be changed, left out or added in a near match, from 0 to 3, to 2 if `ngram` is below 16, to 1 if
+    below 12; none in items of fewer than 8 words, one in those of fewer than 12, two in those of fewer than 16."""
     key_threshold: Count = 10
     """Runs of words in this many documents or more do not count."""
     action: Literal["report", "drop", "cut"] = "drop"
@@ -120,11 +120,12 @@ def check_parameters(params: Mapping[str, Any]) -> None:
 
 
 def check_config(config: DecontaminateConfig) -> None:
-    """Raise ConfigError if no text would be long enough."""
+    """Raise ConfigError if no text would be long enough for a match, or for so many edits."""
     if config.min_words > config.ngram:
         raise ConfigError(f"decontaminate.min_words: {config.min_words} is above ngram ({config.ngram}); lower it")
-    if not 0 <= config.edits <= MOST_EDITS:
-        raise ConfigError(f"decontaminate.edits: expected 0 to {MOST_EDITS}, got {config.edits}")
+    largest = min(MOST_EDITS, config.windows.most_edits)
+    if not 0 <= config.edits <= largest:
+        raise ConfigError(f"decontaminate.edits: expected 0 to {largest} with ngram {config.ngram}, got {config.edits}")
 
 
 def decontaminate(

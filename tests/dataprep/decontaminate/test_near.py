@@ -87,6 +87,12 @@ def test_every_item_with_so_many_changed_words_is_found_where_it_is(tmp_path: Pa
     assert not len(index.search(raw_texts([" ".join(items[0][: size // 2]), around]), 0))
 
 
+@pytest.mark.parametrize("ngram", range(1, 30))
+def test_so_many_words_may_differ_as_the_longest_run_allows_and_no_more(ngram: int) -> None:
+    windows = Windows(ngram=ngram, min_words=1, edits=100)
+    assert windows.allowed_edits(np.arange(60)).max() == windows.most_edits
+
+
 def test_an_edit_at_the_end_counts_only_for_a_whole_item(tmp_path: Path) -> None:
     windows = Windows(ngram=10, min_words=8, edits=1)
     long, short = "a b c d e f g h i j k l", "m n o p q r s t u"

@@ -264,6 +264,10 @@ def test_without_any_glue_every_document_stays(tmp_path: Path) -> None:
         (["--tasks", "mprc"], "has no task 'mprc'. Did you mean 'mrpc'?"),
         (["--splits", "dev"], "has no split 'dev'"),
         (["--min-words", "14"], "min_words: 14 is above ngram (13)"),
+        (["--edits", "3"], "decontaminate.edits: expected 0 to 2 with ngram 13, got 3"),
+        (["--edits", "4", "--ngram", "40"], "decontaminate.edits: expected 0 to 3 with ngram 40, got 4"),
+        (["--edits", "1", "--ngram", "7", "--min-words", "5"], "expected 0 to 0 with ngram 7, got 1"),
+        (["--edits", "-1"], "expected 0 to 2 with ngram 13, got -1"),
     ],
 )
 def test_wrong_parameters_are_one_line(
