@@ -196,7 +196,7 @@ def refuse_other_items(config: DecontaminateConfig, glue: Source | None, loaded:
 
 
 def is_table(file: Path) -> bool:
-    """Whether a file of an index or of its counts belongs to a dictionary."""
+    """Return whether a file of an index or of its counts belongs to a dictionary."""
     return file.suffix in (".npy", ".arrow") or file.name in ("sources.json", "broken.json")
 
 
@@ -214,7 +214,7 @@ def find_sources(config: DecontaminateConfig, run: StageRun, glue: Source | None
 
 
 def is_empty(glue: Source) -> bool:
-    """Whether this is a published output without a file: that of `glue_download` with no tasks (`glue=none`)."""
+    """Return whether this is a published output without a file: that of `glue_download` with no tasks (`glue=none`)."""
     return glue.manifest is not None and not glue.manifest.files
 
 
