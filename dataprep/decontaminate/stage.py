@@ -35,6 +35,7 @@ from dataprep.decontaminate.cutting import PLAN_SCHEMA, CutRules, cut_plan, keep
 from dataprep.decontaminate.hits import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, CountedIndex, count_hits, spans_by_row
 from dataprep.decontaminate.items import ItemSource, build_index, find_targets, split_name
 from dataprep.decontaminate.keys import NEAR, Windows
+from dataprep.decontaminate.near import MOST_PLACES
 from dataprep.decontaminate.ngrams import HIT, Index
 from dataprep.glue.tables import find_splits
 from dataprep.text.folding import raw_texts, text_pieces
@@ -179,12 +180,14 @@ def decontaminate(
 def index_items(
     config: DecontaminateConfig, run: StageRun, sources: list[tuple[Path, ItemSource]], contamination: Output
 ) -> Counts:
-    """Build the index of the items in scratch. Warn of lines that are none."""
+    """Build the index of the items in scratch. Say which lines are none, and how many seeds are left out."""
     files = [file for file, _ in sources]
     built = run.step(build_index, "index", files, [source for _, source in sources], config.windows, into="index")
     if broken := built.totals["broken_lines"]:
         rejected = contamination.final / REJECTED
         logger.warning("%s: %d line(s) of targets are not items; %s says why", run.name, broken, rejected)
+    if common := built.totals.get("common_seeds", 0):
+        logger.info("%s: %d seed(s) at more than %d places in the items are left out", run.name, common, MOST_PLACES)
     return built
 
 

@@ -141,6 +141,17 @@ def test_an_item_with_a_changed_word_drops_a_document_only_if_edits_are_allowed(
     assert (stats["hits_near"], stats["hits_whole"]) == (1, 1)
 
 
+def test_the_log_and_the_stats_say_how_many_seeds_are_too_common(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dataprep.decontaminate.near.MOST_PLACES", 1)
+    (tmp_path / "mine.txt").write_text(f"{TEN}\n{TEN}\n{SHORT}\n")
+    targets = ["--against", f"mine={tmp_path / 'mine.txt'}"]
+    decontaminate(tmp_path, ["nothing"], *targets, "--edits", 1, "--log-level", "info")
+    assert "decontaminate: 6 seed(s) at more than 500 places in the items are left out" in capsys.readouterr().err
+    assert json.loads((tmp_path / "stats.json").read_text())["common_seeds"] == 6
+
+
 def test_contractions_and_entities_are_compared_as_they_read(tmp_path: Path) -> None:
     write_glue(
         tmp_path / "glue",
