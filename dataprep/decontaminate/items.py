@@ -159,7 +159,7 @@ class IndexWriter:
         if kind is not None:
             return
         if self._seeds:
-            self._seeds.save(self._folder)
+            self.counts.total("common_seeds", self._seeds.save(self._folder))
             near = np.zeros(self._items, KEY)
             near["key"] = near["item"] = np.arange(self._items)
             KeyTable.build(near).save(self._folder, NEAR)

@@ -28,6 +28,11 @@ class Windows:
     edits: int = 0
     """Words that may differ in a near match; none in items of fewer than 8 words, one in those of fewer than 12."""
 
+    @property
+    def most_edits(self) -> int:
+        """The most words that may differ in any item: a greater `edits` allows no more than this."""
+        return max(0, self.ngram // 4 - 1)
+
     def kind(self, length: int) -> str:
         """Return how runs of this many words are searched for: ngram, whole or sentence; near if it is NEAR."""
         if length == NEAR:

@@ -35,6 +35,7 @@ from dataprep.decontaminate.cutting import PLAN_SCHEMA, CutRules, cut_plan, keep
 from dataprep.decontaminate.hits import CONTAMINATION_SCHEMA, IGNORED_SCHEMA, CountedIndex, count_hits, spans_by_row
 from dataprep.decontaminate.items import ItemSource, build_index, find_targets, split_name
 from dataprep.decontaminate.keys import NEAR, Windows
+from dataprep.decontaminate.near import MOST_PLACES
 from dataprep.decontaminate.ngrams import HIT, Index
 from dataprep.glue.tables import find_splits
 from dataprep.text.folding import raw_texts, text_pieces
@@ -81,8 +82,8 @@ class DecontaminateConfig(HasIdentity):
     min_words: Count = 8
     """Items with fewer words are only reported, and only as complete sentences."""
     edits: int = 0
-    """Words that may be changed, left out or added in a near match, from 0 to 3; none in items of fewer than 8 words,
-    one in those of fewer than 12, two in those of fewer than 16."""
+    """Words that may be changed, left out or added in a near match, from 0 to 3, to 2 if `ngram` is below 16, to 1 if
+    below 12; none in items of fewer than 8 words, one in those of fewer than 12, two in those of fewer than 16."""
     key_threshold: Count = 10
     """Runs of words in this many documents or more do not count."""
     action: Literal["report", "drop", "cut"] = "drop"
@@ -120,11 +121,12 @@ def check_parameters(params: Mapping[str, Any]) -> None:
 
 
 def check_config(config: DecontaminateConfig) -> None:
-    """Raise ConfigError if no text would be long enough."""
+    """Raise ConfigError if no text would be long enough for a match, or for so many edits."""
     if config.min_words > config.ngram:
         raise ConfigError(f"decontaminate.min_words: {config.min_words} is above ngram ({config.ngram}); lower it")
-    if not 0 <= config.edits <= MOST_EDITS:
-        raise ConfigError(f"decontaminate.edits: expected 0 to {MOST_EDITS}, got {config.edits}")
+    largest = min(MOST_EDITS, config.windows.most_edits)
+    if not 0 <= config.edits <= largest:
+        raise ConfigError(f"decontaminate.edits: expected 0 to {largest} with ngram {config.ngram}, got {config.edits}")
 
 
 def decontaminate(
@@ -178,12 +180,14 @@ def decontaminate(
 def index_items(
     config: DecontaminateConfig, run: StageRun, sources: list[tuple[Path, ItemSource]], contamination: Output
 ) -> Counts:
-    """Build the index of the items in scratch. Warn of lines that are none."""
+    """Build the index of the items in scratch. Say which lines are none, and how many seeds are left out."""
     files = [file for file, _ in sources]
     built = run.step(build_index, "index", files, [source for _, source in sources], config.windows, into="index")
     if broken := built.totals["broken_lines"]:
         rejected = contamination.final / REJECTED
         logger.warning("%s: %d line(s) of targets are not items; %s says why", run.name, broken, rejected)
+    if common := built.totals.get("common_seeds", 0):
+        logger.info("%s: %d seed(s) at more than %d places in the items are left out", run.name, common, MOST_PLACES)
     return built
 
 
@@ -195,7 +199,7 @@ def refuse_other_items(config: DecontaminateConfig, glue: Source | None, loaded:
 
 
 def is_table(file: Path) -> bool:
-    """Whether a file of an index or of its counts belongs to a dictionary."""
+    """Return whether a file of an index or of its counts belongs to a dictionary."""
     return file.suffix in (".npy", ".arrow") or file.name in ("sources.json", "broken.json")
 
 
@@ -213,7 +217,7 @@ def find_sources(config: DecontaminateConfig, run: StageRun, glue: Source | None
 
 
 def is_empty(glue: Source) -> bool:
-    """Whether this is a published output without a file: that of `glue_download` with no tasks (`glue=none`)."""
+    """Return whether this is a published output without a file: that of `glue_download` with no tasks (`glue=none`)."""
     return glue.manifest is not None and not glue.manifest.files
 
 

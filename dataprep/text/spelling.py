@@ -32,7 +32,7 @@ Edit = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Places in texts that stand for something else. Places of different rules do not overlap."""
+    """Places in texts that stand for something else."""
 
     signs: tuple[re.Pattern[bytes], ...]
     """One of these is in the UTF-8 of every text with such a place; each begins with fixed bytes, for speed."""
@@ -48,13 +48,18 @@ class Spelling:
     rules: tuple[Rule, ...]
 
     def edits(self, text: str) -> list[Edit]:
-        """Return the places of a text that stand for something else, in order."""
-        return sorted(
+        """Return the places of a text that stand for something else, in order; of two that overlap, the first."""
+        places = sorted(
             (match.start(), match.end(), replacement)
             for rule in self.rules
             for match in rule.places.finditer(text)
             if (replacement := rule.read(match)) is not None
         )
+        edits: list[Edit] = []
+        for place in places:
+            if not edits or place[0] >= edits[-1][1]:
+                edits.append(place)
+        return edits
 
     def spell(self, text: str) -> str:
         """Return one text as it is read."""
@@ -69,7 +74,7 @@ class Spelling:
 
 
 def replace(text: str, edits: list[Edit]) -> str:
-    """Return a text with these places, in order, replaced."""
+    """Return a text with these places replaced, which are in order and do not overlap."""
     parts: list[str] = []
     done = 0
     for start, end, replacement in edits:

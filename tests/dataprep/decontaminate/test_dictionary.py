@@ -93,7 +93,9 @@ def test_it_is_no_pickle(saved: Path) -> None:
         (["--ngram", 12], 2, "made with ngram 13, not 12; use the same, or save it again"),
         (["--key-threshold", 3], 2, "made with key_threshold 10, not 3"),
         (["--min-words", 5], 2, "made with min_words 8, not 5"),
+        (["--edits", 1], 2, "made with edits 0, not 1"),
         (["--against", "mine={items}"], 2, "a dictionary has its items; leave out --against"),
+        (["--targets", "{items}"], 2, "a dictionary has its items; leave out --targets"),
     ],
     ids=str,
 )
@@ -105,6 +107,27 @@ def test_other_rules_and_other_items_are_refused(
     assert run(small(tmp_path), *outputs, "--load-dictionary", saved, *words) == status
     assert message in capsys.readouterr().err
     assert not outputs[0].exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("dataprep.decontaminate.stage.VERSION", 999, "not 999; use the same"),
+        ("unicodedata.unidata_version", "1.1.5", "not 1.1.5; use the same"),
+    ],
+)
+def test_one_of_another_version_of_the_stage_or_of_unicode_is_refused(
+    tmp_path: Path,
+    saved: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: object,
+    message: str,
+) -> None:
+    monkeypatch.setattr(name, value)
+    assert run(small(tmp_path), tmp_path / "out.jsonl", tmp_path / "found", "--load-dictionary", saved) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_what_is_no_dictionary_is_refused(tmp_path: Path, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

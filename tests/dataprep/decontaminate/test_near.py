@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dataprep.decontaminate import near as near_module
 from dataprep.decontaminate.items import ItemSource, build_index
-from dataprep.decontaminate.keys import NEAR, Windows
+from dataprep.decontaminate.keys import NEAR, KeyTable, Windows
 from dataprep.decontaminate.ngrams import Index
 from dataprep.decontaminate.offsets import compared_words
 from dataprep.dedup.shingles import word_hashes
@@ -87,6 +87,12 @@ def test_every_item_with_so_many_changed_words_is_found_where_it_is(tmp_path: Pa
     assert not len(index.search(raw_texts([" ".join(items[0][: size // 2]), around]), 0))
 
 
+@pytest.mark.parametrize("ngram", range(1, 30))
+def test_so_many_words_may_differ_as_the_longest_run_allows_and_no_more(ngram: int) -> None:
+    windows = Windows(ngram=ngram, min_words=1, edits=100)
+    assert windows.allowed_edits(np.arange(60)).max() == windows.most_edits
+
+
 def test_an_edit_at_the_end_counts_only_for_a_whole_item(tmp_path: Path) -> None:
     windows = Windows(ngram=10, min_words=8, edits=1)
     long, short = "a b c d e f g h i j k l", "m n o p q r s t u"
@@ -97,6 +103,42 @@ def test_an_edit_at_the_end_counts_only_for_a_whole_item(tmp_path: Path) -> None
         (1, 0, "a b c d x f g h i j"),
         (2, 1, "m n o p q r s t x"),
     ]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_phrase_that_too_many_items_have_is_no_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, backwards: bool
+) -> None:
+    """Else the time a document takes grows with its places of the phrase times the items that have it."""
+    monkeypatch.setattr(near_module, "MOST_PLACES", 20)
+    windows = Windows(ngram=13, min_words=8, edits=1)
+    common, rare = "at the end of the day", "in the middle of a night"
+    items = [f"{common} a{n} b{n} c{n} d{n} e{n} f{n}" for n in range(21)]
+    items += [f"{rare} h{n} i{n} j{n} k{n} l{n} m{n}" for n in range(20)]
+    items = items[::-1] if backwards else items
+    (tmp_path / "mine.txt").write_text("\n".join(items) + "\n")
+    source = ItemSource.of_target("mine", "0")
+    counts = build_index(Part("index", (tmp_path / "mine.txt",)), tmp_path, [source], windows)
+    assert counts.totals["common_seeds"] == 1
+    seeds = KeyTable.load(tmp_path / "seeds", 6)
+    assert np.bincount(seeds.num_entries(np.arange(len(seeds.keys)))).tolist() == [0, 6 * 41, *[0] * 18, 1]
+    index = Index(tmp_path, windows)
+    for number, item in enumerate(items):
+        words = item.split()
+        changed = [" ".join([*words[:at], "x", *words[at + 1 :]]) for at in (2, 6, 8)]
+        rows = {int(hit["row"]) for hit in index.search(raw_texts(changed), 0) if hit["key"] == number}
+        # All six words before the seventh are common; of those before the ninth, the last six are not.
+        assert rows == ({0, 2} if item.startswith(common) else {0, 1, 2})
+
+
+def test_items_of_nothing_but_common_seeds_have_no_near_matches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near_module, "MOST_PLACES", 2)
+    item = "a b c d e f g h i"
+    index = build([item] * 3, tmp_path, Windows(ngram=13, min_words=8, edits=1))
+    hits = index.search(raw_texts([item, item.replace("i", "x")]), 0)
+    assert [(hit["row"], hit["length"]) for hit in hits] == [(0, 9)]
 
 
 def test_few_pairs_at_a_time_give_the_same_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

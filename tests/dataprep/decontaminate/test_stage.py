@@ -141,6 +141,17 @@ def test_an_item_with_a_changed_word_drops_a_document_only_if_edits_are_allowed(
     assert (stats["hits_near"], stats["hits_whole"]) == (1, 1)
 
 
+def test_the_log_and_the_stats_say_how_many_seeds_are_too_common(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dataprep.decontaminate.near.MOST_PLACES", 1)
+    (tmp_path / "mine.txt").write_text(f"{TEN}\n{TEN}\n{SHORT}\n")
+    targets = ["--against", f"mine={tmp_path / 'mine.txt'}"]
+    decontaminate(tmp_path, ["nothing"], *targets, "--edits", 1, "--log-level", "info")
+    assert "decontaminate: 6 seed(s) at more than 500 places in the items are left out" in capsys.readouterr().err
+    assert json.loads((tmp_path / "stats.json").read_text())["common_seeds"] == 6
+
+
 def test_contractions_and_entities_are_compared_as_they_read(tmp_path: Path) -> None:
     write_glue(
         tmp_path / "glue",
@@ -166,6 +177,15 @@ def test_contractions_and_entities_are_compared_as_they_read(tmp_path: Path) -> 
         (0, 0, texts[0][4:-1]),
         (1, 1, texts[1][6:]),
     ]
+
+
+@pytest.mark.usefixtures("glue")
+def test_after_brackets_at_line_ends_items_are_reported_and_cut_where_they_stand(tmp_path: Path) -> None:
+    before = "He said so -LRB-\nquietly -RRB-\nand left. " * 20
+    _, _, found = decontaminate(tmp_path, [f"{before}{TEN}. {before}"], "--action", "cut", "--cut-margin", 0)
+    assert [(row["start"], row["end"]) for row in found] == [(len(before), len(before) + len(TEN))]
+    pieces = pq.read_table(tmp_path / "out" / "part-00000.parquet").to_pylist()
+    assert [piece["text"].strip() for piece in pieces] == [before.strip()] * 2
 
 
 @pytest.mark.usefixtures("glue")
@@ -255,6 +275,10 @@ def test_without_any_glue_every_document_stays(tmp_path: Path) -> None:
         (["--tasks", "mprc"], "has no task 'mprc'. Did you mean 'mrpc'?"),
         (["--splits", "dev"], "has no split 'dev'"),
         (["--min-words", "14"], "min_words: 14 is above ngram (13)"),
+        (["--edits", "3"], "decontaminate.edits: expected 0 to 2 with ngram 13, got 3"),
+        (["--edits", "4", "--ngram", "40"], "decontaminate.edits: expected 0 to 3 with ngram 40, got 4"),
+        (["--edits", "1", "--ngram", "7", "--min-words", "5"], "expected 0 to 0 with ngram 7, got 1"),
+        (["--edits", "-1"], "expected 0 to 2 with ngram 13, got -1"),
     ],
 )
 def test_wrong_parameters_are_one_line(

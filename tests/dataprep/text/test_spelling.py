@@ -68,6 +68,12 @@ def test_what_tools_wrote_is_read_as_people_write(text: str, read: str) -> None:
     assert LAYOUT.spell(text) == text
 
 
+def test_of_two_places_that_overlap_the_first_is_replaced() -> None:
+    text = "so -LRB-\nquietly"  # the bracket's last hyphen stands at the end of a line
+    assert READING.edits(text) == [(3, 8, " ")]
+    assert READING.spell(text) == "so  \nquietly"
+
+
 @pytest.mark.parametrize("part", ["&amp;", "amp;amp;", "-\n", "\u00ad", "ca n", "- \t", "a-\n ", "Ａ", "&#", " \t"])
 def test_time_grows_with_the_text_not_faster(part: str) -> None:
     with at_most(5):
