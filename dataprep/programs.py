@@ -1,7 +1,8 @@
-"""Command lines of other programs, run on our stages: what the functions have in common that stages declare as such.
+"""What the command lines of other programs share: their common options, scratch folder, notes and lines of JSON.
 
-Each recognises its program's arguments, runs our stage in a scratch folder beside the output, and writes the files that
-the program would have written. A note on standard error says what has another meaning now.
+A stage that can stand in for another program names a function as its `other_command`. It recognises the program's
+arguments, runs our stage in a scratch folder beside the output, and writes the files that the program would have
+written. A note on standard error says what has another meaning now.
 """
 
 import argparse
@@ -9,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +17,8 @@ from typing import Any, cast
 from pipelines import exits, store
 from pipelines.command import StageSpec
 from pipelines.errors import ConfigError, UserError
-from pipelines.manifest import WORK
-from pipelines.stage import run_command
+from pipelines.manifest import SCRATCH, WORK
+from pipelines.stage import locked, run_command
 from pipelines.terminal import print_error, visible
 
 
@@ -28,9 +28,10 @@ def run_program(
     """Run a command with the options that all have; return the exit status. Print a user error as one line."""
     parser = argparse.ArgumentParser(prog=f"python -m dataprep.{stage}", allow_abbrev=False)
     parser.add_argument("--overwrite", action="store_true", help="replace existing outputs")
-    parser.add_argument("--workers", default="0", help="processes; 0 is one per core")
-    parser.add_argument("--memory-budget", default="50%", help="a size such as 2GB, or a percentage of RAM")
+    parser.add_argument("--workers", help="processes; 0 is one per core")
+    parser.add_argument("--memory-budget", help="a size such as 2GB, or a percentage of RAM")
     parser.add_argument("--log-level", default="warning", help="what to report on standard error")
+    parser.set_defaults(program=stage)
     exits.unwind_on_signals()
     try:
         return command(parser, arguments)
@@ -43,10 +44,11 @@ def run_program(
 def scratch_beside(
     output: Path, checks: Mapping[Path, Callable[[Any], bool]], options: argparse.Namespace
 ) -> Generator[Path, None, None]:
-    """Make a scratch folder beside an output.
+    """Make a scratch folder beside an output, named by both the output and the program.
 
-    Raises UserError if a file to write, a key of `checks`, exists and --overwrite is not set, or if its first line is
-    not one that this command writes.
+    What a killed run left there is removed. Raises UserError if a file to write, a key of `checks`, exists and
+    --overwrite is not set, or if its first line is not one that this command writes, and if another process holds the
+    folder.
     """
     for path, is_line_of_ours in checks.items():
         if not os.path.lexists(path):
@@ -56,10 +58,15 @@ def scratch_beside(
         real = store.real_path(path)
         if not real.is_file() or (real.stat().st_size and not is_line_of_ours(first_line(real))):
             raise not_ours(path)
-    work = store.real_path(output).parent / WORK
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{output.name}-megatron-", dir=work) as folder:
-        yield Path(folder)
+    place = store.real_path(output).with_name(f"{output.name}-{options.program}")
+    with locked([place]):
+        folder = place.parent / WORK / f"{place.name}{SCRATCH}"
+        store.remove(folder)
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            store.remove(folder)
 
 
 def not_ours(path: Path) -> UserError:
@@ -72,7 +79,8 @@ def not_ours(path: Path) -> UserError:
 
 def run_stage(stage: str, options: argparse.Namespace, *arguments: Any) -> int:
     """Run a stage of ours with the options of `run_program`; return its exit status. `arguments`: two paths, flags."""
-    run = ["--workers", options.workers, "--memory-budget", options.memory_budget, "--log-level", options.log_level]
+    given = {name: getattr(options, name) for name in ("workers", "memory_budget", "log_level")}
+    run = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
     if options.overwrite:
         run.append("--overwrite")
     paths, flags = arguments[:2], arguments[2:]

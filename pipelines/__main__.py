@@ -124,11 +124,28 @@ def run_use(options: argparse.Namespace) -> int:
 
 def run_set(options: argparse.Namespace) -> int:
     """Compose params.yaml from the recorded profile with the recorded overrides and these."""
+    params = read_yaml(PARAMS_YAML)
+    overrides = _recorded(params)[1]
+    profile, merged = recorded_with(params, options.overrides)
+    given, kept = ({override.partition("=")[0] for override in each} for each in (options.overrides, merged))
+    code = compose_and_write(profile, merged)
+    if gone := [override for override in overrides if override.partition("=")[0] not in kept]:
+        print_line(f"{PARAMS_YAML}: dropped, since the new values replace them: {' '.join(gone)}")
+    same = [override for override in overrides if override in merged and override.startswith("pretrain.")]
+    if same and given & {"model", "recipe"}:
+        print_line(f"{PARAMS_YAML}: kept from before: {' '.join(same)}")
+    return code
+
+
+def recorded_with(params: dict[str, Any], more: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the recorded profile, and the recorded overrides merged with more.
+
+    Raises ConfigError if composing them would lose a value that was edited by hand.
+    """
     from pipelines.project.profiles import combine, difference, merge_overrides
 
-    params = read_yaml(PARAMS_YAML)
     profile, overrides = _recorded(params)
-    given = {override.partition("=")[0] for override in options.overrides}
+    given = {override.partition("=")[0] for override in more}
     lost = [
         line
         for line in difference(params, combine(profile, overrides))
@@ -140,24 +157,15 @@ def run_set(options: argparse.Namespace) -> int:
             f"{PARAMS_YAML}: {'; '.join(lost)}: edited since it was composed, which would be lost; name these keys "
             f"too, or write the file anew with `python -m pipelines use {profile}`"
         )
-    merged = merge_overrides(overrides, options.overrides)
-    kept = {override.partition("=")[0] for override in merged}
-    code = compose_and_write(profile, merged)
-    if gone := [override for override in overrides if override.partition("=")[0] not in kept]:
-        print_line(f"{PARAMS_YAML}: dropped, since the new values replace them: {' '.join(gone)}")
-    same = [override for override in overrides if override in merged and override.startswith("pretrain.")]
-    if same and given & {"model", "recipe"}:
-        print_line(f"{PARAMS_YAML}: kept from before: {' '.join(same)}")
-    return code
+    return profile, merge_overrides(overrides, more)
 
 
 def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
     """Compose, judge and write params.yaml, and print what the stages will need."""
     from pipelines.project.costs import describe_costs, describe_passes
-    from pipelines.project.profiles import combine, judge, missing_sources, write_params
+    from pipelines.project.profiles import missing_sources, write_params
 
-    params = combine(profile, overrides)
-    lines = judge(params)
+    params, lines = judged(profile, overrides)
     costs = describe_costs(params)
     write_params(params)
     for missing in missing_sources(params):
@@ -170,6 +178,14 @@ def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
         print_line(line)
     print(f"{PARAMS_YAML}: profile {profile}, run {params['run']}; now: dvc repro")
     return 0
+
+
+def judged(profile: str, overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Compose the parameters; return them and what the stages say of them. Raises ConfigError if one refuses them."""
+    from pipelines.project.profiles import combine, judge
+
+    params = combine(profile, overrides)
+    return params, judge(params)
 
 
 def print_choices() -> None:
@@ -286,19 +302,25 @@ def run_forget(options: argparse.Namespace) -> int:
     params, stages = read_yaml(PARAMS_YAML), _stages()
     trail = Trail(options.key, stages)
     held = list(holders(trail, stages))
+    named = given(params["download"]["forget"])
+    overrides = [f"download.forget={DEFAULT_LIST}"]
+    if not named:
+        judged(*recorded_with(params, overrides))  # a refusal must leave the list as it was
     if not held and (meant := nearest(options.key, stages)):
-        raise UserError(f"{options.key}: no output holds it; nearest: {meant}; name that one")
+        print_line(f"no output holds {options.key}; nearest: {meant}; if you meant that page, name it too")
     for stage, path, what in held:
         print_line(f"{stage:18} {path}: {what}")
-    named = given(params["download"]["forget"])
     new = add_entries(named or DEFAULT_LIST, [options.key, *sorted(url for url in trail.urls if entry_key(url))])
     for entry in new:
         print_line(f"{named or DEFAULT_LIST}: added {entry}")
-    code = 0 if named else run_set(argparse.Namespace(overrides=[f"download.forget={DEFAULT_LIST}"]))
+    code = 0 if named else run_set(argparse.Namespace(overrides=overrides))
     for path in sources(stages):
         print_line(f"{path}: never changed by a stage; delete the page there yourself if it is there")
     held_by = f"{len(held)} places hold it" if held else "no output holds it"
-    print_line(f"{options.key}: {held_by}; the next dvc repro makes them without it (rule {FORGOTTEN})")
+    print_line(
+        f"{options.key}: {held_by}; the next dvc repro rejects the page (rule {FORGOTTEN}) and makes documents, tokens "
+        "and models without it; URL lists and rejected rows still name it, and other corpora and runs are not looked at"
+    )
     return code
 
 

@@ -17,6 +17,8 @@ from pipelines.errors import UserError
 MANIFEST = "manifest.json"
 WORK = ".work"
 """Folder of scratch and locks, beside the outputs."""
+SCRATCH = "-scratch"
+"""How the name of a folder there ends in which a command of another program works; the next run of it removes it."""
 
 
 @dataclass(slots=True)

@@ -117,7 +117,7 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
     check_outputs(call, resuming=is_half_published(store.real_path(first)))
     identity = stage_identity(spec, call)
     scratch = _place(store.real_path(first), fingerprint(identity))
-    with _locked(finals.values()):
+    with locked(finals.values()):
         for name, final in finals.items():
             for leftover in scratch_folders(final):
                 store.restore(final, leftover / f"previous-{name}")
@@ -230,7 +230,7 @@ def _value(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _locked(outputs: Iterable[Path]) -> Generator[None, None, None]:
+def locked(outputs: Iterable[Path]) -> Generator[None, None, None]:
     """Hold the locks of all outputs while their stage works; raise UserError if another process holds one."""
     import filelock
 

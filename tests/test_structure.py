@@ -259,7 +259,6 @@ IMPORTS_WHAT_CANNOT_COUNT = {
     "pipelines/project/profiles.py": "all stages, for their parameters",
     "pipelines/project/status.py": "all stages, for their parameters",
     "dataprep/programs.py": "the stage itself, as another program's command, which the graph does not use",
-    "dataprep/urls/text_list.py": "the stage itself, with a text file, which the graph does not use",
     "dataprep/clean/language/engines.py": "fasttext and lingua, no modules of ours",
     "dataprep/dedup/datasketch_backend.py": "scipy, no module of ours",
     "dataprep/native/kernel.py": "the kernel, whose sources stand in READS",

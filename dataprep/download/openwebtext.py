@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataprep.programs import note, run_program, run_stage
+from dataprep.programs import note, run_program, run_stage, scratch_beside
 from pipelines import store
 from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
@@ -64,15 +64,17 @@ def _download(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     if options.timeout > 0:
         flags += ["--total-seconds", options.timeout]
     again = argparse.Namespace(**{**vars(options), "overwrite": (pages / MANIFEST).exists()})
-    urls = _first_urls(options.url_file, options.max_urls, output) if options.max_urls >= 0 else options.url_file
-    if status := run_stage("download", again, urls, pages, *flags):
-        return status
+    with scratch_beside(output, {}, options) as scratch:
+        urls = options.url_file
+        if options.max_urls >= 0:
+            urls = _first_urls(urls, options.max_urls, scratch / "urls.txt")
+        if status := run_stage("download", again, urls, pages, *flags):
+            return status
     return run_stage("extract", options, pages, output)
 
 
-def _first_urls(source: Path, number: int, output: Path) -> Path:
-    """Write the first lines of a list beside the output, and return that file."""
-    target = output.with_name(f"{output.name.partition('.')[0]}.urls.txt")
+def _first_urls(source: Path, number: int, target: Path) -> Path:
+    """Write the first lines of a list to `target`, and return it."""
     with store.create(target) as file:
         for _, line in zip(range(number), store.read_lines(source), strict=False):
             file.write(line.rstrip(b"\r\n") + b"\n")

@@ -34,7 +34,8 @@ _HEAD_BYTES = 1 << 16
 _MOST_RULES = 1000
 """Rules of a tdmrep.json that are read."""
 _META = re.compile(r"<meta\s([^<>]{1,2000})>", re.IGNORECASE)
-_ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+# A name begins where none goes on and is never shortened, so that a long word is read once, not from each character.
+_ATTRIBUTE = re.compile(r"""(?<![\w:-])([\w:-]++)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 
 
 def product_token(user_agent: str) -> str:

@@ -5,6 +5,7 @@ is compressed or decompressed here: a segment is a `warcinfo` record followed by
 were packed. Equal plans give equal files, since a `RecordRef` identifies its record by checksum.
 """
 
+import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ import pyarrow as pa
 
 from dataprep.download.outcomes import PAGE, Outcome, Packed
 from dataprep.download.record_log import RecordRef, read_outcome, read_packed
+from dataprep.download.url_list import FORGET_KEY
 from pipelines import store
 from pipelines.command import Part
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
+from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.manifest import Counts
 
 _OPEN_LOGS = 64
@@ -66,21 +69,36 @@ def read_plan(plan: Path) -> Iterator[RecordRef | Outcome]:
 
 
 class PlanReader:
-    """Reads the outcomes that a plan names, in order; keeps a few logs open."""
+    """Reads the outcomes that a plan names, in order; keeps a few logs open.
 
-    def __init__(self, folder: Path) -> None:
+    A page that is on the list `forget`, under its own URL or the one that answered, has the rule `forgotten`: a listed
+    URL may have been redirected there, and a replay of a whole archive has no list.
+    """
+
+    def __init__(self, folder: Path, forget: str = "") -> None:
         self._folder = folder
+        self._forgotten = ForgottenPages(forget)
         self._logs: OrderedDict[str, BinaryIO] = OrderedDict()
 
     def outcomes(self, plan: Path) -> Iterator[Outcome]:
         """Yield the outcomes alone, without reading their pages."""
         for entry in read_plan(plan):
-            yield read_outcome(self._log(entry), entry) if isinstance(entry, RecordRef) else entry
+            yield self._judged(read_outcome(self._log(entry), entry)) if isinstance(entry, RecordRef) else entry
 
     def packed(self, plan: Path) -> Iterator[Packed]:
         """Yield the outcomes with their WARC members."""
         for entry in read_plan(plan):
-            yield read_packed(self._log(entry), entry) if isinstance(entry, RecordRef) else Packed(entry)
+            if isinstance(entry, RecordRef):
+                packed = read_packed(self._log(entry), entry)
+                yield dataclasses.replace(packed, outcome=self._judged(packed.outcome))
+            else:
+                yield Packed(entry)
+
+    def _judged(self, outcome: Outcome) -> Outcome:
+        covers = self._forgotten.covers
+        if outcome.rule != PAGE or not (covers(outcome.url) or covers(outcome.final_url)):
+            return outcome
+        return dataclasses.replace(outcome, rule=FORGOTTEN, value=FORGET_KEY, bytes=0, sha256="")
 
     def __enter__(self) -> "PlanReader":
         return self
@@ -99,9 +117,9 @@ class PlanReader:
         return self._logs[ref.log]
 
 
-def write_segment(part: Part, folder: Path, logs: str, segment_bytes: int) -> Counts:
+def write_segment(part: Part, folder: Path, logs: str, segment_bytes: int, forget: str = "") -> Counts:
     """Write the WARC files and the rejected rows of one range."""
-    with PlanReader(Path(logs)) as reader, SegmentWriter(folder, part.name, segment_bytes) as segment:
+    with PlanReader(Path(logs), forget) as reader, SegmentWriter(folder, part.name, segment_bytes) as segment:
         for packed in reader.packed(part.file):
             segment.write(packed)
     return segment.counts
@@ -161,10 +179,10 @@ class SegmentWriter:
             (self._file or (self._folder / f"{self._name}.warc.gz").open("wb")).close()
 
 
-def write_fetch_log(part: Part, folder: Path, logs: str, subfolder: str) -> Counts:
+def write_fetch_log(part: Part, folder: Path, logs: str, subfolder: str, forget: str = "") -> Counts:
     """Write one row for every URL of a range: what was requested, what the answer was, how long it took."""
     with (
-        PlanReader(Path(logs)) as reader,
+        PlanReader(Path(logs), forget) as reader,
         TableWriter(folder / f"{subfolder}{part.name}.parquet", FETCH_LOG_SCHEMA) as table,
     ):
         for outcome in reader.outcomes(part.file):

@@ -46,7 +46,7 @@ from pipelines.run import StageRun
 if TYPE_CHECKING:
     from dataprep.download.segments import Answers
 
-VERSION = 3
+VERSION = 4
 SHAPED_BY = ("deflate", "pyarrow")
 
 logger = logging.getLogger(__name__)
@@ -138,13 +138,13 @@ def download(
     if not answers.plans and not linked:
         raise UserError(f"{urls.path}: holds no URL, and there are no --documents: nothing to do; give one of them")
     parts = [Part(plan.stem, (plan,)) for plan in answers.plans]
-    pages = run.map(write_segment, parts, str(answers.logs), config.segment_bytes, into=output)
+    pages = run.map(write_segment, parts, str(answers.logs), config.segment_bytes, config.forget, into=output)
     refuse_total_failure(run, answers, pages)
     refuse_wrong_archive(config, pages)
     # Without a path of its own the fetch log goes below the output, and its rows are not counted there.
     subfolder = "" if fetch_log else "fetch_log/"
     parts = [Part(plan.stem.replace("segment", "fetch"), (plan,)) for plan in answers.plans]
-    run.map(write_fetch_log, parts, str(answers.logs), subfolder, into=fetch_log or output)
+    run.map(write_fetch_log, parts, str(answers.logs), subfolder, config.forget, into=fetch_log or output)
     warn_of_transient_failures(run, pages)
 
 

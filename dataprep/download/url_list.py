@@ -34,6 +34,8 @@ from pipelines.run import StageRun
 
 LISTED_SCHEMA = pa.schema([("url", pa.string()), ("rule", pa.string()), ("value", pa.string())])
 ROWS_PER_PART = 1_000_000
+FORGET_KEY = "download.forget"
+"""The value of the rule `forgotten`: what names the list."""
 _LINE = np.dtype([*KEY, ("line", "<i8")])
 _BATCH = 1 << 14
 
@@ -59,17 +61,17 @@ def list_parts(run: StageRun, urls: Source, forget: str = "") -> list[Path]:
         parts = part_files(run.scratch / "list")
     if not given(forget):
         return parts
-    run.map(forget_pages, [Part(part.stem, (part,)) for part in parts], forget, into="remembered")
-    return [run.scratch / "remembered" / f"{part.stem}.parquet" for part in parts]
+    run.map(mark_forgotten, [Part(part.stem, (part,)) for part in parts], forget, into="marked_list")
+    return [run.scratch / "marked_list" / f"{part.stem}.parquet" for part in parts]
 
 
-def forget_pages(part: Part, folder: Path, forget: str) -> Counts:
+def mark_forgotten(part: Part, folder: Path, forget: str) -> Counts:
     """Write one file of the list with the rule of the pages to forget."""
     pages = ForgottenPages(forget)
     with TableWriter(folder / f"{part.name}.parquet", LISTED_SCHEMA) as writer:
         for entry in listed_urls([part.file]):
             is_forgotten = not entry.rule and pages.covers(entry.url)
-            kept = Listed(entry.url, FORGOTTEN, "download.forget") if is_forgotten else entry
+            kept = Listed(entry.url, FORGOTTEN, FORGET_KEY) if is_forgotten else entry
             writer.write({"url": kept.url, "rule": kept.rule, "value": kept.value})
     return Counts(rows_in=writer.rows, rows_out=writer.rows)
 

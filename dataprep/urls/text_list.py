@@ -4,20 +4,18 @@ The stage runs as ever, with all of its flags; its URLs then go to the text file
 rejected to clean_urls.rejected.jsonl, and a manifest beside them says that both are ours.
 """
 
+import argparse
 import contextlib
 import json
-import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from pipelines import exits, store
-from pipelines.command import StageSpec
+from dataprep.programs import run_program, run_stage, scratch_beside
+from pipelines import store
 from pipelines.errors import UserError
-from pipelines.manifest import WORK, FileEntry, Manifest, manifest_path
+from pipelines.manifest import FileEntry, Manifest, manifest_path
 from pipelines.outputs import rejected_name
-from pipelines.stage import run_command
-from pipelines.terminal import print_error
 
 SUFFIX = ".txt"
 _PLACE = 2
@@ -27,33 +25,27 @@ _PLACE = 2
 def write_text_list(arguments: Sequence[str]) -> int | None:
     """Run the stage and write a text file; return the exit status, None if the output is not named as one.
 
-    A folder of that name, which the stage once made, stays an output of the stage.
+    A folder of that name, which the stage once made, stays an output of the stage; help is that of the stage.
     """
     if len(arguments) < _PLACE or any(word.startswith("-") for word in arguments[:_PLACE]):
         return None
-    lists, output = (Path(word) for word in arguments[:_PLACE])
-    if output.suffix != SUFFIX or output.is_dir():
+    output = Path(arguments[1])
+    if output.suffix != SUFFIX or output.is_dir() or {"-h", "--help"} & {*arguments}:
         return None
-    exits.unwind_on_signals()
-    try:
-        return _run(lists, output, arguments[_PLACE:])
-    except UserError as error:
-        print_error(error)
-        return 1
+    return run_program("urls", _write, arguments)
 
 
-def _run(lists: Path, output: Path, flags: Sequence[str]) -> int:
-    refuse_output_among_lists(lists, output)
-    final = store.real_path(output)
+def _write(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    parser.add_argument("lists", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.set_defaults(log_level=None)  # as the stage has it
+    options, flags = parser.parse_known_args(arguments)
+    refuse_output_among_lists(options.lists, options.output)
+    final = store.real_path(options.output)
     rejected, manifest = final.with_name(f"{final.stem}.rejected.jsonl"), manifest_path(final)
-    _check_free([final, rejected, manifest], overwrite="--overwrite" in flags)
-    work = final.parent / WORK
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{final.name}-", dir=work) as folder:
-        rows = Path(folder, "urls.jsonl")
-        if status := run_command(StageSpec.load("dataprep.urls"), [str(lists), str(rows), *flags]):
-            return status
-        if not rows.exists():  # --help, and the like
+    with scratch_beside(final, _checks(final, rejected, manifest), options) as folder:
+        rows = folder / "urls.jsonl"
+        if status := run_stage("urls", options, options.lists, rows, *flags):
             return status
         made = Manifest.load(manifest_path(rows))
         text = rows.with_suffix(SUFFIX)
@@ -82,17 +74,17 @@ def refuse_output_among_lists(lists: Path, output: Path) -> None:
         raise UserError(f"{output}: the output would replace the input {lists}; choose another output")
 
 
-def _check_free(paths: Sequence[Path], *, overwrite: bool) -> None:
-    """Raise UserError if a file to write exists and may not be replaced: only what the last, the manifest, names."""
+def _checks(*paths: Path) -> dict[Path, Callable[[Any], bool]]:
+    """Return the checks of `scratch_beside`: ours is only what the last path, the manifest, names, and itself."""
     ours: set[str] = set()
-    if paths[-1].is_file():
-        with contextlib.suppress(UserError):
-            ours = {*Manifest.load(paths[-1]).files, paths[-1].name}
-    for path in filter(os.path.lexists, paths):
-        if not overwrite:
-            raise UserError(f"{path}: exists already; choose another output, or replace it with --overwrite")
-        if path.name not in ours or not path.is_file():
-            raise UserError(
-                f"{path}: no stage made it (no {paths[-1].name} of ours names it), so --overwrite does not replace it; "
-                "choose another output, or remove it yourself"
-            )
+    with contextlib.suppress(UserError, OSError):
+        ours = {*Manifest.load(paths[-1]).files, paths[-1].name}
+    return {path: (_yes if path.name in ours else _no) for path in paths}
+
+
+def _yes(_line: Any) -> bool:
+    return True
+
+
+def _no(_line: Any) -> bool:
+    return False

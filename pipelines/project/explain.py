@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 CONTEXT = 200
 """Characters of text on both sides of the token."""
 TOKENIZER_JSON = "tokenizer.json"
-_ID_COLUMNS = ("doc_id", "doc_id_a", "doc_id_b")
-_URL_COLUMNS = ("url", "original", "canonical", "final_url", "url_a", "url_b")
+ID_COLUMNS = ("doc_id", "doc_id_a", "doc_id_b")
+URL_COLUMNS = ("url", "original", "canonical", "final_url", "url_a", "url_b")
 _LINE_COLUMNS = ("original", "file", "line")
 _PORTS = {"http": 80, "https": 443}
-_HIDDEN = {"text", "doc_id", "url", "signature", "sha256", "text_hash", *_ID_COLUMNS}
+_HIDDEN = {"text", "doc_id", "url", "signature", "sha256", "text_hash", *ID_COLUMNS}
 
 
 def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
@@ -68,10 +68,18 @@ class Trail:
                         if isinstance(row.get("doc_id"), bytes):
                             self.ids.add(row["doc_id"])
                         if row.get("final_url") and not row.get("rule"):  # a page under the URL that answered
-                            self.urls.add(canonical_url(row["final_url"]) or row["final_url"])
+                            self.urls |= {row["url"], canonical_url(row["final_url"]) or row["final_url"]}
                         yield stage, out, file, row
                 for file in sorted(out.glob("part-*.arrow")):
                     yield from ((stage, out, file, line) for line in _token_rows(file, self.ids))
+
+    def all_rows(self) -> list[tuple[GraphStage, Path, Path, dict[str, Any] | str]]:
+        """Return `rows` once none leads to a further URL or id, such as another one that is redirected to the page."""
+        while True:
+            before = len(self.urls), len(self.ids)
+            rows = list(self.rows())
+            if (len(self.urls), len(self.ids)) == before:
+                return rows
 
 
 def _urls_of(ids: set[bytes], stages: list[GraphStage]) -> set[str]:
@@ -101,7 +109,7 @@ def nearest(key: str, stages: list[GraphStage]) -> str | None:
     variants = _variants(key)
     files = (file for stage in stages for out in stage.outs for file in sorted(out.rglob("*.parquet")))
     rows = (row for file in files for row in _matching_rows(file, set(), set(variants)))
-    known = {row[column] for row in rows for column in _URL_COLUMNS if column in row}
+    known = {row[column] for row in rows for column in URL_COLUMNS if column in row}
     return next((variant for variant in variants if variant in known), None)
 
 
@@ -128,9 +136,9 @@ def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict
     schema = read_schema(file)
     filters: list[pc.Expression] = []
     for column in schema.names:
-        if column in _ID_COLUMNS and ids:
+        if column in ID_COLUMNS and ids:
             filters.append(pc.field(column).isin(pa.array(sorted(ids), schema.field(column).type)))
-        elif column in _URL_COLUMNS and urls:
+        elif column in URL_COLUMNS and urls:
             filters.append(pc.field(column).isin(pa.array(sorted(urls))))
     if not filters:
         return

@@ -4,19 +4,23 @@
 nothing: the next `dvc repro` makes all of these without the page.
 """
 
+import html
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipelines.documents import REJECTED
-from pipelines.project.explain import Trail
+from pipelines.documents import REJECTED, read_schema
+from pipelines.project.explain import ID_COLUMNS, URL_COLUMNS, Trail
 from pipelines.project.graph import GraphStage
 
 DEFAULT_LIST = Path("inputs/forget.txt")
 _TEXT_SUFFIXES = (".json", ".jsonl", ".html", ".md", ".csv", ".tsv", ".txt", ".yaml")
 _LARGEST_TEXT = 1 << 28
 """Bytes of a text file that is searched; larger ones are data of another kind."""
-_TABLES = ("*.parquet", "part-*.arrow")
+_URL_ENDS = rb"(?![.:!]*[\w~%/?=@+$*-]|#!|&(?!(?:quot|lt|gt|#x27|#39);))"
+"""What follows a URL in a text, and not in one that only begins in the same way; a fragment is a place on the page."""
+_ID = rb"(?<![0-9a-f])%b(?![0-9a-f])"
 _REPORTS = Path("reports")
 
 Holder = tuple[str, Path, str]
@@ -29,17 +33,20 @@ def holders(trail: Trail, stages: Sequence[GraphStage]) -> Iterator[Holder]:
     A stage without tables of documents (a tokenizer, a model, its scores) holds what was made from the page if it
     reads an output that holds the page itself, or was made from it.
     """
-    found = Counter((stage.name, out, file) for stage, out, file, _ in trail.rows())
+    rows = trail.all_rows()
+    found = Counter((stage.name, out, file) for stage, out, file, _ in rows)
+    with_page = {file for _, _, file, row in rows if isinstance(row, dict) and not row.get("rule")}
     kept = {out for _, out, file in found if file.parent.name != REJECTED}
-    texts = [text.encode() for text in sorted(trail.urls | {doc_id.hex() for doc_id in trail.ids})]
+    mention = _mention_of(trail)
     for stage in stages:
         files = {file: number for (name, _, file), number in found.items() if name == stage.name}
         for file in sorted(files):
             what = "rejected rows" if file.parent.name == REJECTED else "tokens" if file.suffix == ".arrow" else "rows"
             yield stage.name, file, f"{what}: {files[file]}"
-            yield from ((stage.name, segment, "the page as it was sent") for segment in _segments(file, stage))
+            if file in with_page:
+                yield from ((stage.name, segment, "the page as it was sent") for segment in _segments(file, stage))
         sources = [dep for dep in stage.deps if any(dep == out or out in dep.parents for out in kept)]
-        if sources and not any(_has_tables(out) for out in stage.outs):
+        if sources and not any(_lists_documents(out) for out in stage.outs):
             kept.update(stage.outs)
             for out in (out for out in stage.outs if out.exists()):
                 names = ", ".join(map(str, sources))
@@ -47,12 +54,23 @@ def holders(trail: Trail, stages: Sequence[GraphStage]) -> Iterator[Holder]:
                     yield stage.name, part, f"made from {names}"
         elsewhere = [*stage.outs, *stage.metrics, *([_REPORTS] if stage.name == "report" else [])]
         for file in sorted({file for place in elsewhere for file in _texts_below(place)} - files.keys()):
-            if any(text in file.read_bytes() for text in texts):
+            if mention.search(file.read_bytes()):
                 yield stage.name, file, "names it"
 
 
-def _has_tables(out: Path) -> bool:
-    return any(next(out.rglob(pattern), None) for pattern in _TABLES)
+def _mention_of(trail: Trail) -> re.Pattern[bytes]:
+    """Return what finds the whole URLs and ids in a text, also as HTML spells them."""
+    forms = {form for url in trail.urls for form in (url, html.escape(url))}
+    urls = [re.escape(form.encode()) + _URL_ENDS for form in sorted(forms)]
+    return re.compile(b"|".join([*urls, *(_ID % doc_id.hex().encode() for doc_id in sorted(trail.ids))]))
+
+
+def _lists_documents(out: Path) -> bool:
+    """Return whether an output says of each document whether it holds it; other tables, as of scores, do not."""
+    columns = {*ID_COLUMNS, *URL_COLUMNS}
+    return any(out.rglob("part-*.arrow")) or any(
+        columns.intersection(read_schema(file).names) for file in sorted(out.rglob("*.parquet"))
+    )
 
 
 def _segments(file: Path, stage: GraphStage) -> Iterator[Path]:

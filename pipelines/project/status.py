@@ -16,13 +16,13 @@ from pipelines.documents import is_jsonl
 from pipelines.engine import default_workers
 from pipelines.errors import UserError
 from pipelines.fingerprint import stage_identity
-from pipelines.manifest import MANIFEST, WORK, Manifest, manifest_path
+from pipelines.manifest import MANIFEST, SCRATCH, WORK, Manifest, manifest_path
 from pipelines.outputs import provenance_path
 from pipelines.project.graph import GraphStage
 from pipelines.unchanged import damage_of_file
 
 LEFT_OVER = "left by an unfinished run"
-_SCRATCH = re.compile(r"-(?:[0-9a-f]{16}|megatron-\w{8})$")
+_SCRATCH = re.compile(rf"(?:-[0-9a-f]{{16}}|{SCRATCH})$")
 """How the names of our scratch folders end."""
 
 

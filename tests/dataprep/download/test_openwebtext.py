@@ -50,6 +50,25 @@ def test_the_first_urls_alone_and_then_all_of_them(urls: Path, capsys: pytest.Ca
     assert pages(urls) == ["0", "1", "2", "3"]
 
 
+def test_a_list_named_like_the_output_is_only_read(urls: Path) -> None:
+    listed = urls.rename(urls.with_name("raw.urls.txt"))
+    before = listed.read_bytes()
+    assert download_texts(command(listed, "--n_procs", 2, "--max_urls", 2)) == 0
+    assert pages(listed) == ["0", "1"]
+    assert listed.read_bytes() == before
+    assert not list(listed.parent.glob(".work/*/")), "the shortened list is gone"
+
+
+def test_the_number_of_processes_is_that_of_the_environment_unless_it_is_given(
+    urls: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLRACE_WORKERS", "many")
+    assert download_texts(command(urls, "--n_procs", 2)) == 2
+    assert "MILLRACE_WORKERS=many" in capsys.readouterr().err
+    monkeypatch.setenv("MILLRACE_WORKERS", "1")
+    assert download_texts(command(urls, "--n_procs", 2)) == 0
+
+
 def test_after_a_crawl_whose_texts_were_not_written_it_goes_on(urls: Path) -> None:
     assert download_texts(command(urls, "--n_procs", 2)) == 0
     for file in urls.parent.glob("raw.json*"):

@@ -1,6 +1,7 @@
 """Opt-outs from training, as headers, meta tags and files of a site: what each says, and to whom."""
 
 import json
+import time
 
 import pytest
 
@@ -62,6 +63,14 @@ def test_meta_tags_are_those_of_the_head(page: str, tags: list[tuple[str, str]])
 @pytest.mark.parametrize("hostile", ["<meta " * 20_000, "<!--" * 20_000, "<meta x" + "=" * 70_000, "<meta a='" * 9_000])
 def test_a_hostile_head_is_read_in_no_time(hostile: str) -> None:
     assert all(name != "robots" for name, _ in meta_tags(hostile.encode()))
+
+
+def test_a_head_of_long_words_is_read_in_linear_time() -> None:
+    """Tags as long as any that is read: from each of their characters on, they took a second of the crawler's time."""
+    hostile = (b"<meta " + b"a" * 1990 + b">") * 32
+    started = time.process_time()
+    assert meta_tags(hostile) == [("", "")] * 32
+    assert time.process_time() - started < 0.2
 
 
 @pytest.mark.parametrize(

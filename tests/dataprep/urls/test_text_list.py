@@ -1,5 +1,6 @@
 """`urls LISTS clean_urls.txt` writes the text file that it names."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -7,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dataprep.programs import scratch_beside
 from dataprep.urls.text_list import write_text_list
 from pipelines.command import StageSpec
 from pipelines.manifest import Manifest, manifest_path
+from pipelines.project.status import LEFT_OVER, scratch_folders
 from pipelines.stage import run_command
 
 QUIET = ("--workers", "1", "--log-level", "error")
@@ -48,7 +51,7 @@ def test_as_a_command_it_writes_one_url_per_line_and_the_rejected_ones_beside(li
         "clean_urls.txt",
         "clean_urls.txt.manifest.json",
     ]
-    assert not list((tmp_path / ".work").glob("clean_urls*"))
+    assert not list(tmp_path.glob(".work/*/")), "nothing but locks is left"
 
 
 def test_it_takes_the_flags_of_the_stage(lists: Path, tmp_path: Path) -> None:
@@ -63,7 +66,7 @@ def test_only_its_own_file_is_replaced_and_only_on_request(
     output, own = tmp_path / "clean_urls.txt", tmp_path / "own.txt"
     own.write_text("http://garden.test/mine\n")
     assert write(lists, own, "--overwrite") == 1
-    assert "no stage made it" in capsys.readouterr().err
+    assert "own.txt: not a file that this command wrote" in capsys.readouterr().err
     assert own.read_text() == "http://garden.test/mine\n"
     assert write(lists, output) == 0
     assert write(lists, output) == 1
@@ -73,6 +76,26 @@ def test_only_its_own_file_is_replaced_and_only_on_request(
     assert write(lists, output, "--overwrite") == 0
     assert output.read_text() == "http://garden.test/c\n"
     assert not (tmp_path / "clean_urls.rejected.jsonl").exists(), "it told of the lists before"
+
+
+def test_a_killed_run_leaves_a_folder_that_the_next_one_removes(lists: Path, tmp_path: Path) -> None:
+    left = tmp_path / ".work" / "clean_urls.txt-urls-scratch" / "urls.jsonl"
+    left.parent.mkdir(parents=True)
+    left.write_text("half")
+    assert [(folder, state) for folder, _, state in scratch_folders({tmp_path})] == [(left.parent, LEFT_OVER)]
+    assert write(lists, tmp_path / "clean_urls.txt") == 0
+    assert not left.parent.exists()
+
+
+def test_a_run_that_is_under_way_keeps_its_folder(
+    lists: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = argparse.Namespace(program="urls", overwrite=False)
+    with scratch_beside(tmp_path / "clean_urls.txt", {}, options) as folder:
+        assert [(each, state) for each, _, state in scratch_folders({tmp_path})] == [(folder, "in use")]
+        assert write(lists, tmp_path / "clean_urls.txt") == 1
+        assert "another process is making clean_urls.txt-urls" in capsys.readouterr().err
+        assert folder.exists()
 
 
 def test_bad_input_leaves_what_was_there(lists: Path, tmp_path: Path) -> None:
@@ -97,6 +120,7 @@ def test_other_outputs_are_the_stages_own(lists: Path, tmp_path: Path) -> None:
     assert write_text_list([str(lists), str(tmp_path / "urls")]) is None
     assert write_text_list(["--workers", "1", str(lists), str(tmp_path / "clean_urls.txt")]) is None
     assert write_text_list([]) is None
+    assert write_text_list([str(lists), str(tmp_path / "clean_urls.txt"), "--help"]) is None, "the stage's own help"
     folder = tmp_path / "clean_urls.txt"
     assert run_command(StageSpec.load("dataprep.urls"), [str(lists), str(folder), *QUIET]) == 0
     assert write_text_list([str(lists), str(folder)]) is None

@@ -1,8 +1,11 @@
 """`python -m pipelines forget`: what holds a page or was made from it, and a next run without it."""
 
+import gzip
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipelines.__main__ import main
@@ -52,6 +55,17 @@ def held(folder: Path, key: str, stages: list[GraphStage]) -> list[tuple[str, st
     return [(stage, str(path.relative_to(folder)), what) for stage, path, what in holders(Trail(key, stages), stages)]
 
 
+def segment(folder: Path) -> bytes:
+    """What was published of the fetched pages."""
+    return gzip.decompress((folder / "download" / "segment-00000.warc.gz").read_bytes())
+
+
+def rejections(folder: Path) -> dict[str, tuple[str, str]]:
+    """Rule and value of each rejected URL."""
+    files = sorted((folder / "rejected").glob("*.parquet"))
+    return {row["url"]: (row["rule"], row["value"]) for file in files for row in read_rows(file)}
+
+
 def test_everything_that_holds_a_page_is_named_and_the_next_run_is_without_it(tmp_path: Path) -> None:
     stages = make(tmp_path)
     (tmp_path / "export").mkdir()
@@ -71,18 +85,73 @@ def test_everything_that_holds_a_page_is_named_and_the_next_run_is_without_it(tm
     assert list(holders(trail, stages))
     assert {f"{G}/old", f"{G}/new"} <= trail.urls, "a page is entered under all URLs that led to it"
 
+    assert b"new new" in segment(tmp_path)
+
     (tmp_path / "forget.txt").write_text(f"{G}/page/0\n{G}/new\n")
+    run("dataprep.extract", tmp_path / "download", tmp_path / "extracted", "--forget", tmp_path / "forget.txt")
+    by_extract = ("forgotten", "extract.forget")
+    assert rejections(tmp_path / "extracted") == {f"{G}/page/0": by_extract, f"{G}/new": by_extract}
+
     stages = make(tmp_path, tmp_path / "forget.txt")
     assert [row["url"] for row in read_rows(tmp_path / "extract" / "part-00000-00000.parquet")] == [f"{G}/page/1"]
-    rejected = {
-        row["url"]: (row["rule"], row["value"]) for row in read_rows(tmp_path / "extract/rejected/part-00000.parquet")
-    }
-    assert rejected == {f"{G}/new": ("forgotten", "extract.forget")}, "its URL is not in the list, but where it led to"
-    rejected = {
-        row["url"]: (row["rule"], row["value"])
-        for row in read_rows(tmp_path / "download/rejected/segment-00000.parquet")
-    }
-    assert rejected == {f"{G}/page/0": ("forgotten", "download.forget")}
+    by_download = ("forgotten", "download.forget")
+    assert rejections(tmp_path / "download") == {f"{G}/page/0": by_download, f"{G}/old": by_download}
+    assert b"new new" not in segment(tmp_path), "its URL is not in the list, but where it led to"
+    rows = {row["url"]: row for row in read_rows(tmp_path / "fetch_log" / "fetch-00000.parquet")}
+    assert (rows[f"{G}/old"]["rule"], rows[f"{G}/old"]["sha256"]) == ("forgotten", None)
+    assert "the page as it was sent" not in {what for _, _, what in held(tmp_path, f"{G}/old", stages)}
+
+
+def test_a_page_is_entered_under_each_url_that_is_redirected_to_it(tmp_path: Path) -> None:
+    stages = make(tmp_path)
+    trail = Trail(f"{G}/new", stages)
+    found = {(stage, path.name) for stage, path, _ in holders(trail, stages)}
+    assert trail.urls == {f"{G}/old", f"{G}/new"}
+    assert ("urls", "part-00000.parquet") in found, "the list is before the fetch log, which told of the other URL"
+
+
+def test_a_replay_of_a_whole_archive_is_without_the_page(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "none.txt").touch()
+    (tmp_path / "forget.txt").write_text(f"{G}/page/0\n{G}/new\n")
+    replay = ("--replay", tmp_path / "download", "--forget", tmp_path / "forget.txt")
+    run("dataprep.download", tmp_path / "none.txt", tmp_path / "replayed" / "download", *replay)
+    assert set(rejections(tmp_path / "replayed" / "download")) == {f"{G}/page/0", f"{G}/old"}, "as they were listed"
+    assert b"new new" not in segment(tmp_path / "replayed")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        (f'["{G}/a"]', True),
+        (f"{G}/a, {G}/c", True),
+        (f"{G}/a.\n", True),
+        (f"{G}/a#top", True),
+        (f"{G}/a: refused", True),
+        (f"<td title='{G}/a&quot;'>", True),
+        (f"{G}/abc", False),
+        (f"{G}/a/b", False),
+        (f"{G}/a.html", False),
+        (f"{G}/a?b=1", False),
+        (f"{G}/a#!b", False),
+        (f"<a href='{G}/q?x=1&amp;y=2'>", True),
+        (f"<a href='{G}/q?x=1&amp;y=2&amp;z=3'>", False),
+    ],
+)
+def test_a_text_names_a_page_by_its_whole_url_also_as_html(tmp_path: Path, text: str, *, is_named: bool) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.html").write_text(text)
+    stages = [GraphStage("scores", ("python -m trainer.evaluate",), (), (), (tmp_path / "out",), ())]
+    key = f"{G}/q?x=1&y=2" if "/q?" in text else f"{G}/a"
+    assert bool(held(tmp_path, key, stages)) == is_named
+
+
+def test_a_model_beside_a_table_of_scores_is_made_from_the_page_too(tmp_path: Path) -> None:
+    stages = make(tmp_path)
+    pq.write_table(pa.table({"step": [40], "loss": [3.2]}), tmp_path / "pretrain" / "scores.parquet")
+    (tmp_path / "export").mkdir()
+    found = [stage for stage, _, _ in held(tmp_path, f"{G}/page/0", stages)]
+    assert found[-3:] == ["pretrain", "pretrain", "export"]
 
 
 def test_prepared_documents_are_left_out_by_url_and_by_id(tmp_path: Path) -> None:
@@ -95,21 +164,43 @@ def test_prepared_documents_are_left_out_by_url_and_by_id(tmp_path: Path) -> Non
     assert list(read_rows(tmp_path / "some" / "part-00000-00000.parquet")) == [documents[0], documents[2]]
 
 
-def test_the_command_begins_a_list_and_adds_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project's graph with the sample's parameters, and nothing run."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     shutil.copy(ROOT / "dvc.yaml", tmp_path)
     assert main(["use", "sample"]) == 0
+    return tmp_path
+
+
+def test_the_command_begins_a_list_and_adds_to_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["forget", f"{G}/a#top"]) == 0
     assert "no output holds it" in capsys.readouterr().out
-    assert (tmp_path / "inputs/forget.txt").read_text() == f"{G}/a#top\n"
-    params = (tmp_path / "params.yaml").read_text()
+    assert (project / "inputs/forget.txt").read_text() == f"{G}/a#top\n"
+    params = (project / "params.yaml").read_text()
     assert params.count("forget: inputs/forget.txt") == 2, "both stages read it"
     assert main(["forget", f"{G}/b"]) == 0
     assert main(["forget", f"{G}/b"]) == 0
-    assert (tmp_path / "inputs/forget.txt").read_text() == f"{G}/a#top\n{G}/b\n"
-    assert (tmp_path / "params.yaml").read_text() == params
+    assert (project / "inputs/forget.txt").read_text() == f"{G}/a#top\n{G}/b\n"
+    assert (project / "params.yaml").read_text() == params
     assert main(["forget", "garden"]) == 2
     assert "forget garden: neither a URL (http://...) nor a document id" in capsys.readouterr().err
+
+
+def test_a_page_that_nothing_holds_is_forgotten_in_advance_though_a_similar_one_is_held(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "list.txt").write_text(f"{G}/page/\n")
+    run("dataprep.urls", project / "list.txt", project / "data" / "sample" / "urls")
+    assert main(["forget", f"{G}/page"]) == 0
+    assert f"no output holds {G}/page; nearest: {G}/page/; if you meant" in capsys.readouterr().out
+    assert (project / "inputs/forget.txt").read_text() == f"{G}/page\n"
+
+
+def test_parameters_that_cannot_be_composed_leave_no_list(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = project / "params.yaml"
+    file.write_text(file.read_text().replace("min_tokens: 128", "min_tokens: 12"))
+    assert main(["forget", f"{G}/a"]) == 2
+    assert "edited since it was composed" in capsys.readouterr().err
+    assert not (project / "inputs/forget.txt").exists()
