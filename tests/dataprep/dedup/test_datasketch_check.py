@@ -27,7 +27,9 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def checked(folder: Path) -> dict[str, object]:
-    return json.loads((folder / "stats.json").read_text())["oracles"]["datasketch"]
+    stats = json.loads((folder / "stats.json").read_text())
+    assert {"checked_by_datasketch", "different_from_datasketch"}.isdisjoint(stats["totals"])
+    return stats["oracles"]["datasketch"]
 
 
 def find(documents: Path, folder: Path, *options: object) -> int:
