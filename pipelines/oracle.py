@@ -2,8 +2,9 @@
 
 A difference from the version for which the tests prove equality (PROVEN) is an error that names the row. Another
 version may give other results, so its differences are counted and reported; they stop nothing. The stats of a stage
-say how many rows were checked and how many differed. The first rows of each shard are checked, and a share of the others
-by their ids: equal shards have equal figures, also in a resumed run; the same rows in other shards may have others.
+say how many rows were checked and how many differed. The first rows of each shard are checked, and a share of the
+others by their ids: equal shards have equal figures, also in a resumed run; the same rows in other shards may have
+others.
 """
 
 import functools
@@ -44,7 +45,12 @@ class Sample:
 
 def is_chosen(doc_id: bytes | None, one_in: int) -> bool:
     """Return whether a document is one in `one_in`, by a hash of its id; never without an id."""
-    return doc_id is not None and xxhash.xxh3_64_intdigest(doc_id) % one_in == 0
+    return doc_id is not None and hash_of(doc_id) % one_in == 0
+
+
+def hash_of(doc_id: bytes | None) -> int:
+    """Return the hash of an id by which documents are chosen; without an id, that of no bytes."""
+    return xxhash.xxh3_64_intdigest(doc_id or b"")
 
 
 @functools.cache
