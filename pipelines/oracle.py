@@ -73,7 +73,7 @@ def compare(counts: Counts, library: str, *, equal: bool, row: str, what: str) -
     if not equal and is_proven(library):
         raise UserError(
             f"{row}: {what} is not what {library} {installed(library)} gives, which it has to equal; nothing was "
-            "published. Please report it with the text of this row"
+            "published. Please report it, with the input that shows it"
         )
 
 
