@@ -41,7 +41,8 @@ from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 4
+VERSION = 5
+# datasketch: the pairs of --backend datasketch are its own, and a resumed run counts what one version checked.
 SHAPED_BY = ("datasketch", "numpy", "pyarrow", "xxhash")
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ def find_duplicates(
     banding = choose_bands(config)
     meta = SignatureMeta(str(Shingle.parse(config.shingle)), config.num_perm, config.seed, config.normalise)
     old = load_fingerprints(config, run, meta)
-    new, checked = sign_documents(run, documents, meta, output)
+    new = sign_documents(run, documents, meta, output)
     signatures = [*old, *new]
     if save_fingerprints:
         parts = [Part(p.name, (p.file, file)) for p, file in zip(documents.parts, signatures[len(old) :], strict=True)]
@@ -141,8 +142,8 @@ def find_duplicates(
     edge_files = search.run()
     large_clusters, memory = search.totals.totals["large_clusters"], run.memory_budget // run.workers
     run.map(write_pairs, output_parts(edge_files, signatures), corpus, measure, large_clusters, memory, into=output)
-    checked.add(search.checked)
-    oracles = {"oracles": oracle.report(run.name, [LIBRARY], checked)}
+    output.counts.add(search.checked)
+    oracles = {"oracles": oracle.report(run.name, [LIBRARY], output.counts)}
     return describe(config, banding) | {"old_documents": corpus.num_old, **search.totals.totals} | oracles
 
 
@@ -181,14 +182,12 @@ def choose_bands(config: FindDuplicatesConfig) -> Banding:
     )
 
 
-def sign_documents(
-    run: StageRun, documents: Documents, meta: SignatureMeta, output: Output
-) -> tuple[list[Path], Counts]:
-    """Publish the signatures of every shard. Return their files in order, and the counts of what was checked."""
+def sign_documents(run: StageRun, documents: Documents, meta: SignatureMeta, output: Output) -> list[Path]:
+    """Publish the signatures of every shard. Return their files in order."""
     # Their parts have another name than those of the pairs, because both are in the same output.
     parts = [Part(part.name.replace("part", "sign"), part.files) for part in documents.parts]
-    counts = run.map(sign_part, parts, meta, into=output)
-    return [output.folder / FOLDER / f"{part.name}.parquet" for part in documents.parts], counts
+    run.map(sign_part, parts, meta, into=output)
+    return [output.folder / FOLDER / f"{part.name}.parquet" for part in documents.parts]
 
 
 def sign_part(part: Part, folder: Path, meta: SignatureMeta) -> Counts:

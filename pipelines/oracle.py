@@ -2,8 +2,9 @@
 
 A difference from the version for which the tests prove equality (PROVEN) is an error that names the row. Another
 version may give other results, so its differences are counted and reported; they stop nothing. The stats of a stage
-say how many rows were checked and how many differed. Rows are chosen by their ids, so the figures are those of any run
-over the same input.
+say how many rows were checked and how many differed. The first rows of each shard are checked, and a share of the
+others by their ids: equal shards have equal figures, also in a resumed run; the same rows in other shards may have
+others.
 """
 
 import functools
@@ -44,7 +45,12 @@ class Sample:
 
 def is_chosen(doc_id: bytes | None, one_in: int) -> bool:
     """Return whether a document is one in `one_in`, by a hash of its id; never without an id."""
-    return doc_id is not None and xxhash.xxh3_64_intdigest(doc_id) % one_in == 0
+    return doc_id is not None and hash_of(doc_id) % one_in == 0
+
+
+def hash_of(doc_id: bytes | None) -> int:
+    """Return the hash of an id by which documents are chosen; without an id, that of no bytes."""
+    return xxhash.xxh3_64_intdigest(doc_id or b"")
 
 
 @functools.cache
@@ -67,7 +73,7 @@ def compare(counts: Counts, library: str, *, equal: bool, row: str, what: str) -
     if not equal and is_proven(library):
         raise UserError(
             f"{row}: {what} is not what {library} {installed(library)} gives, which it has to equal; nothing was "
-            "published. Please report it with the text of this row"
+            "published. Please report it, with the input that shows it"
         )
 
 
@@ -77,12 +83,15 @@ def name_of(doc_id: bytes | None, url: str | None) -> str:
 
 
 def report(stage: str, libraries: Sequence[str], counts: Counts) -> dict[str, Any]:
-    """Return, by library, its version, the rows that it checked, and those that differed; log another version."""
+    """Return, by library, its version, the rows that it checked, and those that differed; log another version.
+
+    The figures are taken out of `counts`, those of the output, so that the stats hold them once.
+    """
     stats: dict[str, Any] = {}
     for library in libraries:
         if f"{_CHECKED}{library}" not in counts.totals:
             continue
-        checked, different = (counts.totals[f"{kind}{library}"] for kind in (_CHECKED, _DIFFERENT))
+        checked, different = (counts.totals.pop(f"{kind}{library}") for kind in (_CHECKED, _DIFFERENT))
         stats[library] = {"version": installed(library), "checked": checked, "different": different}
         if not is_proven(library):
             logger.warning(

@@ -18,7 +18,7 @@ from pipelines.stage import stage_main
 from trainer.weights.records import newest_checkpoint
 
 VERSION = 3
-SHAPED_BY = ("safetensors", "tokenizers", "transformers")
+SHAPED_BY = ("safetensors", "tokenizers")
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +31,9 @@ def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -
     checkpoint = newest_checkpoint(pretrain.path)
     facts = write_folder(checkpoint, tokenizer.path, output.folder)
     checked, difference = check_export(checkpoint, output.folder)
-    run.provenance["largest_difference_of_logits"] = difference
-    logger.info("export: transformers' logits differ from the checkpoint's by at most %.2g", difference)
+    if difference is not None:
+        run.provenance["largest_difference_of_logits"] = difference
+        logger.info("export: transformers' logits differ from the checkpoint's by at most %.2g", difference)
     run.summary = f"{facts['parameters']:,} parameters after step {facts['step']:,}"
     run.register_outputs(output, Counts(1, 1))
     return facts | {"oracles": oracle.report(run.name, [LIBRARY], checked)}

@@ -27,7 +27,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 SHAPED_BY = ("ftfy", "langdetect", "numpy", "pyarrow", "regex", "resiliparse", "tokenizers", "xxhash")
 
 
@@ -51,7 +51,7 @@ def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Tabl
         "waterfall": rules,
         "edits": waterfall.edits(counts),
         "language_audit": waterfall.audit(counts),
-        "oracles": oracle.report(run.name, ("ftfy", "langdetect"), counts),
+        "oracles": oracle.report(run.name, ("ftfy", "langdetect"), output.counts),
     }
     run.rejections_shown = waterfall.show(stats, output.counts.rows_in)
     return stats

@@ -1,13 +1,15 @@
 """datasketch as the oracle of signatures and buckets: in each search it computes a share of both itself.
 
 Signatures: of the first documents of a shard, and one in ONE_IN by its id, datasketch's MinHash of the same shingles
-must be the signature that was written. Buckets: for such documents, up to MAX_DOCUMENTS of a search, MinHashLSH gets
-the documents with which ours have a bucket in common, GROUP documents at a time with all of theirs, and must propose
-the same pairs among them. Documents in large buckets, of which no search lists all pairs, are left out.
+must be the signature that was written. Buckets: for such documents, of a search the MAX_DOCUMENTS whose ids have the
+smallest hashes, MinHashLSH gets the documents with which ours have a bucket in common, GROUP documents at a time with
+all of theirs, and must propose the same pairs among them. Documents in large buckets, of which no search lists all
+pairs, are left out.
 """
 
+import heapq
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +95,19 @@ def check_candidates(part: Part, _folder: Path, corpus: Corpus, meta: SignatureM
 
 
 def _choose(signature_files: Sequence[Path], corpus: Corpus, left_out: Array) -> dict[int, bytes]:
-    """Return the numbers of the documents to check, in order, with their ids."""
-    chosen: dict[int, bytes] = {}
+    """Return the numbers of the documents to check, in order, with their ids; hashes choose among all shards."""
+    sampled = _sampled(signature_files, corpus, left_out)  # memory holds no more than the smallest
+    return dict(sorted(heapq.nsmallest(MAX_DOCUMENTS, sampled, key=lambda each: (oracle.hash_of(each[1]), each[0]))))
+
+
+def _sampled(signature_files: Sequence[Path], corpus: Corpus, left_out: Array) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and id of each document whose signature is checked, without those that are left out."""
     for first, file in zip(corpus.first, signature_files, strict=False):
         sample, start = oracle.Sample(first=FIRST, one_in=ONE_IN), first
         for batch in read_batches(file, ["doc_id"]):
             doc_ids = batch.column("doc_id").to_pylist()
-            chosen |= {start + row: doc_ids[row] for row in sample.rows(doc_ids) if not left_out[start + row]}
+            yield from ((start + row, doc_ids[row]) for row in sample.rows(doc_ids) if not left_out[start + row])
             start += len(doc_ids)
-        if len(chosen) >= MAX_DOCUMENTS:
-            break
-    return dict(list(chosen.items())[:MAX_DOCUMENTS])
 
 
 def _partners(pair_files: Sequence[Path], chosen: Sequence[int]) -> dict[int, set[int]]:

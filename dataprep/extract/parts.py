@@ -5,6 +5,7 @@ several parts, so that one file keeps all workers busy. The boundaries in an arc
 exactly as the extraction does, so the parts together give the same records as the whole archive, even if it is damaged.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,10 +22,20 @@ from dataprep.readers.text import line_starts, read_html_file, read_json_lines, 
 from dataprep.readers.warc import ARC, EXTRA_BYTES, WARC, read_arc, read_warc
 from dataprep.web.domains import registered_domain
 from pipelines import store
-from pipelines.command import Part
-from pipelines.documents import DOCUMENT_SCHEMA, REJECTED, REJECTED_SCHEMA, UNREADABLE_FILE, TableWriter, reason_of
+from pipelines.command import Output, Part
+from pipelines.documents import (
+    DOCUMENT_SCHEMA,
+    REJECTED,
+    REJECTED_SCHEMA,
+    UNREADABLE_FILE,
+    TableWriter,
+    read_rows,
+    reason_of,
+)
 from pipelines.errors import UserError
+from pipelines.forgotten import FORGOTTEN
 from pipelines.identity import document_id, split_url
+from pipelines.jsonl import no_documents
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -32,6 +43,8 @@ SPLIT_BYTES = 1 << 27
 """Bytes of a large file's parts on disk. It shapes the output, so it is a constant and not an option."""
 INGEST_ROWS = 20_000
 """Documents per shard. It shapes the output, so it is a constant and not an option."""
+_NOT_OF_LINES = {"empty_text", FORGOTTEN, UNREADABLE_FILE}
+"""Rules that reject what a good line of JSON holds, or the rest of a file that has been judged already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +168,40 @@ def read_records(reading: Reading, files: Sequence[Path], options: ReadOptions) 
             return read_megatron(file, options.tokenizer)
         case unknown:
             raise AssertionError(unknown)
+
+
+def divided_lines(parts: Sequence[Part], output: Output) -> list[Part]:
+    """Return, for each file of JSON lines in several parts that gave no document, its Reading and rejected rows."""
+    files: list[Part] = []
+    for _, group in itertools.groupby(parts, lambda part: part.files[1:]):
+        divided = list(group)
+        reading = divided[0].files[0]
+        if len(divided) == 1 or Reading.load(reading).kind != "jsonl":
+            continue
+        shards = tuple(f"{part.name}-" for part in divided)
+        tables = [f"{REJECTED}/{part.name}.parquet" for part in divided]
+        if not any(entry.rows for name, entry in output.files.items() if name.startswith(shards)):
+            rejected = (output.folder / table for table in tables if table in output.files)
+            # In order of name, its row comes after those of the last part.
+            files.append(Part(f"{divided[-1].name}_file", (reading, *rejected)))
+    return files
+
+
+def judge_lines(part: Part, folder: Path) -> Counts:
+    """Reject a file none of whose lines is a document, as reading it in one part does. `part`: of `divided_lines`."""
+    name, counts, lines, first = Reading.load(part.files[0]).names[0], Counts(), 0, ""
+    for row in itertools.chain.from_iterable(map(read_rows, part.files[1:])):
+        if row["rule"] in _NOT_OF_LINES:
+            return counts
+        first = first or f"line {row['url'].rpartition(':')[2]}: {row['value']}"
+        lines += 1
+    if lines:
+        reason = str(no_documents(Path(name), lines, first)).removeprefix(f"{name}: ")
+        with TableWriter(folder / REJECTED / f"{part.name}.parquet", REJECTED_SCHEMA) as table:
+            table.write({"doc_id": None, "url": name, "rule": UNREADABLE_FILE, "value": reason})
+        counts.rows_in = 1
+        counts.reject(UNREADABLE_FILE)
+    return counts
 
 
 class DocumentShards:

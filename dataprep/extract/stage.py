@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dataprep.extract.parts import ReadOptions
     from dataprep.readers.records import Broken, Page, Record, Skipped, Text
 
-VERSION = 3
+VERSION = 4
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class ExtractConfig:
 
 def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -> None:
     """Find the inputs, divide them into parts, and extract each part."""
-    from dataprep.extract.parts import make_parts
+    from dataprep.extract.parts import divided_lines, judge_lines, make_parts
     from dataprep.readers.kinds import find_inputs
 
     inputs = find_inputs(path.path, config.source)
@@ -89,11 +89,9 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
         logger.warning("extract: not read, %d file(s): %s", len(inputs.unread), describe(inputs.unread))
     parts = make_parts(run, inputs.inputs, path.path, config.max_page_bytes)
     counts = run.map(extract_part, parts, config, into=output)
+    counts.add(run.map(judge_lines, divided_lines(parts, output), into=output))
     if UNREADABLE_FILE in counts.rejected:
         refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), len(inputs.inputs), counts)
-    elif len(parts) > len(inputs.inputs) and not counts.rows_out and {each.kind for each in inputs.inputs} == {"jsonl"}:
-        rules = ", ".join(f"{rule} {number:,}" for rule, number in sorted(counts.rejected.items()))
-        raise UserError(f"{path.path}: none of its {counts.rows_in:,} lines is a document ({rules}); check text_key")
 
 
 def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: int, counts: Counts) -> None:

@@ -50,3 +50,4 @@ def test_another_version_is_said_and_its_differences_are_counted(
         stats = oracle.report("clean", ("ftfy", "langdetect"), counts)
     assert stats == {"ftfy": {"version": "7.0", "checked": 3, "different": 1}}
     assert "ftfy is 7.0, equal results are proven for 6.3.1: of 3 checked rows, 1 differ" in caplog.text
+    assert counts.totals == {}

@@ -107,6 +107,43 @@ def test_a_folder_that_transformers_cannot_open_is_one_line(
     assert error.count("error: ") == 1
 
 
+def refuse(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    from transformers import GPT2LMHeadModel
+
+    def from_pretrained(*arguments: object, **options: object) -> None:
+        raise error("no such\nthing")
+
+    monkeypatch.setattr(GPT2LMHeadModel, "from_pretrained", from_pretrained)
+
+
+@pytest.mark.parametrize("error", [OSError, ImportError, TypeError, AttributeError])
+def test_a_folder_that_another_version_cannot_open_is_published_with_the_reason(
+    road: Road,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+) -> None:
+    refuse(monkeypatch, error)
+    monkeypatch.setattr(oracle, "installed", lambda library: "6.0")
+    assert export(road, tmp_path / "export") == 0
+    assert small.contents(tmp_path / "export") == small.contents(road.export)
+    stats = json.loads((tmp_path / "export.json").read_text())
+    assert stats["oracles"] == {"transformers": {"version": "6.0", "checked": 3, "different": 3}}
+    assert "largest_difference_of_logits" not in json.loads((tmp_path / "export.provenance.json").read_text())
+    assert f"transformers 6.0 cannot open the export ({error.__name__}: no such thing)" in capsys.readouterr().err
+
+
+def test_whatever_the_proven_version_raises_is_one_line(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, TypeError)
+    assert export(road, tmp_path / "export") == 1
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert "transformers 5.23.0 cannot open the export (TypeError: no such thing); please report it" in line
+    assert not (tmp_path / "export").exists()
+
+
 def test_a_tokenizer_that_did_not_make_the_tokens_is_refused(
     road: Road, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dataprep.dedup import candidates, datasketch_check
+from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.signatures import Signer
 from dataprep.text.folding import Texts
 from pipelines import oracle
@@ -27,7 +30,9 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def checked(folder: Path) -> dict[str, object]:
-    return json.loads((folder / "stats.json").read_text())["oracles"]["datasketch"]
+    stats = json.loads((folder / "stats.json").read_text())
+    assert {"checked_by_datasketch", "different_from_datasketch"}.isdisjoint(stats["totals"])
+    return stats["oracles"]["datasketch"]
 
 
 def find(documents: Path, folder: Path, *options: object) -> int:
@@ -108,6 +113,24 @@ def test_no_more_documents_are_compared_than_the_limit(
     assert checked(tmp_path)["checked"] == len(documents.read_text().splitlines()) + 5
 
 
+def test_the_limit_takes_documents_of_all_shards_by_the_smallest_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [number.to_bytes(16, "big") for number in range(90)]
+    files = [tmp_path / f"part-{shard:05d}.parquet" for shard in range(30)]
+    for shard, file in enumerate(files):
+        pq.write_table(pa.table({"doc_id": pa.array(ids[shard * 3 : shard * 3 + 3], pa.binary(16))}), file)
+    monkeypatch.setattr(datasketch_check, "MAX_DOCUMENTS", 10)
+    left_out = np.zeros(90, bool)
+    left_out[:15] = True
+    chosen = datasketch_check._choose(files, Corpus.of([3] * 30, [], "both"), left_out)
+    sampled = [number for number in range(15, 90) if number % 3 < 2]  # the first two of each shard
+    expected = sorted(sorted(sampled, key=lambda number: oracle.hash_of(ids[number]))[:10])
+    assert chosen == {number: ids[number] for number in expected}
+    assert list(chosen) == expected
+    assert expected[-1] > 60
+
+
 def test_datasketch_comes_without_scipys_integrals_and_can_still_choose_bands() -> None:
     script = """
 import sys
@@ -116,5 +139,19 @@ library = import_datasketch()
 assert "scipy.integrate" not in sys.modules
 assert (library.MinHashLSH(threshold=0.7).b, library.MinHashLSH(threshold=0.7).r) == (14, 9)
 assert "scipy.integrate" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_another_datasketch_may_need_more_of_scipy_when_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "datasketch").mkdir()
+    (tmp_path / "datasketch" / "__init__.py").write_text("from scipy.integrate import quad, simpson\n")
+    (tmp_path / "datasketch-3.0.dist-info").mkdir()
+    (tmp_path / "datasketch-3.0.dist-info" / "METADATA").write_text("Name: datasketch\nVersion: 3.0\n")
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from dataprep.dedup.datasketch_backend import import_datasketch
+assert import_datasketch().simpson([1, 1, 1]) == 2
 """
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -368,4 +368,41 @@ def test_one_large_file_of_json_lines_is_many_tasks_with_the_same_rows(
     assert rejected(tmp_path / "one") == rejected(tmp_path / "many")
     source.write_text('{"content": "words"}\n' * 50)
     run(source, tmp_path / "none", "--workers", 1, status=1)
-    assert "none of its 50 lines is a document (no_text 50); check text_key" in capsys.readouterr().err
+    assert f"error: {source}: none of its 50 lines is a document; line 1: has no key 'text'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("split_bytes", [parts.SPLIT_BYTES, 200])
+def test_a_file_of_json_lines_without_a_document_costs_itself_alone_whatever_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], split_bytes: int
+) -> None:
+    monkeypatch.setattr(parts, "SPLIT_BYTES", split_bytes)
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "words"}\n')
+    (tmp_path / "in" / "sub" / "b.jsonl").write_text("\n" + '{"content": "words"}\n' * 50)
+    (tmp_path / "in" / "sub" / "c.jsonl").write_text('{"text": "more"}\n')
+    arguments = [str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "1", "--log-level", "warning"]
+    assert run_command(SPEC, arguments) == 0
+    why = "none of its 50 lines is a document; line 2: has no key 'text'"
+    assert [row["text"] for row in documents(tmp_path / "out")] == ["words", "more"]
+    lines = [(f"b.jsonl:{number}", "no_text", "has no key 'text'") for number in range(2, 52)]
+    assert rejected(tmp_path / "out") == [*lines, ("sub/b.jsonl", "unreadable_file", why)]
+    counts = Manifest.load(tmp_path / "out" / MANIFEST).counts
+    assert (counts.rows_in, counts.rows_out, counts.rejected) == (53, 2, {"no_text": 50, "unreadable_file": 1})
+    assert f"extract: 1 file(s) could not be read: sub/b.jsonl ({why})" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("split_bytes", [parts.SPLIT_BYTES, 200])
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [('{"text": "words", "url": "http://a.test/"}', "forgotten"), ('{"text": " ", "url": "x"}', "empty_text")],
+)
+def test_lines_that_were_read_but_left_out_are_no_fault_of_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split_bytes: int, line: str, rule: str
+) -> None:
+    monkeypatch.setattr(parts, "SPLIT_BYTES", split_bytes)
+    (tmp_path / "list.txt").write_text("http://a.test/\n")
+    (tmp_path / "a.jsonl").write_text(f"?\n{line}\n" * 25)
+    options = ("--workers", 1, "--forget", tmp_path / "list.txt")
+    manifest = run(tmp_path / "a.jsonl", tmp_path / "out", *options)
+    assert manifest is not None
+    assert manifest.counts.rejected == {"invalid_json": 25, rule: 25}
