@@ -91,7 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command in this process's place; return an exit status only if there is none to run."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(overview())
+        try:
+            print(overview(), flush=True)
+        except BrokenPipeError:  # the reader has enough, as `head` has
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         return 0
     name = arguments[0].replace("_", "-")
     if (found := modules().get(name)) is None:

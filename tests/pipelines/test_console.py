@@ -80,6 +80,13 @@ def test_a_mistyped_command_is_answered_with_the_nearest_one(capsys: pytest.Capt
     assert capsys.readouterr().out == f"{console.overview()}\n" * 2
 
 
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m pipelines.console | true"
+    for _ in range(5):  # now and then all is written before the reader goes
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.stderr == ""
+
+
 def test_it_is_installed_under_its_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"millrace": "pipelines.console:main"}
