@@ -29,24 +29,26 @@ HALF = (torch.bfloat16, torch.float16)
 mixes_kernels = False
 """Whether `attend` may take kernels of two libraries: set for each process by `choose_kernels`."""
 takes_fa4 = False
-"""Whether the backward pass is FlashAttention-4's: set for each process by `choose_kernels`."""
+"""Whether the backward pass is FlashAttention-4's: set for each model by `choose_fa4`."""
 takes_lengths = False
 """Whether there is flash attention for sequences of several lengths: set for each process by `choose_kernels`."""
 
 
-def choose_kernels(*, exact: bool, gpu: torch.device | None, fa4: bool = False, says: bool = True) -> None:
-    """Decide for this process; both libraries must have the kernels, and cuDNN be what torch would take by itself.
-
-    `fa4`: take FlashAttention-4's backward pass; `says`: whether this process says what that lacks.
-    """
-    global mixes_kernels, takes_fa4, takes_lengths  # noqa: PLW0603 - one choice per process, like torch's own
+def choose_kernels(*, exact: bool, gpu: torch.device | None) -> None:
+    """Decide for this process; both libraries must have the kernels, and cuDNN be what torch would take by itself."""
+    global mixes_kernels, takes_lengths  # noqa: PLW0603 - one choice per process, like torch's own
     capability = (0, 0) if gpu is None else torch.cuda.get_device_capability(gpu)
-    lacking = flash_attention_4.lacking(gpu) if fa4 else ""
+    mixes_kernels = exact and capability >= (9, 0) and torch.backends.cudnn.is_available()
+    takes_lengths = capability >= (8, 0) and torch.backends.cuda.is_flash_attention_available()
+
+
+def choose_fa4(*, wanted: bool, device: torch.device, head_width: int, says: bool) -> None:
+    """Decide whether models of this process take FlashAttention-4's backward pass; say what it lacks, if `says`."""
+    global takes_fa4  # noqa: PLW0603 - as above
+    lacking = flash_attention_4.lacking(device, head_width) if wanted else ""
     if lacking and says:
         logger.warning("parallel.attention fa4: %s; attention takes torch's kernels", lacking)
-    takes_fa4 = fa4 and not lacking
-    mixes_kernels = takes_fa4 or (exact and capability >= (9, 0) and torch.backends.cudnn.is_available())
-    takes_lengths = capability >= (8, 0) and torch.backends.cuda.is_flash_attention_available()
+    takes_fa4 = wanted and not lacking
 
 
 def documents_of(starts_BT: Tensor, room: int, dtype: torch.dtype, head_width: int) -> Tensor:
@@ -86,7 +88,7 @@ def attend(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, documents: Tensor | N
     if documents is not None:
         return _attend_to_lengths(q_BHTK, k_BHTK, v_BHTK, documents)
     fits = _fits(q_BHTK.dtype, q_BHTK.shape[-1]) and q_BHTK.shape[2] > 1
-    if mixes_kernels and fits and torch.is_grad_enabled():
+    if (mixes_kernels or takes_fa4) and fits and torch.is_grad_enabled():
         return _MixedAttention.apply(q_BHTK, k_BHTK, v_BHTK)  # pyright: ignore[reportReturnType]
     return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
 

@@ -132,7 +132,7 @@ class ParallelConfig(HasIdentity):
     torch's operations, which pretrain.compile makes faster."""
     attention: Literal["torch", "fa4"] = "torch"
     """Kernels of attention's backward pass on Hopper and newer GPUs: torch's own choice, or FlashAttention-4's, which
-    are faster (extra fa4). Attention inside documents and with dropout takes torch's."""
+    are faster for heads 64 or 128 wide (extra fa4). Attention inside documents or with dropout takes torch's."""
     cuda_graphs: Literal["auto", "off"] = "auto"
     """auto: fine-tuning without pipeline, tp, ZeRO and offload makes each pass a CUDA graph, so that GPUs do not wait
     for the host."""

@@ -73,6 +73,7 @@ def fa4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "an old GPU")
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(attention, "mixes_kernels", False)
     monkeypatch.setattr(attention, "takes_fa4", True)
 
 
@@ -149,21 +150,22 @@ def test_flash_attention_4_is_asked_for_the_same_bits_where_training_is() -> Non
     assert calls == ["cudnn", "fa4, exact"]
 
 
-@pytest.mark.parametrize("exact", [True, False])
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.usefixtures("fa4")
-def test_flash_attention_4_is_taken_where_it_is_asked_for(exact: bool) -> None:
-    gpu = torch.device("cuda", 0)
-    attention.choose_kernels(exact=exact, gpu=gpu, fa4=True)
-    assert attention.takes_fa4
-    assert attention.mixes_kernels
-    attention.choose_kernels(exact=exact, gpu=gpu)
+def test_flash_attention_4_is_taken_where_it_is_asked_for(width: int) -> None:
+    attention.choose_fa4(wanted=False, device=GPU, head_width=width, says=True)
     assert not attention.takes_fa4
-    assert attention.mixes_kernels is exact
+    attention.choose_fa4(wanted=True, device=GPU, head_width=width, says=True)
+    assert attention.takes_fa4
 
 
 LACKING = {
     "CPU": "it needs a GPU",
     "old": "it is not taken on an old GPU",
+    "wide": "it is taken for heads 64 or 128 wide, and these are 80",
     "not installed": "package flash-attn-4 is not installed (pip install 'millrace-gpt2[fa4]')",
     "newer": "this version of package flash-attn-4 is another than expected",
 }
@@ -181,13 +183,12 @@ def test_what_flash_attention_4_lacks_is_said_once_and_torch_attends(
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flash_attn" else find(name))
     elif case == "newer":
         monkeypatch.delattr(sys.modules["flash_attn.cute.interface"], "_flash_attn_bwd")
-    gpu = None if case == "CPU" else torch.device("cuda", 0)
+    device, width = torch.device("cpu") if case == "CPU" else GPU, 80 if case == "wide" else 64
     with caplog.at_level(logging.WARNING):
-        attention.choose_kernels(exact=False, gpu=gpu, fa4=True)
-        attention.choose_kernels(exact=False, gpu=gpu, fa4=True, says=False)
+        for says in (True, False):
+            attention.choose_fa4(wanted=True, device=device, head_width=width, says=says)
     assert caplog.text.count(f"parallel.attention fa4: {LACKING[case]}") == 1
     assert not attention.takes_fa4
-    assert not attention.mixes_kernels
 
 
 @pytest.mark.parametrize("change", ["mask", "fp32", "no gradient", "off"])

@@ -122,7 +122,7 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
     """Choose the device of this process, and set its arithmetic."""
     import torch
 
-    from trainer import attention, dropout
+    from trainer import dropout
 
     on_gpu = parallel.device != "cpu" and torch.cuda.is_available()
     if parallel.device == "cuda" and not on_gpu:
@@ -150,10 +150,8 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
         torch.cuda.set_device(device)
         keep_compiled_code(says=rank.number == 0)
     threads = 1 if exact else max(1, default_workers() // rank.local_size)
-    gpu = device if on_gpu else None
-    set_arithmetic(exact=exact, threads=threads, gpu=gpu)
-    attention.choose_kernels(exact=exact, gpu=gpu, fa4=parallel.attention == "fa4", says=rank.number == 0)
-    dropout.choose_kernels(wanted=parallel.kernels == "triton", gpu=gpu)
+    set_arithmetic(exact=exact, threads=threads, gpu=device if on_gpu else None)
+    dropout.choose_kernels(wanted=parallel.kernels == "triton", gpu=device if on_gpu else None)
     return Process(rank, device, exact, flag)
 
 
@@ -161,6 +159,9 @@ def set_arithmetic(*, exact: bool, threads: int, gpu: "torch.device | None" = No
     """Choose deterministic kernels or the fastest ones, and the number of CPU threads of this process."""
     import torch
 
+    from trainer import attention
+
+    attention.choose_kernels(exact=exact, gpu=gpu)
     chosen = os.environ.get(_WORKSPACE)
     if exact:
         os.environ.setdefault(_WORKSPACE, ":4096:8")

@@ -117,6 +117,7 @@ def test_torch_parses_no_workspace_at_each_product_on_hopper(
     monkeypatch.setenv(WORKSPACE, chosen or "")
     if not chosen:
         del os.environ[WORKSPACE]
+    monkeypatch.setattr("trainer.attention.choose_kernels", lambda **_: None)
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda _: seen.append(os.environ.get(WORKSPACE)))
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
@@ -145,7 +146,6 @@ def test_a_process_that_is_shown_one_gpu_only_takes_it(
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr("trainer.processes.process.set_arithmetic", lambda **_: None)
     chosen: list[dict[str, Any]] = []
-    monkeypatch.setattr("trainer.attention.choose_kernels", lambda **_: None)
     monkeypatch.setattr("trainer.dropout.choose_kernels", lambda **given: chosen.append(given))
     process = prepare(Rank(3, 8, 3, 8), ParallelConfig(), StopFlag())
     assert taken == [process.device] == [torch.device("cuda", number)]
