@@ -19,7 +19,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from trainer import attention
-from trainer.parallel import _policy
+from trainer.config import ParallelConfig
+from trainer.model import Architecture, LanguageModel
+from trainer.parallel import _policy, parallelize
+from trainer.parallel.mesh import Mesh
 
 calls: list[str] = []
 
@@ -189,6 +192,27 @@ def test_what_flash_attention_4_lacks_is_said_once_and_torch_attends(
             attention.choose_fa4(wanted=True, device=device, head_width=width, says=says)
     assert caplog.text.count(f"parallel.attention fa4: {LACKING[case]}") == 1
     assert not attention.takes_fa4
+
+
+def built_for(parallel: ParallelConfig) -> list[str]:
+    """What one process says of its attention while it builds a model."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("trainer.attention")
+    logger.addHandler(handler)
+    shape = Architecture(n_layer=1, n_head=4, n_embd=32, n_positions=32, vocab_size=64)
+    parallelize(lambda stage: LanguageModel(shape, stage), shape, Mesh(parallel, torch.device("cpu")), parallel)
+    logger.removeHandler(handler)
+    return said
+
+
+def test_only_the_first_process_of_a_model_says_it(workers: Any) -> None:
+    wanted = ParallelConfig(device="cpu", dp_replicate=2, attention="fa4")
+    (first,), others = workers.run(2, built_for, wanted)
+    assert first == "parallel.attention fa4: it needs a GPU; attention takes torch's kernels"
+    assert others == []
+    assert workers.run(1, built_for, ParallelConfig(device="cpu", dp_replicate=1)) == [[]]
 
 
 @pytest.mark.parametrize("change", ["mask", "fp32", "no gradient", "off"])
