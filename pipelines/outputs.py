@@ -3,7 +3,7 @@
 import logging
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pipelines.command import Invocation, Output
 from pipelines.engine import Engine
 from pipelines.manifest import MANIFEST, FileEntry, Manifest, manifest_path
 from pipelines.run import StageRun
+from pipelines.terminal import visible
 
 logger = logging.getLogger(__name__)
 
@@ -63,19 +64,32 @@ def _stage_jsonl(output: Output, manifest: Manifest, staged: Path, engine: Engin
     if rejected:
         files[rejected_name(output.final)] = rejected
     entries: dict[str, FileEntry] = {}
+    left_out: set[str] = set()
     for target, parts in files.items():
         suffix = output.final.suffix
         tasks = [(output.folder / part, chunks / f"{number}{suffix}") for number, part in enumerate(parts)]
-        size, sha256 = store.concatenate(engine.map(_write_chunk, tasks), staged / target)
+        written = _collect(engine.map(_write_chunk, tasks), left_out)
+        size, sha256 = store.concatenate(written, staged / target)
         entries[target] = FileEntry(sum(manifest.files[part].rows or 0 for part in parts), size, sha256)
     store.remove(chunks)
+    if left_out:
+        names = ", ".join(visible(name) for name in sorted(left_out))
+        logger.warning(
+            "%s: the input's keys %s are left out, since columns of ours have their names", output.final, names
+        )
     Manifest(entries, manifest.counts).save(staged / manifest_path(output.final).name)
 
 
-def _write_chunk(task: tuple[Path, Path]) -> Path:
+def _write_chunk(task: tuple[Path, Path]) -> tuple[Path, list[str]]:
     part, chunk = task
-    jsonl.write_lines(part, chunk)
-    return chunk
+    return chunk, jsonl.write_lines(part, chunk)
+
+
+def _collect(written: Iterable[tuple[Path, list[str]]], left_out: set[str]) -> Iterator[Path]:
+    """Yield the chunks, and add the keys that they leave out to `left_out`."""
+    for chunk, names in written:
+        left_out.update(names)
+        yield chunk
 
 
 def rejected_name(output: Path) -> str:
