@@ -8,7 +8,7 @@ worker did what. A broken line is recorded with its number in the block, and doe
 import codecs
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -133,6 +133,19 @@ def count_blocks(path: Path) -> int:
     if store.is_compressed(path):
         return 1
     return max(1, -(-path.stat().st_size // BLOCK_BYTES))
+
+
+def only_reader(files: Sequence[Path], workers: int) -> str:
+    """Return why one worker of several reads JSONL files, and the others wait; empty if they do not, or not for long.
+
+    A compressed file can only be read from its start.
+    """
+    if workers == 1 or len(files) > 1 or not store.is_compressed(files[0]) or files[0].stat().st_size <= BLOCK_BYTES:
+        return ""
+    return (
+        f"{files[0]}: is compressed, so one worker of {workers} reads it; as several files, or uncompressed, it keeps "
+        "all of them busy"
+    )
 
 
 def ingest_jsonl(path: Path, folder: Path, name: str, block: int, *, alone: bool) -> Counts:

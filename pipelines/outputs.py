@@ -1,10 +1,13 @@
 """Publishes the outputs of a stage: swaps whole outputs in, and writes manifests, stats and provenance."""
 
+import contextlib
+import contextvars
 import logging
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipelines import documents as formats
@@ -16,6 +19,8 @@ from pipelines.run import StageRun
 from pipelines.terminal import visible
 
 logger = logging.getLogger(__name__)
+
+_shown: contextvars.ContextVar[Mapping[Path, Path]] = contextvars.ContextVar("shown", default=MappingProxyType({}))
 
 DATASETS_YAML = ".huggingface.yaml"
 """The file in which datasets looks for the names of a folder's data files; other readers skip hidden files."""
@@ -121,6 +126,20 @@ def publish(output: Output, staged: Path, previous: Path) -> None:
     store.remove(staged)
 
 
+@contextlib.contextmanager
+def shown_as(names: Mapping[Path, Path]) -> Generator[None, None, None]:
+    """Show other names for outputs of the stages that run: a command that makes its own file of them names that."""
+    token = _shown.set(names)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+def _name(path: Path) -> Path:
+    return _shown.get().get(path, path)
+
+
 def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: float) -> None:
     """Write stats (deterministic) and provenance (everything else) of a finished run, and log its last line."""
     counts = next(iter(run.outputs.values())).counts
@@ -146,12 +165,12 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
         }
         store.write_json(provenance_path(call.options.stats), provenance)
     rejected = "" if run.rejections_shown else _most_frequent(counts.rejected)
-    paths = ", ".join(str(path) for path in call.outputs.values())
+    paths = ", ".join(str(_name(path)) for path in call.outputs.values())
     rows = f"{stats['in']:,} in, {stats['out']:,} out{f' ({rejected})' if rejected else ''}"
     figures = run.summary or rows
     logger.info("%s: %s in %.1f s -> %s", run.name, figures, seconds, paths)
     if counts.rejected and not stats["out"]:
-        where = rejected_path(next(iter(call.outputs.values())))
+        where = _name(rejected_path(next(iter(call.outputs.values()))))
         logger.warning("%s: nothing came out, everything was rejected: see the rules above and %s", run.name, where)
 
 

@@ -29,6 +29,7 @@ from pipelines.documents import UNREADABLE_FILE, rejected_rows
 from pipelines.errors import UserError, describe
 from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.identity import document_id
+from pipelines.jsonl import only_reader
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -95,6 +96,8 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     if inputs.unread:
         logger.warning("extract: not read, %d file(s): %s", len(inputs.unread), describe(inputs.unread))
     parts = make_parts(run, inputs.inputs, path.path, config.max_page_bytes)
+    if len(parts) == 1 and inputs.inputs[0].kind == "jsonl" and (why := only_reader(parts[0].files[1:], run.workers)):
+        logger.info("extract: %s", why)
     counts = run.map(extract_part, parts, config, into=output)
     counts.add(run.map(judge_lines, divided_lines(parts, output), into=output))
     if WITH_METADATA in counts.totals:
