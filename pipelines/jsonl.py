@@ -8,8 +8,7 @@ worker did what. A broken line is recorded with its number in the block, and doe
 import codecs
 import itertools
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,10 +16,20 @@ import orjson
 import pyarrow as pa
 
 from pipelines import store
-from pipelines.documents import DOCUMENT_SCHEMA, UNREADABLE_FILE, Row, TableWriter, read_rows, reason_of
+from pipelines.documents import (
+    DOCUMENT_SCHEMA,
+    UNREADABLE_FILE,
+    DocumentWriter,
+    Row,
+    TableWriter,
+    read_rows,
+    read_schema,
+    reason_of,
+)
 from pipelines.errors import RejectedRowError, UserError
 from pipelines.identity import document_id
 from pipelines.manifest import Counts
+from pipelines.metadata import HALF_PAIR, METADATA, may_have_lost_digits, metadata_of, with_keys
 
 MAX_LINE_BYTES = 1 << 27
 """Longest JSONL line; memory holds it several times. The longest documents of real corpora have about 10 MB."""
@@ -28,7 +37,6 @@ BLOCK_BYTES = 8 << 20
 """Uncompressed bytes of JSONL that become one shard: they shape the result, so this is a constant, not an option."""
 BUNDLE_BYTES = 4 << 20
 """Uncompressed bytes of JSONL that are compressed and written at once: a constant for the same reason."""
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 BROKEN = "broken"
 BROKEN_SCHEMA = pa.schema([("line", pa.int64()), ("rule", pa.string()), ("value", pa.string())])
 """Broken lines, by number in their block, from 1; null stands for the whole file."""
@@ -39,11 +47,11 @@ class BrokenLineError(RejectedRowError):
 
 
 def parse_document(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> Row:
-    """Return a JSONL line as a document row. Only the text is required; raises BrokenLineError.
+    """Return a JSONL line as a document row, with `metadata` if it has further keys; raises BrokenLineError.
 
-    orjson accepts what `json` accepts, except NaN, Infinity, integers and floats too large for a double, and halves of
-    surrogate pairs (and it allows deeper nesting). `json` decides on the lines that orjson refuses. Half of a pair,
-    which UTF-8 cannot represent, becomes U+FFFD, as ftfy repairs it.
+    Only the text is required. orjson accepts what `json` accepts, except NaN, Infinity, integers and floats too
+    large for a double, and halves of surrogate pairs (and it allows deeper nesting). `json` decides on the lines
+    that orjson refuses. Half of a pair, which UTF-8 cannot represent, becomes U+FFFD, as ftfy repairs it.
     """
     if len(line) > MAX_LINE_BYTES:
         raise BrokenLineError("too_large", f"longer than {MAX_LINE_BYTES} bytes")
@@ -53,8 +61,15 @@ def parse_document(line: bytes, source: str, text_key: str = "text", url_key: st
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return _judge_line(line, source, text_key, url_key)
     if type(text) is type(url) is type(source_) is str:
-        return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source_}
+        metadata = metadata_of(record, (text_key, url_key, "source"))
+        if metadata is None or not may_have_lost_digits(metadata):
+            return _row(text, url, source_, metadata)
     return _judge_line(line, source, text_key, url_key)
+
+
+def _row(text: str, url: str, source: str, metadata: str | None) -> Row:
+    row = {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
+    return row if metadata is None else {**row, METADATA: metadata}
 
 
 def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
@@ -74,8 +89,8 @@ def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
         if not isinstance(fields.get(key, ""), str):
             raise BrokenLineError(f"{name}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
     values = (fields[text_key], fields.get(url_key, ""), fields.get("source", source))
-    text, url, source = (_HALF_PAIR.sub("\ufffd", value) for value in values)
-    return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
+    text, url, source = (HALF_PAIR.sub("\ufffd", value) for value in values)
+    return _row(text, url, source, metadata_of(fields, (text_key, url_key, "source")))
 
 
 def _is_blank(line: bytes) -> bool:
@@ -120,6 +135,19 @@ def count_blocks(path: Path) -> int:
     return max(1, -(-path.stat().st_size // BLOCK_BYTES))
 
 
+def only_reader(files: Sequence[Path], workers: int) -> str:
+    """Return why one worker of several reads JSONL files, and the others wait; empty if they do not, or not for long.
+
+    A compressed file can only be read from its start.
+    """
+    if workers == 1 or len(files) > 1 or not store.is_compressed(files[0]) or files[0].stat().st_size <= BLOCK_BYTES:
+        return ""
+    return (
+        f"{files[0]}: is compressed, so one worker of {workers} reads it; as several files, or uncompressed, it keeps "
+        "all of them busy"
+    )
+
+
 def ingest_jsonl(path: Path, folder: Path, name: str, block: int, *, alone: bool) -> Counts:
     """Convert one block, or all of a compressed file, to shards `<name>-<block>.parquet` in `folder`.
 
@@ -150,7 +178,7 @@ def _ingest_block(
 ) -> None:
     number = 0
     with (
-        TableWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
+        DocumentWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
         TableWriter(folder / BROKEN / f"{name}.parquet", BROKEN_SCHEMA, optional=True) as broken,
     ):
         for number, line in enumerate(lines, start=1):
@@ -168,11 +196,18 @@ def _ingest_block(
     counts.total(name, number)
 
 
-def write_lines(part: Path, chunk: Path) -> None:
-    """Write the rows of a Parquet file as JSON lines, bytes as hex; the suffix of `chunk` says how to compress."""
+def write_lines(part: Path, chunk: Path) -> list[str]:
+    """Write the rows of a Parquet file as JSON lines, bytes as hex; the suffix of `chunk` says how to compress.
+
+    The keys of `metadata` become keys of the line. Returns those that were left out, because a column has their name.
+    """
+    clashing: set[str] = set()
+    has_metadata = set(read_schema(part).names) >= {*DOCUMENT_SCHEMA.names, METADATA}
+    lines = (_document_line(row, clashing) if has_metadata else _to_line(row) for row in read_rows(part))
     with chunk.open("wb") as file:
-        for lines in _bundles(map(_to_line, read_rows(part))):
-            file.write(store.pack(lines, chunk.suffix))
+        for bundle in _bundles(lines):
+            file.write(store.pack(bundle, chunk.suffix))
+    return sorted(clashing)
 
 
 def _bundles(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -187,6 +222,15 @@ def _bundles(lines: Iterable[bytes]) -> Iterator[bytes]:
             bundle, size = [], 0
     if bundle:
         yield b"".join(bundle)
+
+
+def _document_line(row: Row, clashing: set[str]) -> bytes:
+    metadata = row.pop(METADATA)
+    if metadata is None:
+        return _to_line(row)
+    line, left_out = with_keys(_to_line(row).rstrip(b"\n"), list(row), metadata)
+    clashing.update(left_out)
+    return line + b"\n"
 
 
 def _to_line(row: Row) -> bytes:

@@ -105,17 +105,22 @@ def lines_with_offsets(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield each line with the offset of its first byte in the text; of a plain file, lines from `start` to `stop`."""
     with reading(path) as file:
-        lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
-        try:
-            offset = _first_line_from(lines, start, stop) if start else 0
-            while (stop is None or offset < stop) and (line := lines.readline(most_bytes + 1)):
-                yield offset, line.rstrip(b"\r\n")
+        yield from lines_of(file, most_bytes, start, stop)
+
+
+def lines_of(file: BinaryIO, most_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield what `lines_with_offsets` does of an open file."""
+    lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
+    try:
+        offset = _first_line_from(lines, start, stop) if start else 0
+        while (stop is None or offset < stop) and (line := lines.readline(most_bytes + 1)):
+            yield offset, line.rstrip(b"\r\n")
+            offset += len(line)
+            while len(line) > most_bytes and not line.endswith(b"\n"):
+                line = lines.readline(most_bytes + 1)
                 offset += len(line)
-                while len(line) > most_bytes and not line.endswith(b"\n"):
-                    line = lines.readline(most_bytes + 1)
-                    offset += len(line)
-        finally:
-            lines.detach()
+    finally:
+        lines.detach()
 
 
 def _first_line_from(lines: IO[bytes], start: int, stop: int | None) -> int:
