@@ -60,6 +60,8 @@ GROUPS = (
             "decontaminate": "find benchmark items in documents",
             "shuffle": "shuffle documents on disk",
             "split": "shuffle, and set documents aside for validation",
+            "ledger": "list every document, and what became of it",
+            "browse": "look through that list in a browser",
             "tokenizer": "train a tokenizer, or take one",
             "tokenize": "write token shards",
             "export-tokens": "write them for other trainers",

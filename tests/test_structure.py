@@ -121,6 +121,9 @@ ROOMS_THAT_MEET = {
     ("dataprep/deduplicate.py", "dataprep/remove_duplicates.py"): "the same",
     ("dataprep/glue_download/duplicates.py", "dataprep/find_duplicates.py"): "runs its search on the rows of a task",
     ("dataprep/shuffle.py", "dataprep/split/stage.py"): "a split that sets nothing aside",
+    ("dataprep/ledger/measures.py", "dataprep/clean/rules/document.py"): "measures kept documents by clean's rules",
+    ("dataprep/ledger/measures.py", "dataprep/clean/rules/table.py"): "the same",
+    ("dataprep/ledger/measures.py", "dataprep/clean/token_floor.py"): "the same",
     ("dataprep/sample/site_folder.py", "dataprep/download/crawler/local_site.py"): "makes the folder that it serves",
 }
 """Imports into a stage's room from outside of it -> why."""
@@ -158,7 +161,7 @@ def test_only_the_projects_own_commands_import_their_room() -> None:
 
 
 def test_the_graph_fits_on_a_few_pages() -> None:
-    assert (ROOT / "dvc.yaml").stat().st_size < 12_500
+    assert (ROOT / "dvc.yaml").stat().st_size < 14_000
 
 
 DEFINITIONS = (

@@ -1,13 +1,13 @@
 """Stage `report`: write one page about a whole run.
 
-stats of the corpus + stats of the run + the run's folder -> `index.html` (self-contained, with style and pictures),
-`report.md` (the same in Markdown) and its `pictures/*.svg`: scores, what was trained and how, loss curves, generated
-texts, the funnel of documents with every reason for rejection, and for each GLUE task epochs, confusion matrices and
-the worst rows. The page lists what is missing. With `--params`, it shows the tasks that `params.yaml` names: results of
-a task that was removed since then stay where they are, and a warning names them. Without, it shows every task that it
-finds.
+stats of the corpus + stats of the run + the run's folder + the corpus's ledger -> `index.html` (self-contained, with
+style and pictures), `report.md` (the same in Markdown) and its `pictures/*.svg`: scores, what was trained and how, loss
+curves, generated texts, the funnel of documents with every reason for rejection and examples of each, duplicates side
+by side, and for each GLUE task epochs, confusion matrices and the worst rows. The page lists what is missing. With
+`--params`, it shows the tasks that `params.yaml` names: results of a task that was removed since then stay where they
+are, and a warning names them. Without, it shows every task that it finds.
 
-    python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/
+    python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/ --ledger data/sample/ledger
 """
 
 import logging
@@ -25,13 +25,14 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from pipelines.terminal import without_controls
+from trainer.reporting.corpus import read_corpus
 from trainer.reporting.page import page_values
 from trainer.reporting.results import Results, Tasks, read_results
 from trainer.reporting.task_results import TaskResults, read_tasks
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 SHAPED_BY = ("matplotlib", "jinja2")
 
 
@@ -78,6 +79,7 @@ def report(
     stats: Source,
     run_stats: Source,
     results: Source,
+    ledger: Source | None,
     output: Output,
 ) -> dict[str, Any]:
     """Read the results, draw the pictures, and write the page as HTML and as Markdown."""
@@ -90,6 +92,7 @@ def report(
     for name, picture in pictures.items():
         _write(output.folder / "pictures" / f"{name}.svg", picture)
     page = page_values(run_results, tasks, recipe.losses, own_tokenizer=tokenizer.kind == "train")
+    page["corpus"] = read_corpus(ledger.path if ledger else None, run_results)
     _write(output.folder / "index.html", render_html(page, pictures))
     _write(output.folder / "report.md", render_markdown(page, pictures))
     run.register_outputs(

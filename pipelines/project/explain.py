@@ -36,7 +36,7 @@ _HOPS = "redirects"
 """Column of the fetch log: `<status> <url>` of each redirect on the way to a page."""
 _LINE_COLUMNS = ("original", "file", "line")
 _PORTS = {"http": 80, "https": 443}
-_HIDDEN = {"text", "doc_id", "url", "signature", "sha256", "text_hash", *ID_COLUMNS}
+_HIDDEN = {"text", "text_start", "doc_id", "url", "signature", "sha256", "text_hash", *ID_COLUMNS}
 
 
 def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
@@ -139,7 +139,9 @@ def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict
     filters: list[pc.Expression] = []
     for column in schema.names:
         if column in ID_COLUMNS and ids:
-            filters.append(pc.field(column).isin(pa.array(sorted(ids), schema.field(column).type)))
+            kind = schema.field(column).type  # the ledger has ids in hex, for people
+            known = sorted(doc_id.hex() for doc_id in ids) if pa.types.is_string(kind) else sorted(ids)
+            filters.append(pc.field(column).isin(pa.array(known, kind)))
         elif column in URL_COLUMNS and urls:
             filters.append(pc.field(column).isin(pa.array(sorted(urls))))
         elif column == _HOPS and urls:
@@ -149,7 +151,7 @@ def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict
     either = filters[0]
     for more in filters[1:]:
         either |= more
-    columns = [name for name in schema.names if name not in ("text", "signature")]
+    columns = [name for name in schema.names if name not in ("text", "text_start", "signature")]
     with damage_of(file):
         rows = pq.read_table(str(file), columns=columns, filters=either).to_pylist()
     yield from rows
