@@ -22,6 +22,7 @@ from annotated_types import Ge, Gt, Interval
 
 from pipelines import store
 from pipelines.errors import ConfigError, did_you_mean, shown
+from pipelines.names import file_of
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -120,6 +121,8 @@ class SourceKind:
     """Patterns of the files that count directly in a folder; without any, everything below it counts."""
     by_stage: bool = False
     """The stage itself checks it, because it knows more."""
+    functions: bool = False
+    """Each is FILE:FUNCTION, of which the file is the source; in a section, one alone stands for a list of it."""
 
 
 SourcePath = Annotated[str, SourceKind()]
@@ -130,6 +133,8 @@ SourcePaths = Annotated[tuple[str, ...], SourceKind()]
 """Several of them."""
 SourceFile = Annotated[str, SourceKind(file_only=True)]
 """A source that is never a folder."""
+FunctionNames = Annotated[tuple[str, ...], SourceKind(file_only=True, functions=True)]
+"""Functions in Python files of the user's, as FILE:FUNCTION."""
 TokenizerPath = Annotated[
     str,
     SourceKind(
@@ -141,21 +146,25 @@ TokenizerPath = Annotated[
 
 def named_sources(section: Any) -> list[tuple[str, Path, SourceKind]]:
     """Return field, path and kind of each source that a section names, existing or not; `hub` is not a path."""
-    hints = typing.get_type_hints(type(section), include_extras=True)
-    kinds = {
-        name: kind
-        for name, hint in hints.items()
-        for kind in getattr(hint, "__metadata__", ())
-        if isinstance(kind, SourceKind)
-    }
+    kinds = _source_kinds(type(section))
     values = {name: getattr(section, name) for name in kinds}
     several = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
     return [
         (name, path, kinds[name])
         for name, sources in several.items()
         for source in sources
-        if source != "hub" and (path := given(source))
+        if source != "hub" and (path := given(file_of(source) if kinds[name].functions else source))
     ]
+
+
+def _source_kinds(cls: type) -> dict[str, SourceKind]:
+    """Return field -> kind of the sources that a section can name."""
+    return {
+        name: kind
+        for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+        for kind in getattr(hint, "__metadata__", ())
+        if isinstance(kind, SourceKind)
+    }
 
 
 def source_files(path: Path, kind: SourceKind) -> list[Path]:
@@ -281,6 +290,8 @@ def check(cls: type[C], value: Any, section: str, file: str, *, complete: bool =
         raise ConfigError(f"{file}: {section}: expected keys with values, got {shown(value)}")
     values = typing.cast(dict[str, Any], value)
     _check_names(cls, values, section, file, complete=complete)
+    lists = {name for name, kind in _source_kinds(cls).items() if kind.functions}
+    values = {key: [each] if key in lists and isinstance(each, str) else each for key, each in values.items()}
     try:
         return _adapter(cls).validate_json(json.dumps(values, default=str), strict=True)
     except pydantic.ValidationError as error:
