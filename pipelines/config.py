@@ -10,6 +10,7 @@ import enum
 import functools
 import json
 import math
+import os
 import re
 import types
 import typing
@@ -28,6 +29,8 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 PARAMS_YAML = Path("params.yaml")
+_LONGEST_COMMENT = 1000
+"""Most bytes of a file that only says that there is no source."""
 
 Count = Annotated[int, Gt(0)]
 """A whole number, at least 1."""
@@ -126,7 +129,7 @@ class SourceKind:
 
 
 SourcePath = Annotated[str, SourceKind()]
-"""A path of the user's whose contents shape the output; "" or an empty file where there is none (see `given`)."""
+"""A path of the user's whose contents shape the output; "" or a file that names nothing if there is none (`given`)."""
 StageSource = Annotated[str, SourceKind(by_stage=True)]
 """The same, looked at by the stage alone."""
 SourcePaths = Annotated[tuple[str, ...], SourceKind()]
@@ -187,14 +190,22 @@ def check_sources(section: Any, name: str) -> None:
 
 
 def given(source: Path | str | None) -> Path | None:
-    """Return a source path, or None if a profile names no source: None, "" or an empty file.
+    """Return a source path, or None if a profile names no source: None, "" or a file of blank lines and `#` comments.
 
-    A source is always a DVC dependency, so profiles without one name the empty `configs/none`.
+    A source is always a DVC dependency, so profiles without one name a file in `configs/none`, which says so in a
+    comment: of an empty file DVC warns.
     """
     if not source or not str(source):
         return None
     path = Path(source)
-    return None if path.is_file() and path.stat().st_size == 0 else path
+    return None if path.is_file() and _holds_nothing(path) else path
+
+
+def _holds_nothing(file: Path) -> bool:
+    """Return whether a file, if it is small, has no line but blank ones and comments."""
+    if file.stat().st_size > _LONGEST_COMMENT or not os.access(file, os.R_OK):
+        return False
+    return all(not line.strip() or line.startswith(b"#") for line in file.read_bytes().splitlines())
 
 
 _KIND_NAMES = {list: "a list", type(None): "nothing"}

@@ -227,5 +227,6 @@ def test_dvc_runs_the_stage_again_after_an_edit_of_the_file_and_only_then(tmp_pa
             (project.folder / "inputs" / "rules.py").write_text("def rule(document): return None")
         result = project.repro("clean")
         assert result.returncode == 0, result.stderr
+        assert "is empty" not in result.stderr, "DVC's warning of a source that is not there"
         assert json.loads((project.folder / "stats" / "sample" / "clean.json").read_text())["out"] == kept
     assert "didn't change" in project.repro("clean").stdout
