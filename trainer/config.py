@@ -298,8 +298,9 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Compile each block with torch.compile: slow start, fast steps. Blocks of parallel.kernels=triton need it not."""
     validate_every: NonNegative = 100
     """Steps between validations, besides those before the first and after the last step; 0: only those."""
-    validation_samples: NonNegative = 0
-    """Number of samples to validate on, from the first; 0: all."""
+    validation_samples: NonNegative = 1024
+    """Number of samples to validate on during training, from the first; 0: all, which may take as long as a hundred
+    steps. `evaluate` reads all tokens."""
     checkpoint_every: Published[Count] = 100
     """Steps between checkpoints; there is always one after the last step."""
     async_save: HowToRun[bool] = True

@@ -98,6 +98,8 @@ def report(
     run.register_outputs(
         output, Counts(rows_in=len(run_results.corpus_stages) + len(run_results.run_stages), rows_out=1)
     )
+    missing = f", {len(run_results.missing)} of them missing" if run_results.missing else ""
+    run.summary = f"{output.counts.rows_in + len(run_results.missing)} stages on one page{missing}"
     return {"missing": run_results.missing}
 
 

@@ -39,6 +39,7 @@ SHAPED_BY = ("ftfy", "langdetect", "numpy", "pyarrow", "regex", "resiliparse", "
 def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Table) -> dict[str, Any]:
     """Clean each shard independently; the stats are the waterfall, the edits and what checked them."""
     from dataprep.clean import waterfall
+    from dataprep.clean.rules.own import own_rules
     from dataprep.clean.rules.table import active, make_checks
     from dataprep.clean.token_floor import TokenFloor
 
@@ -49,6 +50,9 @@ def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Tabl
 
         for part in documents.parts:
             check_annotations(config, part.file, checks)
+    else:
+        for rule in own_rules(config.rules):
+            rule.load()
     extra = extra_fields([part.file for part in documents.parts])
     carried = [field for field in extra if field.name == METADATA]
     counts = run.map(clean_part, documents.parts, config, carried, into=output)
@@ -88,9 +92,18 @@ def check_config(config: CleanConfig) -> None:
         raise ConfigError(
             "clean.language_mode: sampled was removed, because exact is faster and more accurate; write exact"
         )
+    _check_rules(config)
     _check_limits(config)
     _check_compat(config)
     _check_languages(config)
+
+
+def _check_rules(config: CleanConfig) -> None:
+    """Raise ConfigError for names of own rules that are none; the file is not run before there is a document."""
+    if config.rules:
+        from dataprep.clean.rules.own import own_rules
+
+        own_rules(config.rules)
 
 
 def _check_limits(config: CleanConfig) -> None:

@@ -57,6 +57,8 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
     """Judge the lines of the lists in chunks, then merge the sorted survivors and drop the duplicates."""
     submissions = checked_submission_rules(config)
     refuse_output_among_lists(lists.path, output.final)
+    if given(lists.path) is None:
+        run.summary = "no URL list, so no URLs"
     files = url_lists(lists.path, config.url_key)
     names = [list_name(file, lists.path) for file in files]
     tables = compile_lists(config, run)
