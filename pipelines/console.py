@@ -34,6 +34,7 @@ GROUPS = (
         "The project",
         PROJECT,
         {
+            "init": "lay out a project in a folder of its own",
             "use": "compose params.yaml from a profile",
             "set": "change values of params.yaml",
             "check": "check params.yaml, and published outputs with --deep",

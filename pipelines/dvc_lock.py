@@ -48,6 +48,7 @@ def _copies(stats: Path) -> Iterator[bytes]:
     with contextlib.suppress(UserError, KeyError, TypeError):  # it is not there, or of an earlier version
         yield store.json_bytes(store.read_json(provenance)["stats"])
     git = ["git", "show", f":./{stats.as_posix()}"]
-    done = subprocess.run(git, capture_output=True, check=False)
-    if not done.returncode:
-        yield done.stdout
+    with contextlib.suppress(FileNotFoundError):  # a machine without git
+        done = subprocess.run(git, capture_output=True, check=False)
+        if not done.returncode:
+            yield done.stdout

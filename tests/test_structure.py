@@ -252,7 +252,7 @@ LOOKS_AROUND = re.compile(r"__file__|resources\.files|PackageLoader|get_data\(")
 IMPORTS_BY_NAME = re.compile(r"import_module\(|__import__\(|run_module\(|StageSpec\.load\(")
 READS_WHAT_CANNOT_COUNT = {
     "pipelines/stage.py": "takes __file__ from __main__, so that workers do not import it again",
-    "pipelines/presets.py": "--preset, which the graph does not use; a preset's values are parameters",
+    "pipelines/installed.py": "presets and `init`, which the graph does not use; a preset's values are parameters",
     "dataprep/sample/texts.py": "the sample's own sources, which no stage imports",
     "dataprep/sample/pages.py": "the sample's own sources, which no stage imports",
 }
