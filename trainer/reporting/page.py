@@ -62,6 +62,23 @@ def page_values(
     }
 
 
+def funnel_rows(results: Results) -> list[tuple[str, int]]:
+    """Return (stage, documents that it kept), from those that entered on."""
+    kept = [(stage.name, stage.rows_out) for stage in results.flow]
+    return [("entered", entered(results)), *kept] if kept else []
+
+
+def score_rows(results: Results) -> list[tuple[str, float]]:
+    """Return (task and score, value) of every whole validation split."""
+    return [
+        (f"{_label(scored)} {_words(name)}", value)
+        for scored in results.tasks
+        if not scored.split.endswith("clean")
+        for name, value in _ordered(scored).items()
+        if name in HEADINGS and name != "rows"
+    ]
+
+
 def entered(results: Results) -> int:
     """Count URLs and prepared documents: the rows that entered at the first stage or joined at a later one."""
     joined = (max(0, stage.rows_in - before.rows_out) for before, stage in itertools.pairwise(results.flow))
