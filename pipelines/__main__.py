@@ -9,7 +9,7 @@ python -m pipelines explain URL|DOC_ID
 python -m pipelines explain --token SPLIT:INDEX
 python -m pipelines forget URL|DOC_ID
 python -m pipelines gc [--delete] [FOLDER...]
-python -m pipelines report
+python -m pipelines report [--samples]
 python -m pipelines metrics
 python -m pipelines versions
 """
@@ -109,6 +109,9 @@ def build_parser() -> argparse.ArgumentParser:
     gc.set_defaults(run=run_gc)
     report = commands.add_parser(
         "report", help="write the report of the active run, with times and speeds, and say where it is"
+    )
+    report.add_argument(
+        "--samples", action="store_true", help="let the checkpoints that are there write texts, which takes a while"
     )
     report.set_defaults(run=run_report)
     metrics = commands.add_parser("metrics", help="write metrics.json: the headline numbers, for dvc metrics")
@@ -362,7 +365,7 @@ def run_gc(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_report(_options: argparse.Namespace) -> int:
+def run_report(options: argparse.Namespace) -> int:
     """Write the report of the active run with times and speeds, and print its path."""
     from pipelines.names import check_texts
 
@@ -374,6 +377,8 @@ def run_report(_options: argparse.Namespace) -> int:
         raise UserError(f"runs/{run}: not there yet; make it with dvc repro")
     package = stage_modules()["report"].partition(".")[0]  # in another process: nothing here imports the trainer
     command = [sys.executable, "-m", f"{package}.run_report", *paths, "--params", str(PARAMS_YAML)]
+    if options.samples:
+        command += ["--samples", f"{params['data']}/tokenize/val", f"{params['data']}/tokenizer"]
     return subprocess.run(command, check=False).returncode
 
 

@@ -3,7 +3,8 @@
     python -m trainer.run_report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 reports/sample-tiny-pp2.html
 
 It is the page of stage `report` and a section of what differs between equal runs, from `provenance/`. `--params` names
-the parameters, as for the stage; `python -m pipelines report` gives all of this for the active run.
+the parameters, as for the stage; `python -m pipelines report` gives all of this for the active run. With `--samples`,
+the checkpoints that are there write texts, which takes a while; the page shows those of earlier calls too.
 """
 
 import argparse
@@ -11,10 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines import store
+from pipelines import log, store
 from pipelines.config import load_section, read_yaml
 from pipelines.errors import ConfigError, UserError
 from pipelines.terminal import print_error, print_line
+from trainer.config import EvaluateConfig
 from trainer.report import (
     PublishedLosses,
     ShownTasks,
@@ -27,6 +29,7 @@ from trainer.report import (
 from trainer.reporting import charts, pictures
 from trainer.reporting.page import page_values
 from trainer.reporting.results import Tasks, read_results
+from trainer.reporting.samples import add_samples, by_prompt, read_samples
 from trainer.reporting.task_results import read_tasks
 from trainer.reporting.times import read_times
 
@@ -40,8 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {text}")
     parser.add_argument("page", type=Path, metavar="PAGE", help="the HTML file to write")
     parser.add_argument("--params", type=Path, help="a params.yaml; without it every task that is found is shown")
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        nargs=2,
+        metavar=("VAL", "TOKENIZER"),
+        help="let the checkpoints go on with the first documents of these token shards",
+    )
     options = parser.parse_args(arguments)
+    log.configure("warning")
     try:
+        if options.samples:
+            val, tokenizer = options.samples
+            add_samples(options.run_stats, options.runs, val, tokenizer, _evaluate_section(options.params))
         write_page(options.stats, options.run_stats, options.runs, options.page, options.params)
     except UserError as error:
         print_error(error)
@@ -62,6 +76,7 @@ def write_page(stats: Path, run_stats: Path, runs: Path, page: Path, params: Pat
     results = read_results(stats, run_stats, runs, shown, unfinished=True)
     tasks = read_tasks(runs, shown)
     times = read_times(stats, run_stats, runs, shown)
+    times.samples = by_prompt(read_samples(run_stats))
     drawn, live = draw_pictures(results, tasks), draw_charts(results, tasks)
     if times.speed.get("step"):
         drawn["speed"], live["speed"] = pictures.speed(times.speed), charts.speeds(times.speed)
@@ -80,6 +95,10 @@ def _sections(params: Path | None) -> tuple[ShownTasks, TokenizedTasks, Publishe
         load_section(PublishedLosses, values, "recipe", params),
         load_section(UsedTokenizer, values, "tokenizer", params),
     )
+
+
+def _evaluate_section(params: Path | None) -> EvaluateConfig:
+    return load_section(EvaluateConfig, read_yaml(params), "evaluate", params) if params else EvaluateConfig()
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ RECORD = {
     "model": {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "num_labels": 0, "vocab_size": 50_257},
     "optimizer_steps": 60,
     "position": 480,
-    "pretrain": {"global_batch_size": 8, "sequence_length": 64, "lr": 6e-4, "warmup_steps": 6, "seed": 7},
+    "pretrain": {"global_batch_size": 8, "sequence_length": 64, "lr": 6e-4, "steps": 60, "warmup_steps": 6, "seed": 7},
     "step": 60,
     "tokenizer": {"end_of_text": 0, "tokenizer_sha256": "ef", "vocab_size": 50_257},
     "tokens": 24_690,
@@ -617,6 +617,7 @@ def test_the_report_by_hand_shows_a_pretraining_that_has_not_ended(
     write(scratch / "speed.csv", SPEED)
     reader = full_report(results, capsys)
     assert reader.charts["pretraining"][0]["data"][0][-1] == 30
+    assert "step of pretraining 30 of 60, not ended" in reader.text
     assert "tokens 24,690 in 30 steps" in reader.text
     assert "wall time of training 2 h 3 min" in reader.text
     assert reader.charts["speed"]

@@ -82,6 +82,8 @@ class Results:
     record: dict[str, Any] = field(default_factory=dict[str, Any])
     """What pretraining trained, and how (`pretrain/run.json`)."""
     pretrain: Curve = field(default_factory=dict[str, list[float]])
+    under_way: bool = False
+    """Whether pretraining has not ended: record and curve are those of its scratch folder."""
     scores: dict[str, Any] = field(default_factory=dict[str, Any])
     texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     tasks: list[Scored] = field(default_factory=list[Scored])
@@ -159,7 +161,7 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks, *, unfi
     if file := _present(results, runs, "pretrain/curve.csv"):
         results.pretrain = read_curve_columns(file)
     elif scratch:
-        results.pretrain = read_curve_columns(scratch / "curve.csv")
+        results.under_way, results.pretrain = True, read_curve_columns(scratch / "curve.csv")
         if saved := [*checkpoints(scratch / "checkpoints").values()]:
             results.record = read_record(saved[-1])
     if file := _present(results, runs, "evaluate/scores.json"):
@@ -181,7 +183,9 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks, *, unfi
 
 
 def unfinished_pretraining(runs: Path) -> Path | None:
-    """Return the scratch folder of the run's pretraining that worked last and has not ended, if there is one."""
+    """Return the scratch folder of the pretraining that worked last, if the run has none that has ended."""
+    if (runs / "pretrain").exists():
+        return None
     curves = [*(runs / WORK).glob("pretrain-*/curve.csv")]
     return max(curves, key=lambda file: file.stat().st_mtime).parent if curves else None
 

@@ -14,6 +14,7 @@ from pipelines.errors import UserError
 from pipelines.outputs import provenance_path
 from trainer.reporting.page import Table, number
 from trainer.reporting.results import ORDER, Curve, Tasks, unfinished_pretraining
+from trainer.reporting.samples import Sample
 from trainer.weights.records import open_curve
 
 AXES = (("pp", "pipeline stages"), ("tp", "tensor-parallel"), ("dp_replicate", "replicas"), ("dp_shard", "ZeRO shards"))
@@ -33,6 +34,8 @@ class Times:
     """Wall time of each stage as it ran last."""
     speed: Curve = field(default_factory=dict[str, list[float]])
     """Columns of speed.csv."""
+    samples: dict[str, list[Sample]] = field(default_factory=dict[str, list[Sample]])
+    """Prompt -> what the checkpoints made of it."""
 
 
 def read_times(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Times:
@@ -47,8 +50,7 @@ def read_times(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Times:
         records.get("pretrain", {}),
         provenance_path(run_stats / "pretrain.json").with_suffix(".speed.csv"),
     )
-    scratch = unfinished_pretraining(runs)
-    if scratch and not (runs / "pretrain").exists():
+    if scratch := unfinished_pretraining(runs):
         segments = scratch / "segments.json"
         pretrain = {"segments": store.read_json(segments)} if segments.exists() else {}
         speed = scratch / "speed.csv"
