@@ -10,7 +10,8 @@ python -m pipelines explain URL|DOC_ID
 python -m pipelines explain --token SPLIT:INDEX
 python -m pipelines forget URL|DOC_ID
 python -m pipelines gc [--delete] [FOLDER...]
-python -m pipelines report
+python -m pipelines report [--samples]
+python -m pipelines metrics
 python -m pipelines versions
 """
 
@@ -18,6 +19,7 @@ import argparse
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -26,10 +28,10 @@ from typing import Any
 
 from pipelines.config import PARAMS_YAML, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
-from pipelines.project.graph import GraphStage, load_stages
+from pipelines.project.graph import GraphStage, load_stages, stage_modules
 from pipelines.terminal import print_error, print_line, visible
 
-COMMANDS = ("init", "use", "set", "check", "status", "explain", "forget", "gc", "report", "versions")
+COMMANDS = ("init", "use", "set", "check", "status", "explain", "forget", "gc", "report", "metrics", "versions")
 BROKEN_PIPE = 128 + 13
 """The exit status that a shell gives a program that SIGPIPE ended."""
 
@@ -110,8 +112,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.set_defaults(run=run_gc)
-    report = commands.add_parser("report", help="say where the report of the active run is")
+    report = commands.add_parser(
+        "report", help="write the report of the active run, with times and speeds, and say where it is"
+    )
+    report.add_argument(
+        "--samples", action="store_true", help="let the checkpoints that are there write texts, which takes a while"
+    )
     report.set_defaults(run=run_report)
+    metrics = commands.add_parser("metrics", help="write metrics.json: the headline numbers, for dvc metrics")
+    metrics.set_defaults(run=run_metrics)
     versions = commands.add_parser("versions", help="write versions.yaml: what each stage is made of")
     versions.set_defaults(run=run_versions)
     return parser
@@ -383,16 +392,33 @@ def run_gc(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_report(_options: argparse.Namespace) -> int:
-    """Print the path of the report's page."""
+def run_report(options: argparse.Namespace) -> int:
+    """Write the report of the active run with times and speeds, and print its path."""
     from pipelines.names import check_texts
 
     params = read_yaml(PARAMS_YAML)
     check_texts(params, PARAMS_YAML)
-    page = Path("reports") / params["run"] / "index.html"
-    if not page.exists():
-        raise UserError(f"{page}: not there yet; make it with dvc repro")
-    print_line(str(page))
+    run = params["run"]
+    paths = [f"stats/{params['corpus']['name']}", f"stats/{run}", f"runs/{run}", f"reports/{run}.html"]
+    if not any(Path(path).is_dir() for path in paths):
+        raise UserError(f"runs/{run}: not there yet; make it with dvc repro")
+    package = stage_modules()["report"].partition(".")[0]  # in another process: nothing here imports the trainer
+    command = [sys.executable, "-m", f"{package}.run_report", *paths, "--params", str(PARAMS_YAML)]
+    command += ["--ledger", f"{params['data']}/ledger"]
+    if options.samples:
+        command += ["--samples", f"{params['data']}/tokenize/val", f"{params['data']}/tokenizer"]
+    return subprocess.run(command, check=False).returncode
+
+
+def run_metrics(_options: argparse.Namespace) -> int:
+    """Write metrics.json from the stats of the active corpus and run."""
+    from pipelines.names import check_texts
+    from pipelines.project.metrics import METRICS_JSON, write_metrics
+
+    params = read_yaml(PARAMS_YAML)
+    check_texts(params, PARAMS_YAML)
+    write_metrics(params)
+    print_line(f"{METRICS_JSON}: written")
     return 0
 
 

@@ -24,7 +24,7 @@ def test_every_stage_of_the_graph_published_its_outputs(sample: Path) -> None:
     for stage in STAGES:
         for out in stage.outs:
             assert (sample / out / MANIFEST).exists(), out
-        for file in stage.metrics:
+        for file in stage.stats:
             assert (sample / file).exists(), file
 
 

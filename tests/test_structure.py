@@ -30,7 +30,7 @@ from pipelines.project.versions import PACKAGES, READS, VERSION_ALONE, SourceCod
 ROOT = Path(__file__).parents[1]
 WHOLE_GRAPH: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 GRAPH = {name: WHOLE_GRAPH[name] for name in stage_modules(ROOT / "dvc.yaml")}
-"""The stages, without `versions`."""
+"""The stages, without `versions` and `metrics`."""
 TORCH = {"torch", "transformers", "sklearn", "safetensors"}
 WEB = {
     "aiohttp",
@@ -164,6 +164,16 @@ def test_the_graph_fits_on_a_few_pages() -> None:
     assert (ROOT / "dvc.yaml").stat().st_size < 14_000
 
 
+def test_only_the_headline_numbers_are_metrics() -> None:
+    """`dvc metrics show` and `dvc exp show` make a column of each number; the stats would be more than a hundred."""
+    bodies = {name: body.get("do", body) for name, body in WHOLE_GRAPH.items()}
+    assert {name: body["metrics"] for name, body in bodies.items() if "metrics" in body} == {
+        "metrics": [{"metrics.json": {"cache": False, "persist": True}}]
+    }
+    stages = load_stages(yaml.safe_load((ROOT / "params.yaml").read_text()), ROOT / "dvc.yaml")
+    assert [stage.name for stage in stages if not stage.stats] == []
+
+
 DEFINITIONS = (
     *(ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef),
     *(ast.ClassDef, ast.Assign, ast.AnnAssign),
@@ -214,9 +224,9 @@ def test_the_graph_names_data_and_only_versions_names_code() -> None:
     """A file of code among a stage's dependencies would rerun it for a comment, and say what versions.yaml says."""
     for name, body in GRAPH.items():
         assert [dep for dep in body.get("do", body)["deps"] if dep.split("/")[0] in PACKAGES] == [], name
-    (own,) = WHOLE_GRAPH.keys() - GRAPH.keys()
-    assert (own, next(iter(WHOLE_GRAPH))) == ("versions", "versions")
-    declared = {*WHOLE_GRAPH[own]["deps"]}
+    first, *_, last = WHOLE_GRAPH
+    assert WHOLE_GRAPH.keys() - GRAPH.keys() == {first, last} == {"versions", "metrics"}
+    declared = {*WHOLE_GRAPH[first]["deps"]}
     assert {*PACKAGES, "constraints.txt", "setup.py"} == declared
     assert {pattern.split("/")[0] for patterns in READS.values() for pattern in patterns} <= declared
 
@@ -253,6 +263,7 @@ IMPORTS_BY_NAME = re.compile(r"import_module\(|__import__\(|run_module\(|StageSp
 READS_WHAT_CANNOT_COUNT = {
     "pipelines/stage.py": "takes __file__ from __main__, so that workers do not import it again",
     "pipelines/installed.py": "presets and `init`, which the graph does not use; a preset's values are parameters",
+    "trainer/processes/computer.py": "asks git for the commit of the code, for the provenance",
     "dataprep/sample/texts.py": "the sample's own sources, which no stage imports",
     "dataprep/sample/pages.py": "the sample's own sources, which no stage imports",
 }

@@ -121,11 +121,12 @@ def check_saving(config: PretrainConfig) -> None:
 def check_watch(section: str, config: WatchConfig, parallel: ParallelConfig) -> None:
     """Raise ConfigError for monitoring that is impossible with this layout or installation."""
     config.window(section)
-    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError(
-            f"{section}.tensorboard: the package tensorboard is not installed: pip install tensorboard, or set it to "
-            "false"
-        )
+    for package, wanted, off in (("tensorboard", config.tensorboard, "false"), ("wandb", config.wandb, "''")):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"{section}.{package}: the package {package} is not installed: pip install {package}, or set it to "
+                f"{off}"
+            )
     if config.draw_schedule and parallel.pp == 1:
         raise ConfigError(
             f"{section}.draw_schedule {config.draw_schedule}: there is no pipeline, since parallel.pp is 1; set it to 0"

@@ -180,6 +180,9 @@ class WatchConfig:
     """Also log the time that each phase of a step takes."""
     tensorboard: HowToRun[bool] = False
     """Write loss, learning rate, gradient norm, speed and memory for TensorBoard; needs the extra `tensorboard`."""
+    wandb: HowToRun[str] = ""
+    """Project of Weights & Biases that gets the same figures; needs the extra `wandb`. With WANDB_MODE=offline they
+    stay in OUTPUT.watch until `wandb sync`."""
     spike_sigma: HowToRun[NonNegativeFloat] = 0.0
     """Warn of a loss more than this many standard deviations above the mean of the last spike_window steps, and name
     the documents in its batch; 0: never."""

@@ -32,8 +32,9 @@ from trainer.plan import Plan, in_steps, log_micro_batch, plan_pretraining, poss
 from trainer.plan.prediction import Task, vocab_size_of
 from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
+from trainer.processes.computer import describe_computer
 from trainer.processes.process import Process, rank_from_environment
-from trainer.weights.finished import PublishedRun, find_published, publish
+from trainer.weights.finished import PublishedRun, find_published, publish, speed_path
 from trainer.weights.records import checkpoints, summary
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ class PretrainJob:
         return {"pretrain": self.config.identity(), "data": self.data, "step": self.plan.steps}
 
     @property
+    def speed(self) -> Path:
+        """The file with speed and memory every few steps."""
+        return self.scratch / "speed.csv"
+
+    @property
     def segments(self) -> Path:
         """The file with layout, versions and speed of each segment of the run."""
         return self.scratch / "segments.json"
@@ -140,6 +146,10 @@ def pretrain(
     (run.scratch / "receipts").mkdir(exist_ok=True)
     trained = launch.launch(train_in_process, parallel, job, logs=run.scratch / "logs")
     run.provenance["segments"] = compared(job, store.read_json(job.segments), tokenizer["vocab_size"])
+    run.provenance["computer"] = describe_computer()
+    if run.stats_file:
+        with store.create(speed_path(run.stats_file)) as file:
+            file.write(job.speed.read_bytes())
     best = publish(config, checkpoints(job.checkpoints), job.scratch, output, job.plan.steps)
     return results(trained, best, run, output)
 
@@ -280,6 +290,7 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
         hooks.Epochs(job.epochs, job.curve),
         hooks.Progress("pretrain", config.log_every, phases=config.log_phases),
         hooks.Speeds(job.segments, job.plan.layout.record(job.parallel)),
+        hooks.SpeedCurve(job.speed, config.log_every),
         hooks.Checkpoints(
             job.checkpoints,
             config.keep,

@@ -1,19 +1,22 @@
 """Stage `report`: write one page about a whole run.
 
 stats of the corpus + stats of the run + the run's folder + the corpus's ledger -> `index.html` (self-contained, with
-style and pictures), `report.md` (the same in Markdown) and its `pictures/*.svg`: scores, what was trained and how, loss
-curves, generated texts, the funnel of documents with every reason for rejection and examples of each, duplicates side
-by side, and for each GLUE task epochs, confusion matrices and the worst rows. The page lists what is missing. With
-`--params`, it shows the tasks that `params.yaml` names: results of a task that was removed since then stay where they
-are, and a warning names them. Without, it shows every task that it finds.
+style, pictures and charts), `report.md` (the same in Markdown) and its `pictures/*.svg`, and `funnel.csv` and
+`scores.csv` for `dvc plots`: scores, what was trained and how, loss curves, generated texts, the funnel of documents
+with every reason for rejection and examples of each, duplicates side by side, and for each GLUE task epochs, confusion
+matrices and the worst rows. The page lists what is missing. With `--params`, it shows the tasks that `params.yaml`
+names: results of a task that was removed since then stay where they are, and a warning names them. Without, it shows
+every task that it finds. No time or speed is in it: `python -m pipelines report` writes the page that has those.
 
     python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/ --ledger data/sample/ledger
 """
 
+import csv
+import io
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,13 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from pipelines.terminal import without_controls
+from trainer.reporting import charts
+from trainer.reporting.charts import Chart
 from trainer.reporting.corpus import read_corpus
-from trainer.reporting.page import page_values
+from trainer.reporting.page import funnel_rows, page_values, score_rows
 from trainer.reporting.results import Results, Tasks, read_results
 from trainer.reporting.task_results import TaskResults, read_tasks
+from trainer.reporting.times import Times
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +99,10 @@ def report(
         _write(output.folder / "pictures" / f"{name}.svg", picture)
     page = page_values(run_results, tasks, recipe.losses, own_tokenizer=tokenizer.kind == "train")
     page["corpus"] = read_corpus(ledger.path if ledger else None, run_results)
-    _write(output.folder / "index.html", render_html(page, pictures))
+    _write(output.folder / "index.html", render_html(page, pictures, draw_charts(run_results, tasks)))
     _write(output.folder / "report.md", render_markdown(page, pictures))
+    _write(output.folder / "funnel.csv", _table(("stage", "documents"), funnel_rows(run_results)))
+    _write(output.folder / "scores.csv", _table(("score", "value"), score_rows(run_results)))
     run.register_outputs(
         output, Counts(rows_in=len(run_results.corpus_stages) + len(run_results.run_stages), rows_out=1)
     )
@@ -106,6 +114,12 @@ def report(
 def _write(path: Path, text: str) -> None:
     with store.create(path) as file:
         file.write(text.encode())
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()
 
 
 def draw_pictures(results: Results, tasks: Sequence[TaskResults]) -> dict[str, str]:
@@ -125,19 +139,37 @@ def draw_pictures(results: Results, tasks: Sequence[TaskResults]) -> dict[str, s
     return drawn
 
 
+def draw_charts(results: Results, tasks: Sequence[TaskResults]) -> dict[str, list[Chart]]:
+    """Return the charts that take the place of pictures where there is JavaScript, by the picture's name."""
+    return {
+        "pretraining": charts.pretraining(results.pretrain, uniform_loss(results)) if results.pretrain else [],
+        "finetuning": charts.finetuning(results.finetune, tasks),
+    }
+
+
 def uniform_loss(results: Results) -> float | None:
     """Return the loss of a model that has learned nothing, ln(vocabulary size), or None if the size is unknown."""
     size = results.fact("tokenizer", "vocab_size")
     return math.log(size) if isinstance(size, int) and size > 0 else None
 
 
-def render_html(page: dict[str, Any], pictures: dict[str, str]) -> str:
-    """Return the page with its style and pictures inside; all text that comes from data is escaped."""
+def render_html(
+    page: dict[str, Any],
+    pictures: dict[str, str],
+    drawn: Mapping[str, Sequence[Chart]],
+    times: Times | None = None,
+) -> str:
+    """Return the page with its style, pictures and charts inside; all text that comes from data is escaped."""
     from markupsafe import Markup
 
-    # matplotlib has escaped every text in its pictures.
-    drawn = {name: Markup(svg) for name, svg in pictures.items()}  # noqa: S704
-    return _template("report.html.j2", _without_controls).render(page, pictures=drawn)
+    # matplotlib has escaped every text in its pictures, and chart_data what could end its element.
+    safe = {name: Markup(svg) for name, svg in pictures.items()}  # noqa: S704
+    scripts = {name: Markup(text) for name, text in charts.scripts().items()}  # noqa: S704
+    data = Markup(charts.chart_data(drawn))  # noqa: S704
+    live = {name for name, each in drawn.items() if each}
+    return _template("report.html.j2", _without_controls).render(
+        page, pictures=safe, scripts=scripts, chart_data=data, live=live, times=times
+    )
 
 
 def render_markdown(page: dict[str, Any], pictures: dict[str, str]) -> str:

@@ -53,7 +53,7 @@ def holders(trail: Trail, stages: Sequence[GraphStage]) -> Iterator[Holder]:
                 names = ", ".join(map(str, sources))
                 for part in sorted(out.glob("step-*")) or [out]:
                     yield stage.name, part, f"made from {names}"
-        elsewhere = [*stage.outs, *stage.metrics, *([_REPORTS] if stage.name == "report" else [])]
+        elsewhere = [*stage.outs, *stage.stats, *([_REPORTS] if stage.name == "report" else [])]
         for file in sorted({file for place in elsewhere for file in _texts_below(place)} - files.keys()):
             if mention.search(file.read_bytes()):
                 yield stage.name, file, "names it"

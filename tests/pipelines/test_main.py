@@ -201,7 +201,7 @@ def test_check_refuses_a_record_that_is_none_and_names_that_are_none(
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["check", "status", "gc", "report", "versions"])
+@pytest.mark.parametrize("command", ["check", "status", "gc", "report", "metrics", "versions"])
 def test_every_command_refuses_names_that_are_none(project: Path, run: Command, command: str) -> None:
     file = project / "params.yaml"
     file.write_text(file.read_text().replace("run: sample-tiny-pp2", "run: ../../x"))

@@ -16,10 +16,13 @@ import pytest
 
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
+from trainer import run_report
 from trainer.report import escape_markdown
+from trainer.reporting import charts
 from trainer.reporting.page import entered, number, short
 from trainer.reporting.pictures import MAX_POINTS, funnel, smooth, thin
 from trainer.reporting.results import Results, StageCounts, Tasks, read_results
+from trainer.reporting.times import duration
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = '<script>alert("$1$")</script>'
@@ -52,7 +55,7 @@ RECORD = {
     "model": {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "num_labels": 0, "vocab_size": 50_257},
     "optimizer_steps": 60,
     "position": 480,
-    "pretrain": {"global_batch_size": 8, "sequence_length": 64, "lr": 6e-4, "warmup_steps": 6, "seed": 7},
+    "pretrain": {"global_batch_size": 8, "sequence_length": 64, "lr": 6e-4, "steps": 60, "warmup_steps": 6, "seed": 7},
     "step": 60,
     "tokenizer": {"end_of_text": 0, "tokenizer_sha256": "ef", "vocab_size": 50_257},
     "tokens": 24_690,
@@ -104,7 +107,7 @@ def page(folder: Path) -> str:
 
 
 class Reader(html.parser.HTMLParser):
-    """Collects the tags, ids, addresses and visible text of a page."""
+    """Collects the tags, ids, addresses, scripts and visible text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -113,6 +116,7 @@ class Reader(html.parser.HTMLParser):
         self.ids: list[str] = []
         self.addresses: list[str] = []
         self.words: list[str] = []
+        self.scripts: list[str] = []
         self.feed(text)
         self.close()
 
@@ -130,7 +134,17 @@ class Reader(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def charts(self) -> dict[str, Any]:
+        """The data of the charts; the other scripts are the library and ours, whatever the data."""
+        data, library, own = self.scripts
+        assert (charts.scripts()["library"] in library, own.strip()) == (True, charts.scripts()["script"].strip())
+        return json.loads(data)
 
     @property
     def text(self) -> str:
@@ -245,7 +259,8 @@ def test_each_task_shows_its_epochs_its_confusion_matrix_and_where_it_is_most_wr
     assert reader.text.count(f"{'x' * 300}") == 5
     assert "x" * 400 not in reader.text
     assert reader.text.count("0.9877") == 5
-    assert not reader.tags & {"script", "img"}
+    assert "img" not in reader.tags
+    assert reader.charts
     assert len(reader.ids) == len(set(reader.ids))
     markdown = (results / "report/report.md").read_text()
     assert "### mrpc" in markdown
@@ -259,7 +274,9 @@ def test_the_page_is_whole_in_itself_and_well_formed(results: Path) -> None:
     assert report(results) == 0
     reader = Reader(page(results))
     assert reader.open == []
-    assert not reader.tags & {"script", "link", "img", "iframe"}
+    assert not reader.tags & {"link", "img", "iframe"}
+    assert len(reader.scripts) == 3
+    assert len(page(results)) < 2_000_000
     assert [address for address in reader.addresses if not address.startswith("#")] == []
     assert len(reader.ids) == len(set(reader.ids))
     assert {address[1:] for address in reader.addresses} <= set(reader.ids)
@@ -269,11 +286,14 @@ def test_the_page_is_whole_in_itself_and_well_formed(results: Path) -> None:
 def test_nothing_from_the_data_becomes_markup(results: Path) -> None:
     write(results / "stats/web/clean.json", stats(88, 60, {HOSTILE: 28}, note=HOSTILE))
     write(results / "runs/web-tiny/evaluate/texts.json", [{"prompt": HOSTILE, "text": "a | b `c` *d* <img>"}])
-    write(results / "runs/web-tiny/finetune/<b>task/scores.json", {HOSTILE: 1.5})
+    name = "<!--<script>task"  # what would keep a <script> open
+    write(results / f"runs/web-tiny/finetune/{name}/scores.json", {HOSTILE: 1.5})
+    write(results / f"runs/web-tiny/finetune/{name}/curve.csv", curve(30, 10))
     assert report(results) == 0
     reader = Reader(page(results))
-    assert not reader.tags & {"script", "img"}
+    assert "img" not in reader.tags
     assert reader.text.count(HOSTILE) >= 5
+    assert next(chart["title"] for chart in reader.charts["finetuning"]) == f"{name}: loss"
     assert 'alert("$1$")' in (results / "report/pictures/funnel.svg").read_text()  # no formula, quotes as they are
     markdown = (results / "report/report.md").read_text()
     assert "<" not in markdown
@@ -472,3 +492,163 @@ def test_a_recipes_published_losses_stand_beside_the_runs(results: Path, kind: s
 def test_without_a_recipe_or_a_score_nothing_is_compared(results: Path) -> None:
     assert report(results) == 0
     assert "published" not in Reader(page(results)).text
+
+
+def test_a_chart_has_each_value_of_the_curve_and_a_gap_where_there_is_none(results: Path) -> None:
+    assert report(results) == 0
+    loss, lr, norm = Reader(page(results)).charts["pretraining"]
+    assert [chart["title"] for chart in (loss, lr, norm)] == ["Loss (nats per token)", "Learning rate", "Gradient norm"]
+    steps, each, running, validated, uniform = loss["data"]
+    assert steps == [*range(61)]
+    assert each == [None, *(round(4 + 3 * math.exp(-step / 20), 4) for step in range(1, 61))]
+    assert len(running) == 61
+    assert {step: value for step, value in enumerate(validated) if value is not None} == {
+        0: 7.6,
+        **{step: pytest.approx(4.1 + 3 * math.exp(-step / 20), abs=1e-4) for step in (20, 40, 60)},
+    }
+    assert [uniform[0], *uniform[1:60], uniform[60]] == [7.62462, *[None] * 59, 7.62462]
+    assert [line["name"] for line in loss["lines"]] == ["each step", "training", "validation", "a uniform guess"]
+    assert lr["data"][0][0] == 1
+
+
+def test_a_long_run_leaves_the_page_small(results: Path) -> None:
+    write(results / "runs/web-tiny/pretrain/curve.csv", curve(60_000, 100))
+    assert report(results) == 0
+    assert len(page(results)) < 700_000
+    assert all(len(chart["data"][0]) <= 2 * MAX_POINTS + 602 for chart in Reader(page(results)).charts["pretraining"])
+
+
+def test_tables_for_dvc_plots_have_the_funnel_and_the_scores(results: Path) -> None:
+    assert report(results) == 0
+    funnel_csv = (results / "report/funnel.csv").read_text().splitlines()
+    assert funnel_csv[:3] == ["stage,documents", "entered,120", "urls,100"]
+    assert funnel_csv[-1] == "decontaminate,49"
+    scores = (results / "report/scores.csv").read_text().splitlines()
+    assert scores[:2] == ["score,value", "mnli matched accuracy,0.5125"]
+    assert "mrpc F1,0.8125" in scores
+    assert not [line for line in scores if "clean" in line or "rows" in line]
+
+
+SEGMENT = {
+    "from_step": 0,
+    "to_step": 60,
+    "layout": {
+        "pp": 2,
+        "tp": 1,
+        "dp_replicate": 2,
+        "dp_shard": 1,
+        "zero": 0,
+        "offload": "none",
+        "schedule": "1f1b",
+        "activation_checkpointing": "none",
+        "processes": 4,
+    },
+    "device": "NVIDIA H100 80GB HBM3",
+    "peak_memory_gb": 12.3456,
+    "torch": "2.13.0",
+    "seconds": 7384.5,
+    "median_step_seconds": 0.125,
+    "tokens_per_second": 4096.6,
+    "tflops_per_process": 12.5,
+    "mfu": 0.405,
+}
+SPEED = "step,seconds,tokens_per_second,mfu,memory_gb\n10,60.5,4000.5,0.4,9.5\n20,121,4100,,9.75\n"
+
+
+def full_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> Reader:
+    """Write the page by hand, and return what it shows."""
+    paths = [
+        folder / "stats/web",
+        folder / "stats/web-tiny",
+        folder / "runs/web-tiny",
+        folder / "reports/web-tiny.html",
+    ]
+    assert run_report.main([str(path) for path in paths]) == 0
+    assert capsys.readouterr().out == f"{paths[-1]}\n"
+    return Reader(paths[-1].read_text())
+
+
+def test_the_report_by_hand_has_hardware_times_and_speeds_that_the_stage_has_not(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    computer = {"processor": "EPYC", "cores": 64, "system": "Linux 6", "commit": "ab12cd+"}
+    second = {**SEGMENT, "from_step": 30, "layout": {**SEGMENT["layout"], "pp": 1, "dp_replicate": 4}}
+    provenance = {"seconds": 7400, "rows_per_second": 3, "python": "3.12.1", "computer": computer}
+    write(results / "provenance/web-tiny/pretrain.json", {**provenance, "segments": [SEGMENT, second]})
+    write(results / "provenance/web-tiny/pretrain.speed.csv", SPEED)
+    write(results / "provenance/web-tiny/finetune_mrpc.json", {"seconds": 60, "segments": {"seed-1": [SEGMENT]}})
+    write(results / "provenance/web/clean.json", {"seconds": 0.75, "rows_per_second": 120.5})
+    reader = full_report(results, capsys)
+    for said in (
+        "device NVIDIA H100 80GB HBM3, 4 processes",
+        "layout 4 replicas",
+        "wall time of training 4 h 6 min",
+        "speed 4,097 tokens/s, a step in 125 ms",
+        "MFU 40.5%",
+        "peak memory of a process 12.3 GB",
+        "versions torch 2.13.0, Python 3.12.1, Linux 6",
+        "commit ab12cd, with changes",
+        "0 to 60 NVIDIA H100 80GB HBM3 2 pipeline stages (1f1b), 2 replicas 2 h 3 min",
+        "mrpc NVIDIA H100 80GB HBM3 4 2 h 3 min",
+        "clean 750 ms 0% 120.5",
+        "together 2 h 4 min",
+    ):
+        assert said in reader.text
+    speed, memory, mfu = reader.charts["speed"]
+    assert (speed["data"], memory["data"][1]) == ([[60.5, 121], [4000.5, 4100]], [9.5, 9.75])
+    assert (speed["x"], mfu["data"]) == ("seconds", [[60.5], [0.4]])
+    assert report(results) == 0
+    assert [word for word in ("H100", "2 h 3 min", "750 ms", 'id="times"') if word in page(results)] == []
+
+
+def test_the_report_by_hand_shows_a_pretraining_that_has_not_ended(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = results / "runs/web-tiny"
+    scratch = runs / ".work/pretrain-0123456789abcdef"
+    scratch.parent.mkdir()
+    shutil.move(runs / "pretrain", scratch)
+    for gone in ("evaluate", "finetune"):
+        shutil.rmtree(runs / gone)
+    shutil.rmtree(results / "stats/web-tiny")
+    write(scratch / "curve.csv", curve(30, 10) + "31,4.")
+    write(scratch / "checkpoints/step-00000030/run.json", {**RECORD, "step": 30})
+    write(scratch / "segments.json", [SEGMENT])
+    write(scratch / "speed.csv", SPEED)
+    reader = full_report(results, capsys)
+    assert reader.charts["pretraining"][0]["data"][0][-1] == 30
+    assert "step of pretraining 30 of 60, not ended" in reader.text
+    assert "tokens 24,690 in 30 steps" in reader.text
+    assert "wall time of training 2 h 3 min" in reader.text
+    assert reader.charts["speed"]
+    assert "The scores are not there yet" in reader.text
+
+
+def test_the_report_by_hand_of_nothing_is_one_line_and_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(tmp_path / name) for name in ("stats/web", "stats/web-tiny", "runs/web-tiny", "reports/web-tiny.html")]
+    assert run_report.main(paths) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/runs/web-tiny: not there yet; make it with dvc repro\n"
+    assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a,b\n1,2\n", "expected columns step, seconds"), (SPEED.replace("121", "x"), "speed.csv:3: expected numbers")],
+)
+def test_a_file_of_speeds_that_is_none_is_an_error(
+    results: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    write(results / "provenance/web-tiny/pretrain.speed.csv", text)
+    paths = ("stats/web", "stats/web-tiny", "runs/web-tiny", "page.html")
+    assert run_report.main([str(results / path) for path in paths]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.51, "510 ms"), (46.9, "46.9 s"), (725, "12 min 5 s"), (12_000, "3 h 20 min"), (187_200, "2 d 4 h")],
+)
+def test_a_duration_has_the_units_that_matter(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

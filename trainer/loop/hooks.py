@@ -1,7 +1,8 @@
 """The hooks of every training: validation, curve, epochs, progress, speeds, checkpoints.
 
 The loop calls each hook before the first step, after every step and at the end, in the order of the list and in every
-process. `curve.csv` has deterministic columns only; speeds and layout go to `segments.json`, for the provenance.
+process. `curve.csv` has deterministic columns only; speeds and layout go to `segments.json` and `speed.csv`, for the
+provenance.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 
 from pipelines import store
-from trainer.loop.metrics import Meter, peak_memory, rates
+from trainer.loop.metrics import Meter, held_memory, peak_memory, rates
 from trainer.loop.training import Hook, StepReport, Training
 from trainer.weights import checkpoint
 from trainer.weights.records import COLUMNS, Retention, lost_best, prune, read_curve_rows, val_losses
@@ -259,6 +260,50 @@ class Speeds(Hook):
             "mfu": None if speed.mfu is None else round(speed.mfu, 4),
             "median_phase_seconds": {phase: round(spent, 6) for phase, spent in training.phases.medians().items()},
         }
+
+
+class SpeedCurve(Hook):
+    """Writes a row of speed and memory every `every` steps and at the end, from the first process, by wall clock.
+
+    After a resume, the rows after the checkpoint are written again, and seconds go on: they are those of training, not
+    of pauses.
+    """
+
+    COLUMNS = ("step", "seconds", "tokens_per_second", "mfu", "memory_gb")
+
+    def __init__(self, path: Path, every: int) -> None:
+        self.path = path
+        self.every = every
+        self._file: Any = None
+        self._began = 0.0
+
+    def before_training(self, training: Training) -> None:
+        """Keep the rows up to the loaded step."""
+        if not training.mesh.is_first:
+            return
+        rows = [row for row in read_curve_rows(self.path) if int(row["step"]) <= training.step]
+        with store.create(self.path) as file:
+            lines = [",".join(self.COLUMNS), *(",".join(row[name] for name in self.COLUMNS) for row in rows)]
+            file.write("".join(f"{line}\n" for line in lines).encode())
+        self._file = self.path.open("a", newline="")
+        self._began = time.monotonic() - (float(rows[-1]["seconds"]) if rows else 0.0)
+        self._meter = Meter(training)
+
+    def after_step(self, training: Training, report: StepReport) -> None:
+        """Write the row if it is due; validations and checkpoints since the last one count as its time."""
+        if self._file is None or not (report.step % self.every == 0 or report.stop or training.finished):
+            return
+        rates = self._meter.read()
+        mfu = "" if rates.mfu is None else f"{rates.mfu:.4f}"
+        row = (report.step, f"{time.monotonic() - self._began:.3f}", f"{rates.tokens_per_second:.1f}", mfu)
+        csv.writer(self._file, lineterminator="\n").writerow((*row, held_memory(training.mesh.device)))
+        self._file.flush()
+        self._meter.restart()
+
+    def after_training(self, training: Training) -> None:  # noqa: ARG002 (Hook's signature)
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
 
 
 class Checkpoints(Hook):

@@ -3,10 +3,12 @@
 Rates use the wall clock. Each step ends with its loss on the host anyway, so nothing waits for the device.
 """
 
+import os
 import resource
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -108,3 +110,16 @@ def peak_memory(device: torch.device) -> dict[str, float]:
         unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kibibytes, but on macOS bytes
         peaks = {"resident_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
     return {name: round(value / 1e9, 3) for name, value in peaks.items()}
+
+
+def held_memory(device: torch.device) -> float:
+    """Return the GB that this process holds now: what torch reserves of a GPU, resident memory on CPUs.
+
+    Where the system does not say (macOS), resident memory is its peak so far.
+    """
+    if device.type == "cuda":
+        return round(torch.cuda.memory_reserved(device) / 1e9, 3)
+    statm = Path("/proc/self/statm")  # proc(5): the second number is resident pages
+    if not statm.exists():
+        return peak_memory(device)["resident_gb"]
+    return round(int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9, 3)

@@ -1,6 +1,12 @@
-"""Build the hooks that show a training: warnings of spikes, TensorBoard, torch.profiler, the pipeline's schedule."""
+"""Build the hooks that show a training.
 
+Warnings of spikes, TensorBoard, Weights & Biases, torch.profiler, the pipeline's schedule.
+"""
+
+import contextlib
 import logging
+import uuid
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +33,8 @@ def watching(section: str, config: WatchConfig, parallel: ParallelConfig, folder
         hooks.append(Spikes(config.spike_sigma, config.spike_window))
     if config.tensorboard:
         hooks.append(TensorBoard(folder / "tensorboard"))
+    if config.wandb:
+        hooks.append(WeightsAndBiases(config.wandb, folder))
     if window := config.window(section):
         hooks.append(Profiler(*window, folder / "profile"))
     if config.draw_schedule:
@@ -57,27 +65,94 @@ class TensorBoard(Hook):
         """Write the step's figures."""
         if self._writer is None:
             return
-        rates = self._meter.read()
-        self._meter.restart()
-        values = {
-            "loss/train": report.loss,
-            "learning_rate": report.lr,
-            "gradient_norm": report.grad_norm,
-            "speed/tokens_per_second": rates.tokens_per_second,
-            "speed/tflops_per_process": rates.tflops,
-            **{f"memory/peak_{name}": value for name, value in peak_memory(training.mesh.device).items()},
-        }
-        if report.val_loss is not None:
-            values["loss/validation"] = report.val_loss
-        if rates.mfu is not None:
-            values["speed/mfu"] = rates.mfu
-        for name, value in values.items():
+        for name, value in _figures(training, report, self._meter).items():
             self._writer.add_scalar(name, value, report.step)
 
     def after_training(self, training: Training) -> None:  # noqa: ARG002 (Hook's signature)
         """Close the file."""
         if self._writer is not None:
             self._writer.close()
+
+
+class WeightsAndBiases(Hook):
+    """Sends the figures that TensorBoard gets to a project of Weights & Biases, from the first process only.
+
+    A run that is resumed goes on with the curves that it began: its id is in `wandb-id` in the folder. What the service
+    does can neither change nor end a training: after an error, which is logged, nothing more is sent.
+    """
+
+    def __init__(self, project: str, folder: Path) -> None:
+        self.project = project
+        self.folder = folder
+        self._run: Any = None
+
+    def before_training(self, training: Training) -> None:
+        """Begin a run, or go on with that of the checkpoint."""
+        if not training.mesh.is_first:
+            return
+        import wandb  # pyright: ignore[reportMissingImports] (an extra)
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._without_ending():
+            self._run = wandb.init(
+                project=self.project,
+                name="-".join(self.folder.resolve().with_suffix("").parts[-2:]),
+                id=self._id(fresh=training.step == 0),
+                resume="allow",
+                dir=str(self.folder),
+                config=training.identity,
+                settings=wandb.Settings(console="off", silent=True),
+            )
+            # A step that is trained again after a resume has a smaller number than the last one that was sent.
+            self._run.define_metric("*", step_metric="step")
+        self._meter = Meter(training)
+
+    def after_step(self, training: Training, report: StepReport) -> None:
+        """Send the step's figures."""
+        if self._run is None:
+            return
+        figures = _figures(training, report, self._meter)
+        with self._without_ending():
+            self._run.log({"step": report.step, **figures})
+
+    def after_training(self, training: Training) -> None:
+        """End the run; one that can be resumed is marked as stopped."""
+        if self._run is not None:
+            with self._without_ending():
+                self._run.finish(exit_code=0 if training.finished else 1)
+
+    def _id(self, *, fresh: bool) -> str:
+        file = self.folder / "wandb-id"
+        if fresh or not file.exists():
+            file.write_text(uuid.uuid4().hex[:12])
+        return file.read_text()
+
+    @contextlib.contextmanager
+    def _without_ending(self) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (whatever the service raises)
+            self._run = None
+            logger.warning("wandb: %s; training goes on, and nothing more is sent", " ".join(str(error).split()))
+
+
+def _figures(training: Training, report: StepReport, meter: Meter) -> dict[str, float]:
+    """Return what services for curves get of a step; the meter is restarted."""
+    rates = meter.read()
+    meter.restart()
+    values = {
+        "loss/train": report.loss,
+        "learning_rate": report.lr,
+        "gradient_norm": report.grad_norm,
+        "speed/tokens_per_second": rates.tokens_per_second,
+        "speed/tflops_per_process": rates.tflops,
+        **{f"memory/peak_{name}": value for name, value in peak_memory(training.mesh.device).items()},
+    }
+    if report.val_loss is not None:
+        values["loss/validation"] = report.val_loss
+    if rates.mfu is not None:
+        values["speed/mfu"] = rates.mfu
+    return values
 
 
 class Profiler(Hook):

@@ -62,6 +62,23 @@ def page_values(
     }
 
 
+def funnel_rows(results: Results) -> list[tuple[str, int]]:
+    """Return (stage, documents that it kept), from those that entered on."""
+    kept = [(stage.name, stage.rows_out) for stage in results.flow]
+    return [("entered", entered(results)), *kept] if kept else []
+
+
+def score_rows(results: Results) -> list[tuple[str, float]]:
+    """Return (task and score, value) of every whole validation split."""
+    return [
+        (f"{_label(scored)} {_words(name)}", value)
+        for scored in results.tasks
+        if not scored.split.endswith("clean")
+        for name, value in _ordered(scored).items()
+        if name in HEADINGS and name != "rows"
+    ]
+
+
 def entered(results: Results) -> int:
     """Count URLs and prepared documents: the rows that entered at the first stage or joined at a later one."""
     joined = (max(0, stage.rows_in - before.rows_out) for before, stage in itertools.pairwise(results.flow))
@@ -81,6 +98,10 @@ def key_figures(results: Results) -> list[KeyFigure]:
     if (parameters := results.fact("pretrain", "parameters")) is not None:
         steps = results.fact("pretrain", "steps")
         figures.append(KeyFigure("parameters", short(parameters), f"{number(steps)} steps" if steps else ""))
+    if results.under_way and results.pretrain["step"]:
+        steps = results.record.get("pretrain", {}).get("steps")
+        of_all = f"of {number(steps)}, not ended" if steps else "not ended"
+        figures.append(KeyFigure("step of pretraining", number(results.pretrain["step"][-1]), of_all))
     if (perplexity := results.scores.get("perplexity")) is not None:
         loss = results.scores.get("loss")
         figures.append(KeyFigure("perplexity", number(perplexity), f"validation loss {number(loss)}" if loss else ""))
@@ -119,7 +140,7 @@ def run_table(results: Results) -> Table | None:
                 f"{number(model['n_positions'])} positions, vocabulary {number(model['vocab_size'])}"
             ),
         ),
-        ("parameters", number(parameters)),
+        *([("parameters", number(parameters))] if parameters else []),  # counted when pretraining ends
         ("tokens", f"{number(tokens)} in {number(results.record['step'])} steps{passes}"),
         ("batch", f"{number(batch)} samples of {number(length)} tokens: {number(batch * length)} tokens per step"),
         (

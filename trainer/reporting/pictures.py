@@ -27,6 +27,12 @@ NAMED_CLASSES = 16
 """Most classes of a confusion matrix with their names, and lines between them."""
 MAX_POINTS = 800
 """Most points of a curve; a longer one is averaged, since a long run would make a page of megabytes."""
+SPEEDS = (
+    ("tokens_per_second", "Tokens per second", "tokens/s"),
+    ("memory_gb", "Memory of the first process (GB)", "GB"),
+    ("mfu", "MFU", "MFU"),
+)
+"""Columns of speed.csv that are shown, with titles and units."""
 _LINE_COLORS = (CLAY[0], DEEP, CLAY[2], "#6b8f3c", SAND)
 
 _STYLE: dict[str, Any] = {
@@ -191,6 +197,29 @@ def _paint_points(axes: Any, curve: Curve, column: str) -> None:
         )
 
 
+def speed(curve: Curve) -> str:
+    """Draw tokens per second and memory by time of training."""
+    return draw("speed", WIDTH, 2.6, _paint_speed, curve)
+
+
+def _paint_speed(figure: Any, curve: Curve) -> None:
+    times, unit = in_unit(curve["seconds"])
+    for number, (column, title, _) in enumerate(SPEEDS[:2], start=1):
+        axes = figure.add_subplot(1, 2, number)
+        axes.plot(*thin(times, curve[column]), color=WATER, linewidth=1.4)
+        axes.set_title(title)
+        axes.set_xlabel(unit)
+
+
+def in_unit(seconds: Sequence[float]) -> tuple[list[float], str]:
+    """Return times in the unit that suits the last one, and its name."""
+    last = max(seconds, default=0)
+    size, unit = next(
+        (size, unit) for size, unit in ((3600, "hours"), (60, "minutes"), (0, "seconds")) if last >= 3 * size
+    )
+    return [value / (size or 1) for value in seconds], unit
+
+
 def _steps(axes: Any) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -254,10 +283,10 @@ def _paint_panels(figure: Any, panels: Sequence[Panel], columns: int) -> None:
 
 def _epoch_panels(table: Curve) -> list[Panel]:
     losses = {
-        name: label for name in table if name.endswith("_loss") and (label := _column_label(name.removesuffix("_loss")))
+        name: label for name in table if name.endswith("_loss") and (label := column_label(name.removesuffix("_loss")))
     }
     known = {"epoch", "step", "loss", "lr", *losses}
-    scores = {name: _column_label(name) for name in table if name not in known}
+    scores = {name: column_label(name) for name in table if name not in known}
 
     def loss(axes: Any) -> None:
         _paint_by_epoch(axes, table, {"loss": "while training", **losses}, (WATER, *_LINE_COLORS))
@@ -270,7 +299,7 @@ def _epoch_panels(table: Curve) -> list[Panel]:
     return [loss, score] if scores else [loss]
 
 
-def _column_label(column: str) -> str:
+def column_label(column: str) -> str:
     """Shorten `validation_f1` to `f1`, but `validation_matched` to `validation matched`."""
     words = column.split("_")
     return " ".join(words[1:] if words[0] == "validation" and len(words) > 1 and column[11:] not in _SPLITS else words)

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from pipelines import store
 from pipelines.errors import UserError
-from trainer.weights.records import RECORD, open_curve, read_record
+from pipelines.manifest import WORK
+from trainer.weights.records import RECORD, checkpoints, open_curve, read_record
 
 ORDER = (
     *("urls", "download", "extract", "clean", "find_duplicates", "group_duplicates", "remove_duplicates"),
@@ -81,6 +82,8 @@ class Results:
     record: dict[str, Any] = field(default_factory=dict[str, Any])
     """What pretraining trained, and how (`pretrain/run.json`)."""
     pretrain: Curve = field(default_factory=dict[str, list[float]])
+    under_way: bool = False
+    """Whether pretraining has not ended: record and curve are those of its scratch folder."""
     scores: dict[str, Any] = field(default_factory=dict[str, Any])
     texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     tasks: list[Scored] = field(default_factory=list[Scored])
@@ -145,8 +148,8 @@ class Tasks:
         return [path for path in everyone if path not in own]
 
 
-def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Results:
-    """Read all three folders. `shown`: the tasks that count."""
+def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks, *, unfinished: bool = False) -> Results:
+    """Read all three folders. `shown`: the tasks that count; `unfinished`: also look at a pretraining under way."""
     results = Results(stats.name, run_stats.name, has_tasks=shown.finetune is None or bool(shown.finetune))
     results.corpus_stages = read_stages(shown.stats(stats))
     results.run_stages = read_stages(shown.stats(run_stats))
@@ -154,8 +157,13 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Resu
     _say_missing_stages(results, results.run, ("pretrain", "evaluate"))
     if (runs / "pretrain" / RECORD).is_file():  # curve.csv says whether there is a run
         results.record = read_record(runs / "pretrain")
+    scratch = unfinished_pretraining(runs) if unfinished else None
     if file := _present(results, runs, "pretrain/curve.csv"):
         results.pretrain = read_curve_columns(file)
+    elif scratch:
+        results.under_way, results.pretrain = True, read_curve_columns(scratch / "curve.csv")
+        if saved := [*checkpoints(scratch / "checkpoints").values()]:
+            results.record = read_record(saved[-1])
     if file := _present(results, runs, "evaluate/scores.json"):
         results.scores = flatten(_mapping(file))
     if file := _present(results, runs, "evaluate/texts.json"):
@@ -172,6 +180,14 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Resu
     if results.has_tasks and not results.tasks:
         results.missing.append(f"runs/{results.run}/finetune")
     return results
+
+
+def unfinished_pretraining(runs: Path) -> Path | None:
+    """Return the scratch folder of the pretraining that worked last, if the run has none that has ended."""
+    if (runs / "pretrain").exists():
+        return None
+    curves = [*(runs / WORK).glob("pretrain-*/curve.csv")]
+    return max(curves, key=lambda file: file.stat().st_mtime).parent if curves else None
 
 
 def best_run(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.loop.hooks import Curve, Epochs, Progress, Speeds
+from trainer.loop.hooks import Curve, Epochs, Progress, SpeedCurve, Speeds
 from trainer.loop.outliers import Outliers
 from trainer.loop.timing import Phases
 from trainer.loop.training import Hook, StepReport
@@ -37,6 +37,7 @@ def run(hook: Any, steps: int, *, start: int = 0, saves: int = 1, first: bool = 
     training.position, training.batches = 4 * start, SimpleNamespace(samples=20)
     training.model = SimpleNamespace(shape=SHAPE)
     training.outliers = Outliers(0.0, 2)
+    training.identity = {"model": "small"}
     training.phases = Phases(mesh.device)
     training.saves_now = lambda report: report.step % saves == 0
     training.finished = False
@@ -158,3 +159,24 @@ def test_an_epoch_that_the_end_of_the_run_cuts_short_has_a_row_too(tmp_path: Pat
     rows = read_curve_rows(tmp_path / "epochs.csv")
     assert [(row["epoch"], row["step"]) for row in rows] == [("1.04", "13"), ("2", "25"), ("2.4", "30")]
     assert [row["accuracy"] for row in rows] == ["0.75"] * 3
+
+
+def test_speed_and_memory_have_a_row_every_few_steps_and_go_on_after_a_resume(tmp_path: Path) -> None:
+    file = tmp_path / "speed.csv"
+    run(SpeedCurve(file, 10), 25)  # killed after step 25: the rows of steps 10 and 20
+    file.write_text(file.read_text().replace("\n20,", "\n20,9") + "21,0.")
+    first = read_curve_rows(file)
+    assert [row["step"] for row in first] == ["10", "20"]
+    assert float(first[0]["tokens_per_second"]) > 0
+    assert float(first[0]["memory_gb"]) > 0
+    assert first[0]["mfu"] == "", "a CPU has none"
+    run(SpeedCurve(file, 10), 10, start=20)
+    rows = read_curve_rows(file)
+    assert rows[:2] == first
+    assert [row["step"] for row in rows] == ["10", "20", "30"]
+    assert float(rows[2]["seconds"]) >= float(rows[1]["seconds"]) >= 9, "seconds of training go on"
+
+
+def test_only_the_first_process_measures_speed(tmp_path: Path) -> None:
+    run(SpeedCurve(tmp_path / "speed.csv", 1), 3, first=False)
+    assert list(tmp_path.iterdir()) == []

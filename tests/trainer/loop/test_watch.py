@@ -21,7 +21,7 @@ from tests.trainer.small import PRETRAIN, Road
 from tests.trainer.test_pretrain import pretrain
 from trainer.checks import check_watch
 from trainer.config import ParallelConfig, PretrainConfig
-from trainer.loop.watch import Profiler, TensorBoard
+from trainer.loop.watch import Profiler, TensorBoard, WeightsAndBiases, watching
 from trainer.plan import check_watched_steps
 from trainer.pretrain import PretrainJob
 from trainer.processes import launch
@@ -148,11 +148,96 @@ def test_event_files_can_be_read_back(tmp_path: Path) -> None:
     ]
 
 
-def test_a_missing_package_is_refused_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else object())
-    with pytest.raises(ConfigError, match=r"^pretrain.tensorboard: the package .* pip install tensorboard"):
-        check_watch("pretrain", PretrainConfig(tensorboard=True), ParallelConfig())
+@pytest.mark.parametrize(("package", "wanted"), [("tensorboard", True), ("wandb", "gpt2")])
+def test_a_missing_package_is_refused_with_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, package: str, wanted: Any
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else object())
+    with pytest.raises(ConfigError, match=rf"^pretrain.{package}: the package {package} .* pip install {package}, or"):
+        check_watch("pretrain", PretrainConfig(**{package: wanted}), ParallelConfig())
     check_watch("pretrain", PretrainConfig(), ParallelConfig())
+
+
+class WandbRun:
+    """A stand-in for a run of Weights & Biases, whose client is no dependency of the tests; `broken`: it refuses."""
+
+    def __init__(self, settings: dict[str, Any], *, broken: bool) -> None:
+        self.settings, self.broken = settings, broken
+        self.rows: list[dict[str, float]] = []
+        self.axes: list[tuple[str, str]] = []
+        self.exit_code: int | None = None
+
+    def define_metric(self, name: str, *, step_metric: str) -> None:
+        self.axes.append((name, step_metric))
+
+    def log(self, row: dict[str, float]) -> None:
+        if self.broken:
+            raise ConnectionError("no route\nto host")
+        self.rows.append(row)
+
+    def finish(self, *, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+class Wandb(ModuleType):
+    """A stand-in for the module wandb."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.runs: list[WandbRun] = []
+        self.broken = False
+
+    def Settings(self, **settings: Any) -> dict[str, Any]:  # noqa: N802 (its name)
+        return settings
+
+    def init(self, **settings: Any) -> WandbRun:
+        self.runs.append(WandbRun(settings, broken=self.broken))
+        return self.runs[-1]
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> Wandb:
+    module = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def test_a_project_of_weights_and_biases_gets_each_step_and_a_resumed_run_goes_on(wandb: Wandb, tmp_path: Path) -> None:
+    folder = tmp_path / "web-tiny/pretrain.watch"
+    run(WeightsAndBiases("gpt2", folder), 20)
+    run(WeightsAndBiases("gpt2", folder), 15, start=15)
+    first, second = wandb.runs
+    assert [row["step"] for row in first.rows] == list(range(1, 21))
+    assert [row["step"] for row in second.rows] == list(range(16, 31))
+    assert first.rows[9]["loss/train"] == 4.0
+    assert [row["loss/validation"] for row in second.rows if "loss/validation" in row] == [4.5]
+    assert first.settings["id"] == second.settings["id"]
+    assert (second.settings["resume"], second.axes) == ("allow", [("*", "step")])
+    assert (first.settings["project"], first.settings["name"]) == ("gpt2", "web-tiny-pretrain")
+    assert first.settings["config"] == {"model": "small"}
+    assert (first.settings["dir"], first.exit_code, second.exit_code) == (str(folder), 1, 0)
+    run(WeightsAndBiases("gpt2", folder), 1)
+    assert wandb.runs[2].settings["id"] != first.settings["id"], "a training from the start is another run"
+
+
+def test_only_the_first_process_sends(wandb: Wandb, tmp_path: Path) -> None:
+    run(WeightsAndBiases("gpt2", tmp_path), 3, first=False)
+    assert (wandb.runs, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_service_that_fails_ends_no_training(wandb: Wandb, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wandb.broken = True
+    run(WeightsAndBiases("gpt2", tmp_path), 5)
+    assert caplog.messages == ["wandb: no route to host; training goes on, and nothing more is sent"]
+
+
+def test_a_key_turns_each_service_on(tmp_path: Path) -> None:
+    config = PretrainConfig(tensorboard=True, wandb="gpt2")
+    assert [type(hook) for hook in watching("pretrain", config, ParallelConfig(), tmp_path)] == [
+        TensorBoard,
+        WeightsAndBiases,
+    ]
+    assert watching("pretrain", PretrainConfig(), ParallelConfig(), tmp_path) == []
 
 
 def profiled(job: PretrainJob, first: int, last: int) -> None:

@@ -1,0 +1,85 @@
+"""The report by hand of real trainings: their speeds, and the texts that checkpoints write during training."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.small import Road
+from tests.trainer.test_pretrain import pretrain
+from tests.trainer.test_report import Reader
+from trainer import run_report
+from trainer.config import EvaluateConfig
+from trainer.reporting.samples import add_samples, read_samples
+from trainer.weights.records import checkpoints, read_curve_rows
+
+CONFIG = EvaluateConfig(texts=2, prompt_tokens=2, new_tokens=5)
+
+
+def runs_of(road: Road, folder: Path) -> Path:
+    """A run of which the two last checkpoints of the road's pretraining are there."""
+    runs = folder / "runs/small"
+    shutil.copytree(road.pretrain, runs / "pretrain")
+    return runs
+
+
+def test_each_checkpoint_goes_on_with_the_same_prompts_once(road: Road, tmp_path: Path) -> None:
+    runs, stats = runs_of(road, tmp_path), tmp_path / "stats/small"
+    first, last = checkpoints(runs / "pretrain")
+    shutil.move(runs / "pretrain" / f"step-{last:08d}", tmp_path / "later")
+    add_samples(stats, runs, road.val, road.tokenizer, CONFIG)
+    early = read_samples(stats)
+    assert [sample.step for sample in early] == [first, first]
+    shutil.rmtree(runs / "pretrain" / f"step-{first:08d}")  # training keeps the newest ones only
+    shutil.move(tmp_path / "later", runs / "pretrain" / f"step-{last:08d}")
+    add_samples(stats, runs, road.val, road.tokenizer, CONFIG)
+    samples = read_samples(stats)
+    assert samples[:2] == early
+    assert [sample.step for sample in samples] == [first, first, last, last]
+    assert len({sample.prompt for sample in samples}) == 2
+    assert all(sample.text for sample in samples)
+    file = tmp_path / "provenance/small/pretrain.samples.jsonl"
+    before = file.stat().st_mtime_ns
+    add_samples(stats, runs, road.val, road.tokenizer, CONFIG)
+    assert file.stat().st_mtime_ns == before, "what is there is not written again"
+    add_samples(stats, runs, road.val, road.tokenizer, EvaluateConfig(texts=1, prompt_tokens=2, new_tokens=5))
+    assert [sample.step for sample in read_samples(stats)] == [last], "of another setting nothing is kept"
+
+
+def test_a_damaged_checkpoint_has_no_samples_and_the_others_have(
+    road: Road, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs, stats = runs_of(road, tmp_path), tmp_path / "stats/small"
+    first, last = checkpoints(runs / "pretrain")
+    (runs / "pretrain" / f"step-{first:08d}" / ".metadata").unlink()
+    with caplog.at_level(logging.WARNING):
+        add_samples(stats, runs, road.val, road.tokenizer, CONFIG)
+    assert [sample.step for sample in read_samples(stats)] == [last, last]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert f"step-{first:08d}: no samples: " in message
+
+
+def test_a_training_leaves_its_speed_in_the_provenance_and_the_report_shows_it(
+    road: Road, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stats = ("--stats", "stats/small/pretrain.json", "--log-every", "3", "--parallel.dp-replicate", "1")
+    assert pretrain(road, Path("runs/small/pretrain"), *stats) == 0
+    rows = read_curve_rows(Path("provenance/small/pretrain.speed.csv"))
+    assert [row["step"] for row in rows] == ["3", "6", "8"]
+    assert not list(Path("runs").rglob("speed.csv")), "no output has a time"
+    record = json.loads(Path("provenance/small/pretrain.json").read_text())
+    assert {"processor", "cores", "system"} <= record["computer"].keys()
+    paths = ["stats/web", "stats/small", "runs/small", "reports/small.html"]
+    assert run_report.main([*paths, "--samples", str(road.val), str(road.tokenizer)]) == 0
+    reader = Reader(Path("reports/small.html").read_text())
+    assert len(reader.charts["speed"][0]["data"][0]) == 3
+    assert "wall time of training" in reader.text
+    assert "Texts during training" in reader.text
+    assert "step 8" in reader.text
+    capsys.readouterr()
+    Path("provenance/small/pretrain.samples.jsonl").write_text("[]")
+    assert run_report.main(paths) == 1
+    assert "pretrain.samples.jsonl: expected a sample in each line" in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""Reads what no stage owns: hardware, wall times, speeds and memory of a run, from `provenance/` and unfinished runs.
+
+Only the report that is written by hand shows them: a stage's outputs hold no time, so that equal runs are equal bytes.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pipelines import store
+from pipelines.errors import UserError
+from pipelines.outputs import provenance_path
+from trainer.reporting.page import Table, number
+from trainer.reporting.results import ORDER, Curve, Tasks, unfinished_pretraining
+from trainer.reporting.samples import Sample
+from trainer.weights.records import open_curve
+
+AXES = (("pp", "pipeline stages"), ("tp", "tensor-parallel"), ("dp_replicate", "replicas"), ("dp_shard", "ZeRO shards"))
+"""The axes of a layout in words."""
+
+
+@dataclass(slots=True)
+class Times:
+    """What the report by hand shows in addition to the stage's."""
+
+    hardware: Table | None = None
+    """What pretraining ran on, how fast, and with which versions."""
+    segments: Table | None = None
+    """The segments of a pretraining that was resumed."""
+    finetuning: Table | None = None
+    stages: Table | None = None
+    """Wall time of each stage as it ran last."""
+    speed: Curve = field(default_factory=dict[str, list[float]])
+    """Columns of speed.csv."""
+    samples: dict[str, list[Sample]] = field(default_factory=dict[str, list[Sample]])
+    """Prompt -> what the checkpoints made of it."""
+
+
+def read_times(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Times:
+    """Read the provenance beside these stats and, of a pretraining that has not ended, its scratch.
+
+    Raises UserError for files that no stage wrote.
+    """
+    files = {**_provenance_files(stats, shown), **_provenance_files(run_stats, shown)}
+    records = {name: _record(file) for name, file in sorted(files.items(), key=lambda item: _rank(item[0]))}
+    times = Times(stages=_stage_times(records))
+    pretrain, speed = (
+        records.get("pretrain", {}),
+        provenance_path(run_stats / "pretrain.json").with_suffix(".speed.csv"),
+    )
+    if scratch := unfinished_pretraining(runs):
+        segments = scratch / "segments.json"
+        pretrain = {"segments": store.read_json(segments)} if segments.exists() else {}
+        speed = scratch / "speed.csv"
+    if parts := _segments(pretrain):
+        times.hardware = _hardware(pretrain, parts)
+        times.segments = _segment_table(parts) if len(parts) > 1 else None
+    times.finetuning = _finetuning_table(records)
+    if speed.exists():
+        times.speed = read_speed(speed)
+    return times
+
+
+def _provenance_files(stats: Path, shown: Tasks) -> dict[str, Path]:
+    # The name `x` leads to the same folder as any stats file in it.
+    folder = provenance_path(stats / "x.json").parent
+    return shown.stats(folder) if folder.is_dir() else {}
+
+
+def _rank(name: str) -> tuple[int, str]:
+    known = [stage for stage in ORDER if name == stage or name.startswith(f"{stage}_")]
+    return (ORDER.index(max(known, key=len)) if known else len(ORDER), name)
+
+
+def _record(file: Path) -> dict[str, Any]:
+    value = store.read_json(file)
+    if not isinstance(value, dict):
+        raise UserError(f"{file}: expected names with values, found {type(value).__name__}; run its stage again")
+    return cast(dict[str, Any], value)
+
+
+def _segments(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the segments of a training, of all seeds if it had several."""
+    found = record.get("segments", [])
+    parts = [part for seed in found.values() for part in seed] if isinstance(found, dict) else found
+    return [part for part in parts if isinstance(part, dict)]
+
+
+def _hardware(record: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> Table:
+    last, computer = segments[-1], record.get("computer", {})
+    processes = last["layout"]["processes"]
+    device = last["device"] if last["device"] != "cpu" else computer.get("processor", "CPU")
+    cores = f", {computer['cores']} cores" if computer.get("cores") else ""
+    memory = max(segments, key=lambda part: part["peak_memory_gb"])
+    mfu = [] if last["mfu"] is None else [("MFU", f"{last['mfu']:.1%}")]
+    rows = [
+        ("device", f"{device}{cores if last['device'] == 'cpu' else ''}, {processes} processes"),
+        ("layout", layout_in_words(last["layout"])),
+        ("wall time of training", duration(sum(part["seconds"] for part in segments))),
+        ("speed", f"{number(last['tokens_per_second'])} tokens/s, a step in {duration(last['median_step_seconds'])}"),
+        ("TFLOP/s of a process", f"{last['tflops_per_process']:.3g}"),
+        *mfu,
+        ("peak memory of a process", f"{memory['peak_memory_gb']:.3g} GB"),
+        ("versions", _versions(record, last)),
+        *([("commit", computer["commit"].replace("+", ", with changes"))] if "commit" in computer else []),
+    ]
+    return Table(("", ""), rows)
+
+
+def layout_in_words(layout: Mapping[str, Any]) -> str:
+    """Return `2 pipeline stages (1f1b), ZeRO 1`, or `one process`."""
+    parts = [f"{layout[axis]} {words}" for axis, words in AXES if layout[axis] > 1]
+    if layout["pp"] > 1:
+        parts[0] += f" ({layout['schedule']})"
+    parts += [f"ZeRO {layout['zero']}"] if layout["zero"] else []
+    parts += [f"{layout['offload']} offloaded"] if layout["offload"] != "none" else []
+    again = layout["activation_checkpointing"]
+    return ", ".join(parts + ([f"{again} activation checkpointing"] if again != "none" else [])) or "one process"
+
+
+def _versions(record: Mapping[str, Any], segment: Mapping[str, Any]) -> str:
+    computer = record.get("computer", {})
+    python = [f"Python {record['python']}"] if "python" in record else []
+    system = [computer["system"]] if "system" in computer else []
+    return ", ".join([f"torch {segment['torch']}", *python, *system])
+
+
+def _segment_table(segments: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            f"{number(part['from_step'])} to {number(part['to_step'])}",
+            part["device"],
+            layout_in_words(part["layout"]),
+            duration(part["seconds"]),
+            number(round(part["tokens_per_second"])),
+            "–" if part["mfu"] is None else f"{part['mfu']:.1%}",
+            f"{part['peak_memory_gb']:.3g}",
+        )
+        for part in segments
+    ]
+    return Table(("steps", "device", "layout", "time", "tokens/s", "MFU", "GB"), rows)
+
+
+def _finetuning_table(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    rows = [
+        (
+            name.removeprefix("finetune_"),
+            parts[-1]["device"],
+            str(parts[-1]["layout"]["processes"]),
+            duration(sum(part["seconds"] for part in parts)),
+            number(round(parts[-1]["tokens_per_second"])),
+            f"{max(part['peak_memory_gb'] for part in parts):.3g}",
+        )
+        for name, record in records.items()
+        if name.startswith("finetune_") and (parts := _segments(record))
+    ]
+    return Table(("task", "device", "processes", "time", "tokens/s", "GB"), rows) if rows else None
+
+
+def _stage_times(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    timed = {name: float(record["seconds"]) for name, record in records.items() if "seconds" in record}
+    total = sum(timed.values())
+    rows = [
+        (name, duration(seconds), f"{seconds / total:.0%}", number(records[name].get("rows_per_second")))
+        for name, seconds in timed.items()
+    ]
+    return (
+        Table(("stage", "time", "of all", "rows/s"), [*rows, ("together", duration(total), "", "")]) if rows else None
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a time with the two units that matter: 510 ms, 46.9 s, 12 min 5 s, 3 h 20 min, 2 d 4 h."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    for size, unit, below, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} {seconds % size // below:.0f} {smaller}"
+    raise AssertionError(seconds)
+
+
+def read_speed(file: Path) -> Curve:
+    """Return the columns of a speed.csv, with nan for an empty cell; raise UserError if it is none."""
+    wanted = ("step", "seconds", "tokens_per_second", "mfu", "memory_gb")
+    with open_curve(file) as reader:
+        if not {*wanted} <= {*(reader.fieldnames or ())}:
+            raise UserError(f"{file}: expected columns {', '.join(wanted)}; delete the file, training writes it anew")
+        try:
+            rows = list(_numbers(reader, wanted))
+        except ValueError:
+            raise UserError(
+                f"{file}:{reader.line_num}: expected numbers; delete the file, training writes it anew"
+            ) from None
+    return {name: [row[i] for row in rows] for i, name in enumerate(wanted)}
+
+
+def _numbers(reader: "csv.DictReader[str]", names: Sequence[str]) -> Iterator[list[float]]:
+    for row in reader:
+        yield [float(row[name] or "nan") for name in names]

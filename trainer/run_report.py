@@ -1,0 +1,108 @@
+"""Write the report of a run as it stands, with hardware, wall times, speeds and memory, also while it trains.
+
+    python -m trainer.run_report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 reports/sample-tiny-pp2.html
+
+It is the page of stage `report` and a section of what differs between equal runs, from `provenance/`. `--params` names
+the parameters, as for the stage; `python -m pipelines report` gives all of this for the active run. With `--samples`,
+the checkpoints that are there write texts, which takes a while; the page shows those of earlier calls too.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipelines import log, store
+from pipelines.config import load_section, read_yaml
+from pipelines.errors import ConfigError, UserError
+from pipelines.terminal import print_error, print_line
+from trainer.config import EvaluateConfig
+from trainer.report import (
+    PublishedLosses,
+    ShownTasks,
+    TokenizedTasks,
+    UsedTokenizer,
+    draw_charts,
+    draw_pictures,
+    render_html,
+)
+from trainer.reporting import charts, pictures
+from trainer.reporting.corpus import read_corpus
+from trainer.reporting.page import page_values
+from trainer.reporting.results import Tasks, read_results
+from trainer.reporting.samples import add_samples, by_prompt, read_samples
+from trainer.reporting.task_results import read_tasks
+from trainer.reporting.times import read_times
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.run_report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, text in (("stats", "stats of the corpus"), ("run_stats", "stats of the run"), ("runs", "the run")):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {text}")
+    parser.add_argument("page", type=Path, metavar="PAGE", help="the HTML file to write")
+    parser.add_argument("--params", type=Path, help="a params.yaml; without it every task that is found is shown")
+    parser.add_argument("--ledger", type=Path, help="the corpus's ledger; its section is left out until it is there")
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        nargs=2,
+        metavar=("VAL", "TOKENIZER"),
+        help="let the checkpoints go on with the first documents of these token shards",
+    )
+    options = parser.parse_args(arguments)
+    log.configure("warning")
+    try:
+        if options.samples:
+            val, tokenizer = options.samples
+            add_samples(options.run_stats, options.runs, val, tokenizer, _evaluate_section(options.params))
+        write_page(options.stats, options.run_stats, options.runs, options.page, options.params, options.ledger)
+    except UserError as error:
+        print_error(error)
+        return 2 if isinstance(error, ConfigError) else 1
+    except OSError as error:
+        print_error(f"{error.filename or options.page}: {error.strerror or error}")
+        return 1
+    print_line(str(options.page))
+    return 0
+
+
+def write_page(stats: Path, run_stats: Path, runs: Path, page: Path, params: Path | None, ledger: Path | None) -> None:
+    """Read everything and write the page. Raises UserError if there is nothing yet, or files that no stage wrote."""
+    if not any(path.is_dir() for path in (stats, run_stats, runs)):
+        raise UserError(f"{runs}: not there yet; make it with dvc repro")
+    glue, corpus_glue, recipe, tokenizer = _sections(params)
+    shown = Tasks(finetune=glue.tasks, glue_score=glue.scored, glue_tokenize=corpus_glue.tasks)
+    results = read_results(stats, run_stats, runs, shown, unfinished=True)
+    tasks = read_tasks(runs, shown)
+    times = read_times(stats, run_stats, runs, shown)
+    times.samples = by_prompt(read_samples(run_stats))
+    drawn, live = draw_pictures(results, tasks), draw_charts(results, tasks)
+    if times.speed.get("step"):
+        drawn["speed"], live["speed"] = pictures.speed(times.speed), charts.speeds(times.speed)
+    values = page_values(results, tasks, recipe.losses, own_tokenizer=tokenizer.kind == "train")
+    values["corpus"] = read_corpus(ledger if ledger and ledger.is_dir() else None, results)
+    with store.create(page) as file:
+        file.write(render_html(values, drawn, live, times).encode())
+
+
+def _sections(params: Path | None) -> tuple[ShownTasks, TokenizedTasks, PublishedLosses, UsedTokenizer]:
+    if params is None:
+        return ShownTasks(), TokenizedTasks(), PublishedLosses(), UsedTokenizer()
+    values = read_yaml(params)
+    return (
+        load_section(ShownTasks, values, "glue", params),
+        load_section(TokenizedTasks, values, "glue_download", params),
+        load_section(PublishedLosses, values, "recipe", params),
+        load_section(UsedTokenizer, values, "tokenizer", params),
+    )
+
+
+def _evaluate_section(params: Path | None) -> EvaluateConfig:
+    return load_section(EvaluateConfig, read_yaml(params), "evaluate", params) if params else EvaluateConfig()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
