@@ -99,20 +99,31 @@ class TableWriter:
         if len(self._held) == ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
             self._flush()
 
+    def write_columns(self, columns: Sequence[pa.Array]) -> None:
+        """Append up to 1024 rows, given as the columns of the schema, as a row group of their own."""
+        self._flush()
+        self._write_row_group(columns)
+        self.rows += len(columns[0])
+
     def _flush(self) -> None:
+        if self._held:
+            self._write_row_group(list(map(column, zip(*self._held, strict=True), self._schema.types)))
+        self._held = []
+        self._held_bytes = 0
+
+    def _write_row_group(self, columns: Sequence[pa.Array]) -> None:
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        self._open().write_table(table, ROW_GROUP_ROWS)
+        if "text" in self._schema.names:
+            self.text_bytes += table["text"].chunk(0).buffers()[2].size
+
+    def _open(self) -> "pq.ParquetWriter":
         if self._writer is None:
             import pyarrow.parquet as pq
 
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(str(self._path), self._schema, **parquet_options())
-        if self._held:
-            columns = map(column, zip(*self._held, strict=True), self._schema.types)
-            table = pa.Table.from_arrays(list(columns), schema=self._schema)
-            self._writer.write_table(table, ROW_GROUP_ROWS)
-            if "text" in self._schema.names:
-                self.text_bytes += table["text"].chunk(0).buffers()[2].size
-        self._held = []
-        self._held_bytes = 0
+        return self._writer
 
     def __enter__(self) -> "TableWriter":
         return self
@@ -122,6 +133,7 @@ class TableWriter:
     ) -> None:
         if kind is None and (self.rows or not self._optional):
             self._flush()
+            self._open()
         if self._writer:
             self._writer.close()
 

@@ -9,7 +9,7 @@ import codecs
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +17,18 @@ import orjson
 import pyarrow as pa
 
 from pipelines import store
-from pipelines.documents import DOCUMENT_SCHEMA, UNREADABLE_FILE, Row, TableWriter, read_rows, reason_of
+from pipelines.columns import column
+from pipelines.documents import (
+    DOCUMENT_SCHEMA,
+    ROW_GROUP_ROWS,
+    UNREADABLE_FILE,
+    Row,
+    TableWriter,
+    read_rows,
+    reason_of,
+)
 from pipelines.errors import RejectedRowError, UserError
-from pipelines.identity import document_id
+from pipelines.identity import document_id, encoded_document_id
 from pipelines.manifest import Counts
 
 MAX_LINE_BYTES = 1 << 27
@@ -39,7 +48,13 @@ class BrokenLineError(RejectedRowError):
 
 
 def parse_document(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> Row:
-    """Return a JSONL line as a document row. Only the text is required; raises BrokenLineError.
+    """Return a JSONL line as a document row. Only the text is required; raises BrokenLineError."""
+    url, text, source = _parse_line(line, source, text_key, url_key)
+    return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
+
+
+def _parse_line(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> tuple[str, str, str]:
+    """Return the URL, text and source of a line.
 
     orjson accepts what `json` accepts, except NaN, Infinity, integers and floats too large for a double, and halves of
     surrogate pairs (and it allows deeper nesting). `json` decides on the lines that orjson refuses. Half of a pair,
@@ -53,11 +68,11 @@ def parse_document(line: bytes, source: str, text_key: str = "text", url_key: st
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return _judge_line(line, source, text_key, url_key)
     if type(text) is type(url) is type(source_) is str:
-        return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source_}
+        return url, text, source_
     return _judge_line(line, source, text_key, url_key)
 
 
-def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
+def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> tuple[str, str, str]:
     """Do the same with `json`, which says what is wrong and where."""
     try:
         record = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
@@ -73,9 +88,9 @@ def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
     for name, key in (("text", text_key), ("url", url_key), ("source", "source")):
         if not isinstance(fields.get(key, ""), str):
             raise BrokenLineError(f"{name}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
-    values = (fields[text_key], fields.get(url_key, ""), fields.get("source", source))
-    text, url, source = (_HALF_PAIR.sub("\ufffd", value) for value in values)
-    return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
+    values = (fields.get(url_key, ""), fields[text_key], fields.get("source", source))
+    url, text, source = (_HALF_PAIR.sub("\ufffd", value) for value in values)
+    return url, text, source
 
 
 def _is_blank(line: bytes) -> bool:
@@ -149,6 +164,7 @@ def _ingest_block(
     lines: Iterable[bytes | BrokenLineError], source: str, folder: Path, name: str, counts: Counts
 ) -> None:
     number = 0
+    held: list[tuple[str, str, str]] = []
     with (
         TableWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
         TableWriter(folder / BROKEN / f"{name}.parquet", BROKEN_SCHEMA, optional=True) as broken,
@@ -158,21 +174,44 @@ def _ingest_block(
                 if isinstance(line, BrokenLineError):
                     raise line
                 if not _is_blank(line):
-                    documents.write(parse_document(line, source))
+                    held.append(_parse_line(line, source))
             except BrokenLineError as problem:
                 line_number = None if problem.rule == UNREADABLE_FILE else number
                 broken.write({"line": line_number, "rule": problem.rule, "value": str(problem)})
                 counts.reject(problem.rule)
+            if len(held) == ROW_GROUP_ROWS:
+                documents.write_columns(_document_columns(held))
+                held = []
+        if held:
+            documents.write_columns(_document_columns(held))
     counts.rows_in += documents.rows + broken.rows
     counts.rows_out += documents.rows
     counts.total(name, number)
 
 
+def _document_columns(documents: Sequence[tuple[str, str, str]]) -> list[pa.Array]:
+    """Return the columns of DOCUMENT_SCHEMA for documents given as URL, text and source."""
+    urls, texts, sources = zip(*documents, strict=True)
+    encoded = [text.encode() for text in texts]
+    doc_ids = list(map(encoded_document_id, urls, encoded))
+    return [
+        column(doc_ids, pa.binary(16)),
+        column(urls, pa.string()),
+        column(encoded, pa.binary()).view(pa.string()),
+        column(sources, pa.string()),
+    ]
+
+
 def write_lines(part: Path, chunk: Path) -> None:
     """Write the rows of a Parquet file as JSON lines, bytes as hex; the suffix of `chunk` says how to compress."""
     with chunk.open("wb") as file:
-        for lines in _bundles(map(_to_line, read_rows(part))):
-            file.write(store.pack(lines, chunk.suffix))
+        for packed in packed_lines(part, chunk.suffix):
+            file.write(packed)
+
+
+def packed_lines(part: Path, suffix: str) -> Iterator[bytes]:
+    """Yield what `write_lines` writes, a few megabytes of lines at a time, each packed by itself."""
+    return (store.pack(lines, suffix) for lines in _bundles(map(_to_line, read_rows(part))))
 
 
 def _bundles(lines: Iterable[bytes]) -> Iterator[bytes]:

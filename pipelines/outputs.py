@@ -65,8 +65,12 @@ def _stage_jsonl(output: Output, manifest: Manifest, staged: Path, engine: Engin
     entries: dict[str, FileEntry] = {}
     for target, parts in files.items():
         suffix = output.final.suffix
-        tasks = [(output.folder / part, chunks / f"{number}{suffix}") for number, part in enumerate(parts)]
-        size, sha256 = store.concatenate(engine.map(_write_chunk, tasks), staged / target)
+        if engine.works_here(len(parts)):
+            pieces = (piece for part in parts for piece in jsonl.packed_lines(output.folder / part, suffix))
+        else:
+            tasks = [(output.folder / part, chunks / f"{number}{suffix}") for number, part in enumerate(parts)]
+            pieces = store.use_up(engine.map(_write_chunk, tasks))
+        size, sha256 = store.write_pieces(pieces, staged / target)
         entries[target] = FileEntry(sum(manifest.files[part].rows or 0 for part in parts), size, sha256)
     store.remove(chunks)
     Manifest(entries, manifest.counts).save(staged / manifest_path(output.final).name)
