@@ -103,16 +103,25 @@ class TableWriter:
         if len(self._held) == ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
             self._flush()
 
+    def write_columns(self, columns: Sequence[pa.Array]) -> None:
+        """Append up to 1024 rows, given as the columns of the schema, as a row group of their own."""
+        self._flush()
+        self._write_row_group(columns)
+        self.rows += len(columns[0])
+
     def _flush(self) -> None:
         self._writer = self._writer or self._open()
         if self._held:
-            columns = map(column, zip(*self._held, strict=True), self._schema.types)
-            table = pa.Table.from_arrays(list(columns), schema=self._schema)
-            self._writer.write_table(table, ROW_GROUP_ROWS)
-            if "text" in self._schema.names:
-                self.text_bytes += table["text"].chunk(0).buffers()[2].size
+            self._write_row_group(list(map(column, zip(*self._held, strict=True), self._schema.types)))
         self._held = []
         self._held_bytes = 0
+
+    def _write_row_group(self, columns: Sequence[pa.Array]) -> None:
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        self._writer = self._writer or self._open()
+        self._writer.write_table(table, ROW_GROUP_ROWS)
+        if "text" in self._schema.names:
+            self.text_bytes += table["text"].chunk(0).buffers()[2].size
 
     def _open(self) -> "pq.ParquetWriter":
         import pyarrow.parquet as pq
@@ -145,6 +154,14 @@ class DocumentWriter(TableWriter):
         elif row.get(METADATA) is not None:
             self._add_metadata()
         super().write(row)
+
+    def write_columns(self, columns: Sequence[pa.Array]) -> None:
+        """Append documents, given as columns; `metadata`, the last, may be missing."""
+        if len(columns) > len(self._schema):
+            self._add_metadata()
+        elif len(columns) < len(self._schema):
+            columns = [*columns, pa.nulls(len(columns[0]), METADATA_FIELD.type)]
+        super().write_columns(columns)
 
     def _add_metadata(self) -> None:
         self._use(self._schema.append(METADATA_FIELD))

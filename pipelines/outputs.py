@@ -72,9 +72,12 @@ def _stage_jsonl(output: Output, manifest: Manifest, staged: Path, engine: Engin
     left_out: set[str] = set()
     for target, parts in files.items():
         suffix = output.final.suffix
-        tasks = [(output.folder / part, chunks / f"{number}{suffix}") for number, part in enumerate(parts)]
-        written = _collect(engine.map(_write_chunk, tasks), left_out)
-        size, sha256 = store.concatenate(written, staged / target)
+        if engine.works_here(len(parts)):
+            pieces = (piece for part in parts for piece in jsonl.packed_lines(output.folder / part, suffix, left_out))
+        else:
+            tasks = [(output.folder / part, chunks / f"{number}{suffix}") for number, part in enumerate(parts)]
+            pieces = store.use_up(_collect(engine.map(_write_chunk, tasks), left_out))
+        size, sha256 = store.write_pieces(pieces, staged / target)
         entries[target] = FileEntry(sum(manifest.files[part].rows or 0 for part in parts), size, sha256)
     store.remove(chunks)
     if left_out:

@@ -172,8 +172,8 @@ def pack(data: bytes, suffix: str) -> bytes:
     return bz2.compress(data) if suffix == ".bz2" else data
 
 
-def concatenate(chunks: Iterable[Path], path: Path) -> tuple[int, str]:
-    """Concatenate all chunks to one file, removing each once it is copied. Returns its size in bytes and SHA-256."""
+def write_pieces(pieces: Iterable[bytes], path: Path) -> tuple[int, str]:
+    """Write packed pieces (see `pack`) to one file. Returns its size in bytes and SHA-256."""
     size, digest = 0, hashlib.sha256()
     with create(path) as file:
 
@@ -181,14 +181,20 @@ def concatenate(chunks: Iterable[Path], path: Path) -> tuple[int, str]:
             digest.update(data)
             return file.write(data)
 
-        for chunk in chunks:
-            with chunk.open("rb") as opened:
-                while data := opened.read(_CHUNK):
-                    size += append(data)
-            chunk.unlink()
+        for piece in pieces:
+            size += append(piece)
         if not size:  # an empty compressed file is one empty member
             size = append(pack(b"", path.suffix))
     return size, digest.hexdigest()
+
+
+def use_up(files: Iterable[Path]) -> Iterator[bytes]:
+    """Yield the bytes of all files in order, a megabyte at a time, removing each once it is read."""
+    for path in files:
+        with path.open("rb") as file:
+            while data := file.read(_CHUNK):
+                yield data
+        path.unlink()
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:

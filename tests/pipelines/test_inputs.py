@@ -68,7 +68,7 @@ def test_a_second_time_nothing_is_done_again_and_the_rejected_rows_are_the_same(
     (tmp_path / "raw.jsonl").write_bytes(lines(7))
     first = start(tmp_path)
     open_documents(first, "documents", [tmp_path / "raw.jsonl"])
-    monkeypatch.setattr(jsonl, "parse_document", None)
+    monkeypatch.setattr(jsonl, "ingest_jsonl", None)
     second = start_again(first)
     open_documents(second, "documents", [tmp_path / "raw.jsonl"])
     assert second.outputs["output"].files == first.outputs["output"].files
