@@ -31,7 +31,6 @@ _WITHOUT_MARK = {
 }
 _BLOCK = 1 << 20
 _LOST = "lost_as_half_of_a_pair"
-codecs.register_error(_LOST, lambda error: ("\udfff", cast(UnicodeDecodeError, error).end))
 
 
 def encoding_of(start: bytes) -> str | None:
@@ -59,6 +58,7 @@ def reading_text(file: Path) -> Generator[BinaryIO, None, None]:
 class _Converted(io.RawIOBase):
     def __init__(self, file: BinaryIO, encoding: str) -> None:
         self._file = file
+        codecs.register_error(_LOST, lambda error: ("\udfff", cast(UnicodeDecodeError, error).end))
         self._decoder = codecs.getincrementaldecoder(encoding)(_LOST)
         self._rest = b""
 

@@ -21,6 +21,7 @@ from pipelines.documents import REJECTED, damage_of, part_files, read_rows, read
 from pipelines.errors import ConfigError, UserError, did_you_mean
 from pipelines.forgotten import is_id
 from pipelines.identity import canonical_url, split_url, without_tracking
+from pipelines.metadata import METADATA
 from pipelines.project.graph import GraphStage
 from pipelines.tokens import TokenMeta, TokenShard, open_tokens
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 CONTEXT = 200
-"""Characters of text on both sides of the token."""
+"""Characters of text on both sides of the token, and of a document's metadata."""
 TOKENIZER_JSON = "tokenizer.json"
 ID_COLUMNS = ("doc_id", "doc_id_a", "doc_id_b")
 URL_COLUMNS = ("url", "original", "canonical", "final_url", "url_a", "url_b")
@@ -179,6 +180,8 @@ def _verdict(file: Path, out: Path, row: dict[str, Any]) -> str:
         against = f"; the threshold is {row['threshold']}" if row.get("threshold") else ""
         return f"rejected by {row['rule']}: {row['value']}{against}{f' ({line})' if line else ''}"
     hidden = _HIDDEN.union(_LINE_COLUMNS) if line else _HIDDEN
+    if (metadata := row.get(METADATA)) and len(metadata) > CONTEXT:
+        row = {**row, METADATA: f"{metadata[:CONTEXT]}..."}
     shown = {name: _plain(value) for name, value in row.items() if name not in hidden and value not in (None, "")}
     details = ", ".join([*([line] if line else []), *(f"{name}={value}" for name, value in shown.items())])
     path = file.relative_to(out.parent)

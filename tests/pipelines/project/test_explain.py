@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipelines.__main__ import main
@@ -266,3 +268,17 @@ def test_the_command_prints_the_token_and_every_stages_verdict(capsys: pytest.Ca
     with pytest.raises(SystemExit, match="2"):
         main(["explain", "--token", "val:0", "http://mill.test/1"])
     assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_long_metadata_are_cut(tmp_path: Path) -> None:
+    metadata = ['{"domain":"a.test"}', f'{{"long":"{"x" * 10_000}"}}']
+    ids = pa.array([bytes([i]) * 16 for i in range(2)], pa.binary(16))
+    columns = {"doc_id": ids, "url": ["u1", "u2"], "text": ["", ""], "source": ["s", "s"], "metadata": metadata}
+    (tmp_path / "clean").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "clean" / "part-00000.parquet")
+    stages = [GraphStage("clean", ("python -m dataprep.clean",), (), (), (tmp_path / "clean",), ())]
+    ((_, short),) = explain("u1", stages)
+    assert short.endswith('metadata={"domain":"a.test"}')
+    ((_, long),) = explain("u2", stages)
+    assert long.endswith("xxx...")
+    assert len(long) < 300
