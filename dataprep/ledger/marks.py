@@ -51,7 +51,7 @@ def _repeated_words(length: int) -> Callable[[str], Iterable[Span]]:
     """Return what finds all runs of `length` words that stand in the text twice or more; the commonest for 2 to 4."""
 
     def find(text: str) -> Iterator[Span]:
-        words = [(match[0].strip().lower(), *match.span()) for match in _WORD.finditer(text)]
+        words = [(match[0].strip(), *match.span()) for match in _WORD.finditer(text)]
         runs = [tuple(word for word, *_ in words[i : i + length]) for i in range(len(words) - length + 1)]
         counts = Counter(runs)
         common = max(counts.values(), default=0)
@@ -63,7 +63,7 @@ def _repeated_words(length: int) -> Callable[[str], Iterable[Span]]:
 
 
 _FINDERS: dict[str, Callable[[str], Iterable[Span]]] = {
-    "c4_max_curly_brackets": _pattern(r"[{}]"),
+    "c4_max_curly_brackets": _pattern(r"\{"),
     "c4_max_lorem_ipsum": _pattern("lorem ipsum", re.IGNORECASE),
     "seeds_remove_256_javascript": _pattern("javascript", re.IGNORECASE),
     "fineweb_min_punctuated_lines": _pattern(r"^[^\n]*[^\s.!?\"'”’…:;][ \t]*$", re.MULTILINE),
