@@ -7,6 +7,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
@@ -128,7 +129,7 @@ def in_url(url: str, value: str) -> Pieces:
 
 def side_by_side(left: str, right: str) -> tuple[Pieces, Pieces]:
     """Return two texts with their differences marked, word by word; long stretches that both share are left out."""
-    a, b = (_WORD.findall(text)[:_COMPARED_WORDS] for text in (left, right))
+    a, b = ([word[0] for word in islice(_WORD.finditer(text), _COMPARED_WORDS)] for text in (left, right))
     stripped = [[word.strip() for word in words] for words in (a, b)]
     codes = difflib.SequenceMatcher(None, *stripped, autojunk=False).get_opcodes()
     pieces: tuple[Pieces, Pieces] = ([], [])

@@ -76,6 +76,7 @@ class Corpus:
     domains: list[Bar] = field(default_factory=list[Bar])
     num_domains: str = ""
     languages: list[Bar] = field(default_factory=list[Bar])
+    languages_kept: str = ""
     years: Histogram | None = None
     fetched: list[Bar] = field(default_factory=list[Bar])
     measures: list[Histogram] = field(default_factory=list[Histogram])
@@ -124,6 +125,7 @@ def corpus_values(summary: Mapping[str, Any], results: Results) -> Corpus:
         domains=list(_domains(summary["domains"])),
         num_domains=number(summary["num_domains"]),
         languages=[Bar(bar.label, bar.value, 0, bar.kept) for bar in _single(summary["languages"])],
+        languages_kept=thresholds.get("language", ""),
         years=years(summary["url_years"]),
         fetched=list(_single(summary["fetched"])),
         measures=list(_measures(summary["measures"], thresholds)),

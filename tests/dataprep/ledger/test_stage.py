@@ -231,6 +231,20 @@ def test_forget_names_the_ledger_and_its_summary(made: Path, ledger: list[dict[s
     assert ("summary.json", "names it") in found
 
 
+def test_the_summary_counts_groups_and_shows_duplicates_and_items(made: Path) -> None:
+    summary = store.read_json(made / "summary.json")
+    assert summary["groups"]["sizes"] == {"2": 2}
+    near = next(pair for pair in summary["groups"]["pairs"] if pair["kind"] == "near")
+    sides = (near["survivor"], near["removed"])
+    assert {text.strip() for side in sides for kind, text in side["pieces"] if kind == "only"} == {"One more line."}
+    (hit,) = summary["contamination"]["examples"]
+    assert [text for kind, text in hit["pieces"] if kind == "mark"]
+    (dropped,) = next(rule for rule in summary["rules"] if rule["rule"] == "target_overlap")["examples"]
+    marked = " ".join(text for kind, text in dropped["pieces"] if kind == "mark")
+    assert "barge with a red sail" in marked
+    assert summary["fates"]["rejected"] == 9
+
+
 def test_neighbouring_tables_share_a_shard_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataprep.ledger.stage.ROWS_PER_PART", 3)
     tables = [tmp_path / f"{i}.parquet" for i in range(5)]
