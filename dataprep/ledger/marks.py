@@ -121,10 +121,10 @@ def excerpt(text: str, spans: Sequence[Span] = ()) -> Pieces:
 
 
 def in_url(url: str, value: str) -> Pieces:
-    """Return a URL in which the first word of what a rule saw is marked if it stands there: `.7z (archives)`."""
-    word = value.partition(" ")[0]
-    at = url.find(word) if len(word) > 1 else -1
-    return excerpt(url, [(at, at + len(word))] if at >= 0 else [])
+    """Return a URL in which the domain, address or suffix is marked that a value begins with: `.7z (archives)`."""
+    word = value.partition(" ")[0].lower()
+    found = re.search(re.escape(word), url, re.IGNORECASE) if "." in word else None
+    return excerpt(url, [found.span()] if found else [])
 
 
 def side_by_side(left: str, right: str) -> tuple[Pieces, Pieces]:

@@ -54,7 +54,9 @@ def test_spans_that_overlap_are_marked_once() -> None:
 
 def test_what_a_rule_saw_in_a_url_is_marked_there() -> None:
     assert marked(in_url("http://x.test/plans.7z", ".7z (archives)")) == [".7z"]
-    assert marked(in_url("http://x.test/", "410")) == []
+    assert marked(in_url("http://x.test/Tree.JPG?size=1", ".jpg (images)")) == [".JPG"]
+    assert marked(in_url("http://x.test/410", "410")) == []
+    assert marked(in_url("http://x.test/of", "of http://x.test/of?")) == []
 
 
 def test_differences_are_marked_on_their_side_and_what_both_share_is_shortened() -> None:
