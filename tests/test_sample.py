@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.documents import part_files, read_rows
 from pipelines.identity import canonical_url
 from pipelines.manifest import MANIFEST
 from pipelines.project.explain import explain
@@ -64,6 +65,13 @@ def verdicts(url: str) -> list[tuple[str, str]]:
         rejected = verdict.startswith("rejected by ")
         result.append((stage, verdict.removeprefix("rejected by ").partition(":")[0] if rejected else ""))
     return result
+
+
+def test_the_ledger_has_every_line_once_and_says_the_same(sample: Path) -> None:
+    rows = [row for file in part_files(sample / PARAMS["data"] / "ledger") for row in read_rows(file)]
+    assert len(rows) == stats(sample, f"{PARAMS['corpus']['name']}/urls.json")["in"]
+    rejected = Counter((row["stage"], row["rule"]) for row in rows if row["fate"] == "rejected")
+    assert rejected == Counter((page["stage"], page["rule"]) for page in expected_pages() if page["stage"] != "kept")
 
 
 def test_each_kind_of_rejection_is_in_the_sample_at_least_twice() -> None:

@@ -7,6 +7,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
@@ -51,7 +52,7 @@ def _repeated_words(length: int) -> Callable[[str], Iterable[Span]]:
     """Return what finds all runs of `length` words that stand in the text twice or more; the commonest for 2 to 4."""
 
     def find(text: str) -> Iterator[Span]:
-        words = [(match[0].strip().lower(), *match.span()) for match in _WORD.finditer(text)]
+        words = [(match[0].strip(), *match.span()) for match in _WORD.finditer(text)]
         runs = [tuple(word for word, *_ in words[i : i + length]) for i in range(len(words) - length + 1)]
         counts = Counter(runs)
         common = max(counts.values(), default=0)
@@ -63,7 +64,7 @@ def _repeated_words(length: int) -> Callable[[str], Iterable[Span]]:
 
 
 _FINDERS: dict[str, Callable[[str], Iterable[Span]]] = {
-    "c4_max_curly_brackets": _pattern(r"[{}]"),
+    "c4_max_curly_brackets": _pattern(r"\{"),
     "c4_max_lorem_ipsum": _pattern("lorem ipsum", re.IGNORECASE),
     "seeds_remove_256_javascript": _pattern("javascript", re.IGNORECASE),
     "fineweb_min_punctuated_lines": _pattern(r"^[^\n]*[^\s.!?\"'”’…:;][ \t]*$", re.MULTILINE),
@@ -120,15 +121,15 @@ def excerpt(text: str, spans: Sequence[Span] = ()) -> Pieces:
 
 
 def in_url(url: str, value: str) -> Pieces:
-    """Return a URL in which the first word of what a rule saw is marked if it stands there: `.7z (archives)`."""
-    word = value.partition(" ")[0]
-    at = url.find(word) if len(word) > 1 else -1
-    return excerpt(url, [(at, at + len(word))] if at >= 0 else [])
+    """Return a URL in which the domain, address or suffix is marked that a value begins with: `.7z (archives)`."""
+    word = value.partition(" ")[0].lower()
+    found = re.search(re.escape(word), url, re.IGNORECASE) if "." in word else None
+    return excerpt(url, [found.span()] if found else [])
 
 
 def side_by_side(left: str, right: str) -> tuple[Pieces, Pieces]:
     """Return two texts with their differences marked, word by word; long stretches that both share are left out."""
-    a, b = (_WORD.findall(text)[:_COMPARED_WORDS] for text in (left, right))
+    a, b = ([word[0] for word in islice(_WORD.finditer(text), _COMPARED_WORDS)] for text in (left, right))
     stripped = [[word.strip() for word in words] for words in (a, b)]
     codes = difflib.SequenceMatcher(None, *stripped, autojunk=False).get_opcodes()
     pieces: tuple[Pieces, Pieces] = ([], [])

@@ -43,7 +43,6 @@ def histogram(kept: Array, rejected: Array) -> dict[str, Any]:
     """Return the ends of the bins, and how many values of each kind are in each."""
     ends = [np.percentile(values, (1, 99)) for values in (kept, rejected) if len(values)]
     low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
-    if low == high:
-        low, high = low - 0.5, high + 0.5
+    high += 1.0 if low == high else 0.0
     counts = [np.histogram(np.clip(values, low, high), BINS, (low, high))[0].tolist() for values in (kept, rejected)]
     return {"low": round(low, 6), "high": round(high, 6), "kept": counts[0], "rejected": counts[1]}

@@ -9,7 +9,7 @@ Each stage keeps the rows that it rejects, and what none rejected is in train or
 every document once; only one that `decontaminate` cut has a row for each piece. `shard` and `offset` say where the
 text is. Leave out the folders of stages that have not run: what the last of them kept has the fate `kept`.
 
-DuckDB, Datasette and Embedding Atlas open the files as they are; `millrace browse` starts the last of these.
+DuckDB, pandas and Embedding Atlas open the files as they are; `millrace browse` starts the last of these.
 
     python -m dataprep.ledger ledger/ --clean data/sample/clean --train data/sample/split/train
 """

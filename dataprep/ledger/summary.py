@@ -32,6 +32,8 @@ EXAMPLES = 5
 """Examples of each rule, of kept documents, of duplicates and of what decontamination hit."""
 SAMPLE = 500
 """Kept documents in which all rules of `clean` are measured."""
+SEARCHED = 200_000
+"""Characters of an example in which the reason is looked for: enough for its excerpt."""
 DOMAINS = 20
 """Domains with the most rows that are named."""
 _SEARCHED = "remove_duplicates"
@@ -205,7 +207,7 @@ def example(row: Row, texts: Texts, inputs: Inputs) -> dict[str, Any]:
     text = texts.of([row])[0] if row["characters"] is not None else None
     spans: list[Span] = []
     if text is not None:
-        spans = spans_of(row["rule"], text)
+        spans = spans_of(row["rule"], text[:SEARCHED])
         if row["stage"] == "decontaminate" and row["shard"].startswith(f"{_SEARCHED}/"):
             files = [file.name for file in part_files(inputs.folders[_SEARCHED])]
             spans = hit_spans(inputs.folders, files.index(Path(row["shard"]).name), row["offset"])
@@ -229,9 +231,10 @@ def groups(folders: Mapping[str, Path], texts: Texts) -> dict[str, Any]:
     survivor = ("survivor_corpus", "survivor_shard", "survivor_row", "survivor_url")
     for file in files:
         for batch in read_batches(file, ["group", *wanted, *survivor]):
-            found = np.bincount(to_numpy(batch.column("group")), minlength=len(sizes))
-            found[: len(sizes)] += sizes
-            sizes = found
+            numbers = to_numpy(batch.column("group"))
+            if (most := int(numbers.max(initial=-1)) + 1) > len(sizes):
+                sizes = np.pad(sizes, (0, max(most, 2 * len(sizes)) - len(sizes)))
+            np.add.at(sizes, numbers, 1)
             for row in batch.to_pylist():
                 if not row["corpus"] and not row["survivor_corpus"] and row["kind"] != "survivor":
                     (near if row["kind"] == "near" else exact).offer({**row, "doc_id": row["doc_id"].hex()})

@@ -48,6 +48,7 @@ RATES = {
     "remove_duplicates": Rate(25, 0.41),
     "decontaminate": Rate(86, 0.41),
     "split": Rate(30, 0.41),
+    "ledger": Rate(10, 0.05),
     "tokenizer": Rate(360, 0.0),
     "tokenize": Rate(39, 0.43),
 }

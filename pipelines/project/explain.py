@@ -37,7 +37,7 @@ _HOPS = "redirects"
 """Column of the fetch log: `<status> <url>` of each redirect on the way to a page."""
 _LINE_COLUMNS = ("original", "file", "line")
 _PORTS = {"http": 80, "https": 443}
-_HIDDEN = {"text", "text_start", "doc_id", "url", "signature", "sha256", "text_hash", *ID_COLUMNS}
+_HIDDEN = {"text", "doc_id", "url", "signature", "sha256", "text_hash", *ID_COLUMNS}
 
 
 def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
@@ -179,12 +179,15 @@ def _verdict(file: Path, out: Path, row: dict[str, Any]) -> str:
     if file.parent.name == REJECTED:
         against = f"; the threshold is {row['threshold']}" if row.get("threshold") else ""
         return f"rejected by {row['rule']}: {row['value']}{against}{f' ({line})' if line else ''}"
+    path = file.relative_to(out.parent)
+    if "fate" in row:  # of the ledger, which repeats what the other stages say
+        text = "its text is" if row["characters"] is not None else "the reason is"
+        return f"{path}: {row['fate']}; {text} row {row['offset']} of {row['shard']}"
     hidden = _HIDDEN.union(_LINE_COLUMNS) if line else _HIDDEN
     if (metadata := row.get(METADATA)) and len(metadata) > CONTEXT:
         row = {**row, METADATA: f"{metadata[:CONTEXT]}..."}
     shown = {name: _plain(value) for name, value in row.items() if name not in hidden and value not in (None, "")}
     details = ", ".join([*([line] if line else []), *(f"{name}={value}" for name, value in shown.items())])
-    path = file.relative_to(out.parent)
     return f"{'kept in ' if 'source' in row else ''}{path}{': ' + details if details else ''}"
 
 

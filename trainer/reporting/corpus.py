@@ -22,6 +22,8 @@ SUMMARY = "summary.json"
 WIDTH = 100.0
 HEIGHT = 40.0
 """Of a histogram's halves, in units of its drawing."""
+NARROWEST = 0.8
+"""Of a bar, so that it shows where a threshold is far away."""
 _KEPT_FATES = {"train": "for training", "val": "for validation", "kept": "kept so far"}
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
@@ -74,6 +76,7 @@ class Corpus:
     domains: list[Bar] = field(default_factory=list[Bar])
     num_domains: str = ""
     languages: list[Bar] = field(default_factory=list[Bar])
+    languages_kept: str = ""
     years: Histogram | None = None
     fetched: list[Bar] = field(default_factory=list[Bar])
     measures: list[Histogram] = field(default_factory=list[Histogram])
@@ -122,6 +125,7 @@ def corpus_values(summary: Mapping[str, Any], results: Results) -> Corpus:
         domains=list(_domains(summary["domains"])),
         num_domains=number(summary["num_domains"]),
         languages=[Bar(bar.label, bar.value, 0, bar.kept) for bar in _single(summary["languages"])],
+        languages_kept=thresholds.get("language", ""),
         years=years(summary["url_years"]),
         fetched=list(_single(summary["fetched"])),
         measures=list(_measures(summary["measures"], thresholds)),
@@ -252,7 +256,12 @@ def _measures(measures: Sequence[Mapping[str, Any]], thresholds: Mapping[str, st
         start, stop = min(low, low if limit is None else limit), max(high, high if limit is None else limit)
         span = (stop - start) or 1.0
         bars = [
-            (left * (high - low) / span + WIDTH * (low - start) / span, width * (high - low) / span, above, below)
+            (
+                left * (high - low) / span + WIDTH * (low - start) / span,
+                max(NARROWEST, width * (high - low) / span),
+                above,
+                below,
+            )
             for left, width, above, below in _mirrored(measure["kept"], measure["rejected"])
         ]
         yield Histogram(

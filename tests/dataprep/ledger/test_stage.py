@@ -15,7 +15,8 @@ from dataprep.ledger.rows import LEDGER_SCHEMA, number_of
 from dataprep.ledger.stage import grouped
 from pipelines import store
 from pipelines.documents import REJECTED_SCHEMA, TableWriter, read_table
-from pipelines.project.explain import explain
+from pipelines.project.explain import Trail, explain
+from pipelines.project.forget import holders
 from pipelines.project.graph import GraphStage
 from tests.dataprep.corpora import digests, rows, run
 
@@ -212,14 +213,36 @@ def test_a_ledger_without_documents_is_empty(tmp_path: Path) -> None:
     assert store.read_json(tmp_path / "l" / "summary.json")["rows"] == 0
 
 
-def test_explain_and_forget_find_rows_of_the_ledger_by_url_and_by_id(made: Path, ledger: list[dict[str, Any]]) -> None:
+def test_explain_finds_rows_of_the_ledger_by_url_and_by_id(made: Path, ledger: list[dict[str, Any]]) -> None:
     stage = GraphStage("ledger", ("python -m dataprep.ledger",), (), (), (made,), ())
     row = next(row for row in ledger if row["fate"] == "train")
     for key in (row["url"], row["doc_id"]):
         ((name, verdict),) = explain(key, [stage])
         assert name == "ledger"
-        assert "fate=train" in verdict
-        assert row["text_start"] not in verdict
+        assert verdict.endswith(f": train; its text is row {row['offset']} of {row['shard']}")
+
+
+def test_forget_names_the_ledger_and_its_summary(made: Path, ledger: list[dict[str, Any]]) -> None:
+    stage = GraphStage("ledger", ("python -m dataprep.ledger",), (), (), (made,), ())
+    shown = store.read_json(made / "summary.json")["kept"][0]
+    found = {(file.name, what) for _, file, what in holders(Trail(shown["url"], [stage]), [stage])}
+    (shard,) = {name for name, what in found if what == "rows: 1"}
+    assert shard.startswith("part-")
+    assert ("summary.json", "names it") in found
+
+
+def test_the_summary_counts_groups_and_shows_duplicates_and_items(made: Path) -> None:
+    summary = store.read_json(made / "summary.json")
+    assert summary["groups"]["sizes"] == {"2": 2}
+    near = next(pair for pair in summary["groups"]["pairs"] if pair["kind"] == "near")
+    sides = (near["survivor"], near["removed"])
+    assert {text.strip() for side in sides for kind, text in side["pieces"] if kind == "only"} == {"One more line."}
+    (hit,) = summary["contamination"]["examples"]
+    assert [text for kind, text in hit["pieces"] if kind == "mark"]
+    (dropped,) = next(rule for rule in summary["rules"] if rule["rule"] == "target_overlap")["examples"]
+    marked = " ".join(text for kind, text in dropped["pieces"] if kind == "mark")
+    assert "barge with a red sail" in marked
+    assert summary["fates"]["rejected"] == 9
 
 
 def test_neighbouring_tables_share_a_shard_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_openwebtext_takes_hours_and_hundreds_of_gigabytes(tmp_path: Path) -> No
     said = describe_costs(params(tmp_path, text_gb=40.0, kind="hub"))
     assert said is not None
     assert said.startswith("data: 40 GB of text take about 3.8 h with 2 workers (clean 1.8 h, decontaminate 29 min, ")
-    assert "150 GB of disk" in said
+    assert "152 GB of disk" in said
     own = describe_costs(params(tmp_path, text_gb=40.0, kind="hub", tokenizer="train"))
     assert own is not None
     assert "about 5.8 h with 2 workers (tokenizer 2.0 h, clean 1.8 h" in own

@@ -32,7 +32,7 @@ ONE_FUNCTION = [
     ("dataprep/urls/blacklists.py", "list_files", {"urls"}),
     ("dataprep/readers/tar.py", "each_member", {"extract"}),
     ("dataprep/extract/page_child.py", "serve", {"extract"}),
-    ("dataprep/clean/rules/gopher.py", "_mean_word_length", {"clean"}),
+    ("dataprep/clean/rules/gopher.py", "_mean_word_length", {"clean", "ledger"}),
     ("dataprep/text/repair.py", "_changed", {"clean", "glue_download"}),
     ("dataprep/native/kernel.py", "_flat", KERNEL),
     ("dataprep/tokenize/engines.py", "joined", {"tokenize"}),

@@ -1,0 +1,214 @@
+"""The report's section on the corpus: what the ledger says, shown harmlessly, the same bytes each time."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import store
+from pipelines.manifest import Counts, FileEntry, Manifest
+from tests.trainer.test_report import HOSTILE, Reader, page, report, results, write  # noqa: F401 # pyright: ignore[reportUnusedImport] - a fixture
+from trainer.reporting.corpus import corpus_values, lengths, waterfall, years
+from trainer.reporting.results import Results, flatten
+
+CONTROLS = "\x1b[31mred\x07 \u202egnirts\u202c \u2066isolate\u2069"
+ARABIC = "الطاحونة على النهر"
+
+
+def example(shown: str, **more: Any) -> dict[str, Any]:
+    usual = {
+        "url": f"http://x.test/{HOSTILE}",
+        "doc_id": "00" * 16,
+        "value": "3",
+        "pieces": [["", shown]],
+        "text": True,
+    }
+    return {**usual, **more}
+
+
+def rule(stage: str, name: str, rows: int, **more: Any) -> dict[str, Any]:
+    return {"stage": stage, "rule": name, "rows": rows, "threshold": "", "examples": [example("text")], **more}
+
+
+def summary(**more: Any) -> dict[str, Any]:
+    pair = {
+        "kind": "near",
+        "jaccard": 0.9123,
+        "survivor": {"url": "http://a.test/", "characters": 40, "pieces": [["", "the "], ["only", "old "]]},
+        "removed": {"url": "http://b.test/", "characters": 41, "pieces": [["", "the "], ["only", HOSTILE]]},
+    }
+    hit = {"url": "http://c.test/", "item": "mrpc/test/7", "field": "sentence1", "kind": "ngram", "action": "drop"}
+    marked = [["gap", "9 characters"], ["", f"before {CONTROLS} "], ["mark", HOSTILE], ["", ARABIC]]
+    return {
+        "rows": 122,
+        "fates": {"rejected": 60, "train": 55, "val": 7},
+        "lengths": {"kept": {"20": 5, "22": 57}, "rejected": {"16": 3}},
+        "domains": [{"domain": f"{HOSTILE}.test", "kept": 40, "all": 100}, {"domain": "x.test", "kept": 22, "all": 22}],
+        "num_domains": 2,
+        "url_years": {"kept": {"2019": 3, "2021": 4}, "rejected": {}},
+        "fetched": {"2026-01-01": 103},
+        "languages": {"de": 2, "it": 1},
+        "kept": [example("a kept text")],
+        "rules": [
+            rule("clean", "too_short", 20, threshold="at least 128 pre-tokens", examples=[example("", pieces=marked)]),
+            rule("clean", "not_english", 8),
+            rule("download", "http_404", 32, examples=[example("", value="", text=False, pieces=[["", HOSTILE]])]),
+        ],
+        "measured": 62,
+        "measures": [
+            {"rule": "too_short", "unit": "words", "low": 10.0, "high": 500.0, "kept": [0, 9], "rejected": [7, 0]},
+            {"rule": "is_off", "unit": "words", "low": 0.0, "high": 1.0, "kept": [1], "rejected": [0]},
+        ],
+        "groups": {"sizes": {"2": 4, "3": 1}, "pairs": [pair]},
+        "contamination": {
+            "tasks": [{"task": "mrpc", "split": "test", "items": 15, "documents": 2, "hits": 19}],
+            "actions": {"drop": 19},
+            "examples": [{**hit, "pieces": marked}],
+        },
+        **more,
+    }
+
+
+def ledger(folder: Path, value: Any) -> Path:
+    out = folder / "ledger"
+    write(out / "summary.json", value)
+    entry = FileEntry(None, (out / "summary.json").stat().st_size, store.sha256(out / "summary.json"))
+    Manifest({"summary.json": entry}, Counts()).save(out / "manifest.json")
+    return out
+
+
+@pytest.fixture
+def corpus(results: Path) -> Path:  # noqa: F811
+    """A run with a ledger beside its results."""
+    ledger(results, summary())
+    return results
+
+
+def show(corpus: Path) -> str:
+    assert report(corpus, "--ledger", corpus / "ledger", "--overwrite") == 0
+    return page(corpus)
+
+
+def test_the_page_says_what_became_of_the_documents(corpus: Path) -> None:
+    text = Reader(show(corpus)).text
+    for said in (
+        "each of the 122 pages and documents that this corpus has seen: 60 rejected, 55 for training, 7 for validation",
+        "kept if at least 128 pre-tokens",
+        "5 groups with 11 documents: 4 of 2, 1 of 3; the largest has 3.",
+        "mrpc test 15 2 19",
+        "62 kept documents",
+        "103",
+    ):
+        assert said in text
+    assert "is_off" not in text
+
+
+def test_rules_stand_in_the_order_of_the_graph_and_those_of_clean_as_they_are_applied(corpus: Path) -> None:
+    write(corpus / "stats/web/clean.json", clean_stats())
+    text = Reader(show(corpus)).text
+    places = [text.index(f"{name} {of}") for name, of in (("http_404", "download"), ("not_english", "clean"))]
+    assert places[0] < places[1] < text.index("too_short clean, 20 rejected")
+
+
+def clean_stats() -> dict[str, Any]:
+    """Statistics in which `not_english` is applied before `too_short`."""
+    rows = [{"rule": name, "threshold": "at least 9", "in": 88, "rejected": 8} for name in ("not_english", "too_short")]
+    counts = {"in": 88, "out": 60, "rejected": {"too_short": 20, "not_english": 8}, "totals": {}}
+    return {**counts, "outputs": {}, "waterfall": rows}
+
+
+def test_the_waterfall_ends_with_what_was_kept() -> None:
+    bars = list(waterfall(summary()["rules"], 122))
+    assert (bars[0].value, bars[-1].label, bars[-1].value) == ("122", "kept", "62")
+    for before, after in itertools.pairwise(bars):
+        assert after.kept + after.rejected == pytest.approx(before.kept)
+
+
+def test_a_threshold_is_drawn_where_it_lies_among_the_values() -> None:
+    (chart,) = corpus_values(summary(), Results("web", "run")).measures
+    assert chart.threshold == pytest.approx(100 * (128 - 10) / 490)
+    outside = summary()
+    outside["rules"][0]["threshold"] = "at least 990 pre-tokens"
+    (chart,) = corpus_values(outside, Results("web", "run")).measures
+    assert chart.threshold == 100
+    assert chart.bars[-1][0] + chart.bars[-1][1] == pytest.approx(50)
+
+
+def test_kept_is_above_and_rejected_below() -> None:
+    chart = lengths({"kept": {"20": 5, "21": 10}, "rejected": {"22": 1}})
+    assert chart
+    assert [(above > 0, below > 0) for _, _, above, below in chart.bars] == [(1, 0), (1, 0), (0, 1)]
+    assert "1k" in [text for _, text in chart.ticks]
+    shown = years({"kept": {"2019": 1, "2021": 1}, "rejected": {}})
+    assert shown
+    assert [text for _, text in shown.ticks] == ["2019", "2020", "2021"]
+    assert lengths({"kept": {}, "rejected": {}}) is None
+
+
+def test_hostile_documents_are_shown_and_do_nothing(corpus: Path) -> None:
+    shown = show(corpus)
+    reader = Reader(shown)
+    assert "script" not in reader.tags
+    assert not any(address.startswith(("http", "javascript")) for address in reader.addresses)
+    assert HOSTILE in " ".join(reader.words)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
+    for escaped in ("\\x1b[31mred\\x07", "\\u202egnirts\\u202c", "\\u2066isolate\\u2069"):
+        assert escaped in shown
+    assert ARABIC in shown
+    for block in re.findall(r'<div class="excerpt"[^>]*>', shown):
+        assert 'dir="auto"' in block
+    markdown = (corpus / "report/report.md").read_text()
+    assert "<script" not in markdown
+
+
+def test_the_reason_is_marked_in_the_text(corpus: Path) -> None:
+    shown = show(corpus)
+    assert "<mark>&lt;script&gt;" in shown
+    assert '<mark class="only">old </mark>' in shown
+
+
+def test_equal_ledgers_give_equal_pages(corpus: Path) -> None:
+    assert show(corpus) == show(corpus)
+
+
+def test_a_large_corpus_makes_a_small_page(corpus: Path) -> None:
+    long = [example("<" * 600, url="u" * 500) for _ in range(5)]
+    ledger(corpus, summary(rules=[rule("clean", f"rule_{i}", 9, examples=long) for i in range(60)]))
+    assert len(show(corpus)) < 2_000_000
+
+
+def test_without_a_ledger_the_page_says_how_to_make_one(corpus: Path) -> None:
+    assert report(corpus, "--overwrite") == 0
+    assert "The ledger of the corpus is not there yet; run dvc repro ledger ." in Reader(page(corpus)).text
+    assert "run `dvc repro ledger`" in (corpus / "report/report.md").read_text()
+
+
+def test_an_empty_ledger_is_said_to_be_empty(corpus: Path) -> None:
+    ledger(corpus, {"rows": 0})
+    assert "nothing has entered this corpus" in Reader(show(corpus)).text
+
+
+def test_a_ledger_of_an_unfinished_graph_is_shown_as_far_as_it_goes(corpus: Path) -> None:
+    part = summary(fates={"rejected": 60, "kept": 62}, groups={}, contamination={}, kept=[], measures=[], measured=0)
+    part |= {"url_years": {"kept": {}, "rejected": {}}, "fetched": {}, "languages": {}}
+    ledger(corpus, part)
+    reader = Reader(show(corpus))
+    assert "62 kept so far" in reader.text
+    assert not {"duplicates", "contamination"} & {*reader.ids}
+
+
+@pytest.mark.parametrize("broken", ["[]", "{", '{"rows": 5}', '{"rows": "many"}'])
+def test_a_broken_summary_is_one_clear_line(corpus: Path, broken: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger(corpus, broken)
+    assert report(corpus, "--ledger", corpus / "ledger", "--overwrite") == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert "summary.json" in line
+
+
+def test_facts_that_are_lists_of_names_and_values_are_words() -> None:
+    facts = flatten({"audit": {"worst": [{"a": 1, "b": {"c": [2, 3]}}, "text"]}})
+    assert facts == {"audit.worst": "a 1, b c 2 3; text"}
+    assert json.dumps(facts).count("'") == 0
