@@ -85,7 +85,18 @@ def test_checkpoints(made: Path, tmp_path: Path) -> None:
 
 def test_a_training_goes_on_from_a_checkpoint(made: Path, tmp_path: Path) -> None:
     """With two steps more, from the moments of the two that it has."""
-    start = ("--init", "checkpoint", "--init-path", made / "run", *MODEL, *TRAINING, "--steps", 4, "--checkpoint-every", 4)
+    start = (
+        "--init",
+        "checkpoint",
+        "--init-path",
+        made / "run",
+        *MODEL,
+        *TRAINING,
+        "--steps",
+        4,
+        "--checkpoint-every",
+        4,
+    )
     run("trainer.pretrain", made / "tokens", made / "tokens", tmp_path / "run", *start)
     assert read_record(newest_checkpoint(tmp_path / "run"))["step"] == 4
 

@@ -2,9 +2,9 @@
 
     python -m tests.data.formats.make 0.1      # into tests/data/formats/0.1
 
-Run it when a format gets something new, under the name of the release that will write it, and never again for a generation
-that a release has written: the point is that later code reads what earlier code wrote. tests/test_formats.py reads all
-generations and compares values with DOCUMENTS and the sample's own export.
+Run it when a format gets something new, under the name of the release that will write it, and never again for a
+generation that a release has written: the point is that later code reads what earlier code wrote. tests/test_formats.py
+reads all generations and compares values with DOCUMENTS and the sample's own export.
 """
 
 import argparse
@@ -19,7 +19,10 @@ from pipelines.stage import run_command
 HERE = Path(__file__).parent
 DOCUMENTS = [
     {"url": "http://mill.test/gate", "text": "The miller opens the gate at dawn, and the wheel begins to turn. " * 3},
-    {"url": "http://mill.test/umlaut", "text": "A naïve reader in the café writes Größe and 語料, and a smile \U0001f642 stays as it is. " * 3},
+    {
+        "url": "http://mill.test/umlaut",
+        "text": "A naïve reader in the café writes Größe and 語料, and a smile \U0001f642 stays as it is. " * 3,
+    },
     {"url": "http://mill.test/short", "text": "Too short."},
 ]
 """What is written; the last one is rejected."""
