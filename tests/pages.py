@@ -168,7 +168,9 @@ def write_inputs(folder: Path) -> None:
     for name in ("inputs/corpus.jsonl", "raw.jsonl", "new.jsonl"):
         (folder / name).write_text("".join(lines))
     (folder / "lists").mkdir()
-    (folder / "lists/urls.txt").write_text("http://garden.test/2021/04/what-salt-does-in-the-kitchen/\nhttp://spam.example/c\n")
+    (folder / "lists/urls.txt").write_text(
+        "http://garden.test/2021/04/what-salt-does-in-the-kitchen/\nhttp://spam.example/c\n"
+    )
     (folder / "my-domains.txt").write_text("spam.example\n")
     for name, text in SLURM.items():
         tool = folder / "inputs/slurm" / name
