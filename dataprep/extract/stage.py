@@ -10,7 +10,7 @@ goes to rejected/ with its rule (not_html, http_status, empty_text, damaged_reco
 too_deep, extractor_error, unreadable_file, ...) and the value seen; requests, metadata and the like are counted as
 skipped_*.
 
-Run: python -m dataprep.extract PATH OUTPUT
+    python -m dataprep.extract PATH OUTPUT
 """
 
 import logging
