@@ -47,7 +47,8 @@ SLURM = {
     "scontrol": "echo localhost\n",
     "srun": """\
 if [ "$1" = torchrun ]; then
-    words=${*/--nnodes 2/--nnodes 1 --local-addr 127.0.0.1}
+    words="$*"
+    words=${words/--nnodes 2/--nnodes 1}
     words=${words/--nproc-per-node 8/--nproc-per-node 2}
     exec ${words/:29500/:0}
 fi
