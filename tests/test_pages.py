@@ -56,10 +56,6 @@ STANDS_FOR: dict[str, dict[str, str]] = {
 }
 """Page -> words of its commands -> what stands for them on a machine without a GPU, a network and a day of time."""
 NOT_RUN = {
-    "README.md": [
-        "needs a remote; the page about S3 runs it",
-        "needs eight GPUs; the page about Slurm runs torchrun",
-    ],
     "docs/guide.md": [
         "needs GPT-2's weights from the Hub",
         "needs models of all eleven tasks; tests/trainer/test_glue_submission.py makes them",
