@@ -11,7 +11,7 @@ SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install run test lint check matrix bench clean
+.PHONY: help install run test lint check matrix bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,14 @@ check: lint ## format, lint, types, fast tests
 matrix: install ## the tests of further layouts; then every layout beside one process: docs/parity.md (hours; can resume)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m nightly tests/trainer/parallel
 	$(BIN)/python -m tests.trainer.parallel.matrix $(ARGS)
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## the documentation as a site, build/site/index.html; a broken link is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --conf-dir docs . build/site
+	@echo "The documentation: build/site/index.html"
 
 bench: install ## the benchmarks of benchmarks/README.md
 	$(BIN)/python -m benchmarks

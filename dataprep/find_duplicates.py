@@ -12,7 +12,7 @@ Save the fingerprints of deduplicated documents: old documents are never removed
 
 The command line of Megatron's find_duplicates.py (--inputs FILE KEY ... --output OUT) works here too.
 
-Run: python -m dataprep.find_duplicates raw.jsonl pairs.jsonl --threshold 0.8
+    python -m dataprep.find_duplicates raw.jsonl pairs.jsonl --threshold 0.8
 """
 
 import logging

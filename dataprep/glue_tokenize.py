@@ -6,7 +6,7 @@ Schema metadata: tokenizer_sha256, vocab_size (of the tokenizer), end_of_text, t
 the classes, as JSON), max_length, padding and pad_token_id. A pair becomes the ids of both texts with nothing between,
 as in transformers for GPT-2. The names of special tokens in a text are ordinary text.
 
-Run: python -m dataprep.glue_tokenize mrpc glue/ tokenizer/ mrpc/ --max-length 128
+    python -m dataprep.glue_tokenize mrpc glue/ tokenizer/ mrpc/ --max-length 128
 """
 
 import json

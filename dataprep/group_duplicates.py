@@ -10,7 +10,7 @@ Memory: about 500 bytes for each document in a pair, and 200 per pair.
 
 The command line of Megatron's group_duplicate_url.py (IN OUT [THRESHOLD], on its files) works here too.
 
-Run: python -m dataprep.group_duplicates pairs.jsonl groups.jsonl --survivor earliest_url
+    python -m dataprep.group_duplicates pairs.jsonl groups.jsonl --survivor earliest_url
 """
 
 import logging

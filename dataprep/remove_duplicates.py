@@ -7,7 +7,7 @@ A survivor from an old crawl is not in the input; the rejected row names its fin
 
 The command line of Megatron's remove_group_duplicates.py (GROUPS DATA OUT, on its files) works here too.
 
-Run: python -m dataprep.remove_duplicates raw.jsonl groups.jsonl unique.jsonl
+    python -m dataprep.remove_duplicates raw.jsonl groups.jsonl unique.jsonl
 """
 
 from collections.abc import Sequence

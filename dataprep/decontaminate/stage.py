@@ -18,7 +18,7 @@ takes both from there for other documents: the parts of a corpus then agree on w
 With --action cut a document is kept in pieces, one row for each, with the document's `doc_id` and `url`;
 `piece_start` and `piece_end` are the piece's characters in the document.
 
-Run: python -m dataprep.decontaminate documents.jsonl clean.jsonl contamination --glue data/glue/all
+    python -m dataprep.decontaminate documents.jsonl clean.jsonl contamination --glue data/glue/all
 """
 
 import logging

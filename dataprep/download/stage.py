@@ -24,8 +24,8 @@ WARC, ARC, WET, tars of texts or pages such as openwebtext.tar.xz, Megatron's .b
 resumed, and every file is checked against its digest; HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE mean
 what they always do.
 
-Run: python -m dataprep.download URLS OUTPUT [--fetch-log PATH] [--documents PATH] [--replay ARCHIVE]
-     python -m dataprep.download EMPTY OUTPUT --hub-repository OWNER/NAME --hub-revision COMMIT --hub-files '*.parquet'
+    python -m dataprep.download URLS OUTPUT [--fetch-log PATH] [--documents PATH] [--replay ARCHIVE]
+    python -m dataprep.download EMPTY OUTPUT --hub-repository OWNER/NAME --hub-revision COMMIT --hub-files '*.parquet'
 """
 
 import logging

@@ -10,7 +10,7 @@ The URL of a page file is its path below PATH. Every record without a document g
 (not_html, http_status, empty_text, damaged_record, truncated_record, too_large, too_deep, extractor_error,
 unreadable_file, ...) and the value seen; requests, metadata and the like are counted as skipped_*.
 
-Run: python -m dataprep.extract PATH OUTPUT
+    python -m dataprep.extract PATH OUTPUT
 """
 
 import logging

@@ -9,8 +9,8 @@ Tasks: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli, ax; by default, those
 
 The task `custom` is your own: train, validation and test files as JSONL, CSV, TSV or Parquet in the source folder.
 
-Run: python -m dataprep.glue_download mrpc rte OUTPUT --source glue_data
-     python -m dataprep.glue_download custom OUTPUT --source FOLDER --columns question answer --label relevant
+    python -m dataprep.glue_download mrpc rte OUTPUT --source glue_data
+    python -m dataprep.glue_download custom OUTPUT --source FOLDER --columns question answer --label relevant
 """
 
 import logging

@@ -16,10 +16,10 @@ OUTPUT may also be one JSONL file, or a .txt file, which has the URLs alone, one
 An empty file gives an empty list; a file without any URL among its lines is refused. In a folder, a file without a
 suffix is a list if its first line is a URL.
 
-Run: python -m dataprep.urls LISTS OUTPUT
-     python -m dataprep.urls LISTS clean_urls.txt
-     python -m dataprep.urls LISTS.urk.json-00.gz OUTPUT --url-key u --karma-key k
-     python -m dataprep.urls RS_2017-01.zst OUTPUT --date-to 2017-01-15 --blacklist ut1/ --memory-budget 2GB
+    python -m dataprep.urls LISTS OUTPUT
+    python -m dataprep.urls LISTS clean_urls.txt
+    python -m dataprep.urls LISTS.urk.json-00.gz OUTPUT --url-key u --karma-key k
+    python -m dataprep.urls RS_2017-01.zst OUTPUT --date-to 2017-01-15 --blacklist ut1/ --memory-budget 2GB
 """
 
 import dataclasses

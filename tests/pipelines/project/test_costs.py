@@ -1,5 +1,6 @@
 """What the data stages will take is said before they start."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from pipelines.project import costs
 from pipelines.project.costs import RATES, bytes_of_text, describe_costs, describe_passes, files_below
 from pipelines.project.graph import stage_modules
+
+PAGE = Path(__file__).parents[3] / "docs/howto/resources.md"
 
 
 def params(documents: Path, *, text_gb: float = 0.0, kind: str = "jsonl", tokenizer: str = "hub") -> dict[str, Any]:
@@ -34,6 +37,19 @@ def test_openwebtext_takes_hours_and_hundreds_of_gigabytes(tmp_path: Path) -> No
     own = describe_costs(params(tmp_path, text_gb=40.0, kind="hub", tokenizer="train"))
     assert own is not None
     assert "about 5.8 h with 2 workers (tokenizer 2.0 h, clean 1.8 h" in own
+
+
+def test_the_page_about_openwebtext_has_these_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours by number of workers: of all, of `clean`, of `decontaminate`, of DVC."""
+    rows = re.findall(r"^\| (\d+) \|" + 4 * r" ([\d.]+) \|" + "$", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == 3
+    for workers, *shown in rows:
+        monkeypatch.setattr(costs, "default_workers", lambda number=int(workers): number)
+        said = describe_costs(params(tmp_path, text_gb=40.0, kind="hub"))
+        (number, unit), *_ = re.findall(r"about ([\d.]+) (h|min)", said or "")
+        stages = [RATES[name].seconds / int(workers) for name in ("clean", "decontaminate")]
+        expected = [float(number) / (1 if unit == "h" else 60), *(rate * 40 / 3600 for rate in (*stages, costs.DVC))]
+        assert [float(each) for each in shown] == pytest.approx(expected, abs=0.051)
 
 
 def test_the_benchmark_takes_as_long_as_it_took(tmp_path: Path) -> None:

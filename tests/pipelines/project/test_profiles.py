@@ -49,7 +49,7 @@ def test_a_profile_says_the_command_that_uses_it(profile: str) -> None:
     compose(name, overrides)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/gpt2.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
 def test_the_commands_of_the_pages_compose(page: str) -> None:
     """And the trainer takes what they compose, which it checks later, when it starts."""
     lines = (ROOT / page).read_text().splitlines()

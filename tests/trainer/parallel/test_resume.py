@@ -219,7 +219,7 @@ def test_sigusr1_before_training_starts_ends_with_75(corpus: Road, tmp_path: Pat
 def test_under_torchrun_sigusr1_saves_and_the_run_goes_on(
     corpus: Road, undisturbed: Callable[[str], Path], tmp_path: Path, receiver: str
 ) -> None:
-    """The launcher's own exit status is never 0. Of itself it would die of the signal, as docs/guide.md says."""
+    """The launcher's own exit status is never 0; of itself it would die of the signal (docs/howto/stop-resume.md)."""
     output = tmp_path / "run"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     if receiver == "torchrun":
