@@ -35,6 +35,9 @@ class StageRun:
         self.scratch = scratch
         self.fingerprint = fingerprint
         self.stats_file = call.options.stats
+        self.limit = call.options.limit or 0
+        """Of a trial, how many of what `spec.limit` names are taken; 0: all."""
+        self._trials = {f"{name} --limit {self.limit}"} if self.limit else set[str]()
         self.workers = call.options.workers or engine.default_workers()
         self.memory_budget = parse_memory(call.options.memory_budget)
         self.engine = engine.make_engine(call.options.engine, self.workers, preload)
@@ -113,6 +116,17 @@ class StageRun:
     def use_digests_of(self, folder: Path, manifest: Manifest) -> None:
         """Take the digests of the files in `folder` from its manifest instead of hashing them."""
         self._digests.update({folder / name: entry.sha256 for name, entry in manifest.files.items()})
+
+    @property
+    def limited(self) -> str:
+        """What made this run, or its inputs, a trial; empty for a full run on full inputs."""
+        return ", ".join(sorted(self._trials))
+
+    def note_limit(self, path: Path, manifest: Manifest) -> None:
+        """Take note, and warn, that an input came from a trial."""
+        if manifest.limited and manifest.limited not in self._trials:
+            self._trials.add(manifest.limited)
+            logger.warning("%s: %s is from a trial (%s), and so is what comes of it", self.name, path, manifest.limited)
 
     def assume_unchanged(self, files: Sequence[Path]) -> None:
         """Do not hash these files: the fingerprint covers their contents, so this scratch fits no other contents."""

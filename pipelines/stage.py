@@ -26,7 +26,7 @@ from pipelines.documents import is_jsonl
 from pipelines.dvc_lock import put_back_stats
 from pipelines.errors import ConfigError, UserError, shown
 from pipelines.fingerprint import fingerprint, stage_identity
-from pipelines.inputs import open_documents, open_source
+from pipelines.inputs import first_rows, open_documents, open_source
 from pipelines.manifest import WORK
 from pipelines.outputs import publish, report, stage_output
 from pipelines.ownership import STAGED, check_outputs, is_half_published, scratch_folders
@@ -151,7 +151,7 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
     try:
         result = spec.function(**_arguments(spec, call, run))
         for name, output in run.outputs.items():
-            stage_output(output, _place_of(run, output) / f"staged-{name}", run.engine)
+            stage_output(output, _place_of(run, output) / f"staged-{name}", run.engine, run.limited)
         return result
     except KeyboardInterrupt:
         exits.ignore_signals()
@@ -271,5 +271,7 @@ def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> dict[str, An
             if documents and len(documents.parts) > 1:
                 run.engine.prepare()
         else:
-            values[name] = open_source(run, paths[0]) if paths else None
+            values[name] = source = open_source(run, paths[0]) if paths else None
+            if source and run.limit and spec.limit and name == spec.limit.source:
+                values[name] = first_rows(run, source, run.limit)
     return {name: values[name] for name in inspect.signature(spec.function).parameters}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipelines import store
-from pipelines.command import Output, Source, StageSpec
+from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.config import PARAMS_YAML, check
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
@@ -55,6 +55,7 @@ def evaluate(
         stream,
         length,
         config.batch_size,
+        samples=run.limit,
     )
     scores = {
         "loss": round(score.loss, 6),
@@ -106,7 +107,14 @@ def check_parameters(params: Mapping[str, Any]) -> None:
     )
 
 
-STAGE = StageSpec.of(evaluate, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment)
+STAGE = StageSpec.of(
+    evaluate,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("samples of the validation tokens"),
+    check_parameters=check_parameters,
+    environment=portable.environment,
+)
 
 if __name__ == "__main__":
     stage_main("trainer.evaluate")

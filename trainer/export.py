@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from pipelines import oracle
-from pipelines.command import Output, Source, StageSpec
+from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
@@ -28,7 +28,7 @@ def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -
     from trainer.weights.by_transformers import LIBRARY, check_export
     from trainer.weights.conversion import write_folder
 
-    checkpoint = newest_checkpoint(pretrain.path)
+    checkpoint = newest_checkpoint(pretrain.path, run.limit)
     facts = write_folder(checkpoint, tokenizer.path, output.folder)
     checked, difference = check_export(checkpoint, output.folder)
     if difference is not None:
@@ -39,7 +39,7 @@ def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -
     return facts | {"oracles": oracle.report(run.name, [LIBRARY], checked)}
 
 
-STAGE = StageSpec.of(export, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(export, VERSION, SHAPED_BY, limit=Limit("steps: it exports the newest checkpoint of these"))
 
 if __name__ == "__main__":
     stage_main("trainer.export")

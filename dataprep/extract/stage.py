@@ -23,7 +23,7 @@ from annotated_types import Interval
 
 from dataprep.extract.contract import ExtractorName, PageOptions
 from dataprep.extract.loose_json import merge_or_add_ids
-from pipelines.command import Part, Source, StageSpec, Table
+from pipelines.command import Limit, Part, Source, StageSpec, Table
 from pipelines.config import Count, NonNegative, SourceChoice, StageSource, TokenizerPath, given
 from pipelines.documents import UNREADABLE_FILE, rejected_rows
 from pipelines.errors import UserError, describe
@@ -88,7 +88,12 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     if inputs.unread:
         logger.warning("extract: not read, %d file(s): %s", len(inputs.unread), describe(inputs.unread))
     parts = make_parts(run, inputs.inputs, path.path, config.max_page_bytes)
-    counts = run.map(extract_part, parts, config, into=output)
+    counts = Counts()
+    for number, some in enumerate([[part] for part in parts] if run.limit else [parts]):
+        counts.add(run.map(extract_part, some, config, run.limit and run.limit - counts.rows_in, into=output))
+        if run.limit and counts.rows_in >= run.limit:
+            parts = parts[: number + 1]
+            break
     counts.add(run.map(judge_lines, divided_lines(parts, output), into=output))
     if UNREADABLE_FILE in counts.rejected:
         refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), len(inputs.inputs), counts)
@@ -102,8 +107,8 @@ def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: 
     logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
 
 
-def extract_part(part: Part, folder: Path, config: ExtractConfig) -> Counts:
-    """Write the records of one part as document shards."""
+def extract_part(part: Part, folder: Path, config: ExtractConfig, limit: int = 0) -> Counts:
+    """Write the records of one part, or the first `limit`, as document shards."""
     from dataprep.extract.page_child import shared_child
     from dataprep.extract.parts import DocumentShards, Reading, read_part
 
@@ -113,6 +118,8 @@ def extract_part(part: Part, folder: Path, config: ExtractConfig) -> Counts:
     with DocumentShards(folder, part.name, reading.source) as shards:
         for record in read_part(reading, part.files[1:], read_options(config)):
             shards.add(document_of(record, child, forgotten, shards.counts))
+            if limit and shards.counts.rows_in >= limit:
+                break
     return shards.counts
 
 
@@ -172,4 +179,10 @@ def extract_page(child: "PageChild", page: "Page", counts: Counts) -> "Text | Br
     return Text(page.url, extracted.text)
 
 
-STAGE = StageSpec.of(extract, VERSION, SHAPED_BY, other_command=merge_or_add_ids)
+STAGE = StageSpec.of(
+    extract,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("records: documents, and pages that give none"),
+    other_command=merge_or_add_ids,
+)
