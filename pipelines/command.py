@@ -41,6 +41,8 @@ class Part:
 
     name: str
     files: tuple[Path, ...]
+    documents: int = 0
+    """How many documents the files hold, to show progress by; 0: not known."""
 
     @property
     def file(self) -> Path:

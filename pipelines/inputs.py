@@ -75,10 +75,13 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
         files += _ingest(run, f"{name}-{number}", sources)
     if run.limit:
         files = _first_documents(run, name, files)
-    if not any(formats.count_rows(file) for file in files):
+    rows = [formats.count_rows(file) or 0 for file in files]
+    if not any(rows):
         listing = ", ".join(str(path) for path in paths)
         raise UserError(f"{listing}: holds no document; nothing to do (if a stage made it, its rejected/ says why)")
-    return Documents(tuple(Part(f"part-{i:05d}", (file,)) for i, file in enumerate(files)))
+    return Documents(
+        tuple(Part(f"part-{i:05d}", (file,), number) for i, (file, number) in enumerate(zip(files, rows, strict=True)))
+    )
 
 
 def _first_documents(run: StageRun, name: str, files: Sequence[Path]) -> list[Path]:

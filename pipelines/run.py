@@ -12,9 +12,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelines import documents, engine, store
 from pipelines.command import Invocation, Output, Part
@@ -23,6 +23,8 @@ from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ShardFunction = Callable[..., Counts]
 
@@ -80,7 +82,7 @@ class StageRun:
             logger.info("%s: %s: %d of %d shards are already done", self.name, function.__name__, len(done), len(tasks))
         results = self.engine.map(functools.partial(do_shard, function, arguments), todo)
         label = f"{self.name}: {function.__name__}"
-        for task, receipt in zip(todo, track(results, what=label, total=len(tasks), done=len(done)), strict=True):
+        for task, receipt in _track(label, zip(todo, results, strict=True), tasks, todo):
             done[task.receipt] = receipt
         counts = Counts()
         for task in tasks:
@@ -138,6 +140,17 @@ class StageRun:
 
     def _receipt(self, target: Output, part: Part) -> Path:
         return self.scratch / "receipts" / target.folder.relative_to(self.scratch) / f"{part.name}.json"
+
+
+def _track(
+    what: str, results: Iterable[tuple["ShardTask", T]], tasks: Sequence["ShardTask"], todo: Sequence["ShardTask"]
+) -> Iterator[tuple["ShardTask", T]]:
+    """Yield the results of tasks, and show how many documents they had, or shards where that is not known."""
+    if not all(task.part.documents for task in tasks):
+        return track(results, what=what, total=len(tasks), done=len(tasks) - len(todo))
+    total, left = (sum(task.part.documents for task in some) for some in (tasks, todo))
+    size: Callable[[tuple[ShardTask, T]], int] = lambda result: result[0].part.documents  # noqa: E731
+    return track(results, what=what, total=total, unit="documents", done=total - left, size=size)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

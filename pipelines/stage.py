@@ -30,6 +30,7 @@ from pipelines.inputs import first_rows, open_documents, open_source
 from pipelines.manifest import WORK
 from pipelines.outputs import publish, report, stage_output
 from pipelines.ownership import STAGED, check_outputs, is_half_published, scratch_folders
+from pipelines.progress import waiting
 from pipelines.rejected import show_rejected
 from pipelines.run import StageRun
 from pipelines.terminal import print_error
@@ -115,7 +116,8 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
             )
     finals = {name: store.real_path(path) for name, path in call.outputs.items()}
     check_outputs(call, resuming=is_half_published(store.real_path(first)))
-    identity = stage_identity(spec, call)
+    with waiting(f"{spec.name}: reading all of its input, to know whether it has changed"):
+        identity = stage_identity(spec, call)
     scratch = _place(store.real_path(first), fingerprint(identity))
     with locked(finals.values()):
         for name, final in finals.items():
@@ -151,7 +153,8 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
     try:
         result = spec.function(**_arguments(spec, call, run))
         for name, output in run.outputs.items():
-            stage_output(output, _place_of(run, output) / f"staged-{name}", run.engine, run.limited)
+            with waiting(f"{spec.name}: writing {output.final}"):
+                stage_output(output, _place_of(run, output) / f"staged-{name}", run.engine, run.limited)
         return result
     except KeyboardInterrupt:
         exits.ignore_signals()

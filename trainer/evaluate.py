@@ -15,6 +15,7 @@ from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.config import PARAMS_YAML, check
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
+from pipelines.progress import waiting
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from pipelines.unchanged import require_unchanged
@@ -34,13 +35,14 @@ def evaluate(
     config: EvaluateConfig, parallel: ParallelConfig, run: StageRun, export: Source, val: Source, output: Output
 ) -> dict[str, Any]:
     """Measure the loss and write texts, in this process, on `parallel.device`."""
-    from trainer.data.stream import check_tokens_of_anyone
-    from trainer.generate import open_model
-    from trainer.loop.validation import language_score
-    from trainer.processes.process import set_arithmetic
-    from trainer.weights.huggingface import require_same_tokenizer
+    with waiting(f"evaluate: loading torch, {export.path} and {val.path}"):
+        from trainer.data.stream import check_tokens_of_anyone
+        from trainer.generate import open_model
+        from trainer.loop.validation import language_score
+        from trainer.processes.process import set_arithmetic
+        from trainer.weights.huggingface import require_same_tokenizer
 
-    stream = check_tokens_of_anyone(val.path)
+        stream = check_tokens_of_anyone(val.path)
     if export.manifest:
         require_unchanged(export.path, ".safetensors")
     require_same_tokenizer(export.path, stream.meta, val.path)
@@ -63,7 +65,8 @@ def evaluate(
         "tokens": score.tokens,
         "sequence_length": length,
     }
-    texts = write_texts(model, tokenizer, stream, config)
+    with waiting("evaluate: generating texts"):
+        texts = write_texts(model, tokenizer, stream, config)
     store.write_json(output.folder / "scores.json", scores)
     store.write_json(output.folder / "texts.json", texts)
     run.summary = f"loss {score.loss:.4f} and perplexity {score.perplexity:.2f} on {score.tokens:,} tokens"

@@ -13,6 +13,7 @@ from typing import Any
 from pipelines import oracle
 from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.manifest import Counts
+from pipelines.progress import waiting
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer.weights.records import newest_checkpoint
@@ -25,12 +26,14 @@ logger = logging.getLogger(__name__)
 
 def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -> dict[str, Any]:
     """Convert the newest checkpoint; the tokenizer must be the one of the training tokens."""
-    from trainer.weights.by_transformers import LIBRARY, check_export
-    from trainer.weights.conversion import write_folder
-
     checkpoint = newest_checkpoint(pretrain.path, run.limit)
-    facts = write_folder(checkpoint, tokenizer.path, output.folder)
-    checked, difference = check_export(checkpoint, output.folder)
+    with waiting(f"export: writing the weights of {checkpoint}"):
+        from trainer.weights.by_transformers import LIBRARY, check_export
+        from trainer.weights.conversion import write_folder
+
+        facts = write_folder(checkpoint, tokenizer.path, output.folder)
+    with waiting("export: opening them with transformers, to compare its logits"):
+        checked, difference = check_export(checkpoint, output.folder)
     if difference is not None:
         run.provenance["largest_difference_of_logits"] = difference
         logger.info("export: transformers' logits differ from the checkpoint's by at most %.2g", difference)

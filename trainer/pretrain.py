@@ -23,6 +23,7 @@ from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.config import PARAMS_YAML, Kind, check, values_of
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
+from pipelines.progress import waiting
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer.checks import check_pretrain
@@ -127,7 +128,8 @@ def pretrain(
     data = {**data, "mixture": mixture} if mixture else data
     layout = plan_pretraining(config, parallel, launch.count_processes(parallel))
     log_micro_batch("pretrain", config.micro_batch_size, layout)
-    tokenizer = check_tokens(train.path, [*map(Path, config.mixture), val.path])
+    with waiting("pretrain: comparing the tokens with their manifests"):
+        tokenizer = check_tokens(train.path, [*map(Path, config.mixture), val.path])
     config = count_steps(
         config, count_samples(open_batches(config, train.path, data, run.scratch), layout.data_ranks), run.limit
     )

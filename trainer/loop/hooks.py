@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from pipelines import store
+from pipelines.progress import waiting, within
 from trainer.loop.metrics import Meter, peak_memory, rates
 from trainer.loop.training import Hook, StepReport, Training
 from trainer.weights import checkpoint
@@ -153,6 +154,7 @@ class Progress(Hook):
         self.every = every
         self._phases = phases
         self._stack = contextlib.ExitStack()
+        self._first_step = contextlib.ExitStack()
         self._bar: Any = None
         self._task: Any = None
         self._meter: Any = None
@@ -160,7 +162,10 @@ class Progress(Hook):
     def before_training(self, training: Training) -> None:
         """Show the bar if there is a terminal."""
         self._meter = Meter(training)
-        if not training.mesh.is_first or not sys.stderr.isatty():
+        if not training.mesh.is_first:
+            return
+        self._first_step.enter_context(waiting(f"{self.name}: the first step, before which code may be compiled"))
+        if not sys.stderr.isatty():
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -173,12 +178,14 @@ class Progress(Hook):
         )
         bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
         self._bar = self._stack.enter_context(bar)
+        self._stack.enter_context(within(bar))
         self._task = self._bar.add_task(
             self.name, total=training.optimizer_config.steps, completed=training.step, now=""
         )
 
     def after_step(self, training: Training, report: StepReport) -> None:
         """Move the bar, or log the line."""
+        self._first_step.close()
         if not training.mesh.is_first:
             return
         due = report.step % self.every == 0 or training.finished
@@ -201,6 +208,7 @@ class Progress(Hook):
 
     def after_training(self, training: Training) -> None:  # noqa: ARG002 (Hook's signature)
         """Remove the bar."""
+        self._first_step.close()
         self._stack.close()
 
 

@@ -32,6 +32,7 @@ from pipelines import exits, log
 from pipelines.engine import PARENTS_SIGNALS, start_forkserver, starting
 from pipelines.errors import ConfigError, UserError
 from pipelines.exits import PREEMPTED
+from pipelines.progress import waiting
 from pipelines.terminal import print_error
 from trainer import LEAST_ADDRESS_SPACE
 from trainer.config import ParallelConfig
@@ -122,11 +123,12 @@ def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: 
     with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
         processes: list[_LocalProcess] = []
         try:
-            _await_server()
-            for number in range(size):
-                rank = Rank(number, size, local_number=number, local_size=size)
-                with _signals_wait():
-                    processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
+            with waiting("starting the training's processes"):
+                _await_server()
+                for number in range(size):
+                    rank = Rank(number, size, local_number=number, local_size=size)
+                    with _signals_wait():
+                        processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
             return _result(processes, logs)
         except (KeyboardInterrupt, SystemExit) as stopped:
             if len(processes) == size:  # otherwise the started ones wait for one that never comes
