@@ -169,19 +169,19 @@ class Progress(Hook):
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
+        steps = training.optimizer_config.steps
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=2 * len(f"{steps}") + 1)),
             TextColumn("{task.fields[now]}"),
         )
         bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
         self._bar = self._stack.enter_context(bar)
         self._stack.enter_context(within(bar))
-        self._task = self._bar.add_task(
-            self.name, total=training.optimizer_config.steps, completed=training.step, now=""
-        )
+        self._task = self._bar.add_task(self.name, total=steps, completed=training.step, now="")
 
     def after_step(self, training: Training, report: StepReport) -> None:
         """Move the bar, or log the line."""

@@ -269,7 +269,10 @@ def _failure(failed: list[_LocalProcess], logs: Path | None) -> UserError:
 def _ask_to_stop(processes: list[_LocalProcess]) -> None:
     """Make the processes save a checkpoint at their next step; a second signal interrupts the wait."""
     if any(process.outcome is None for process in processes):
-        print("stopping: this step is finished and saved first; a second signal ends at once", file=sys.stderr)
+        below_bar = "\n" if sys.stderr.isatty() else ""
+        print(
+            f"{below_bar}stopping: this step is finished and saved first; a second signal ends at once", file=sys.stderr
+        )
     for process in processes:
         if process.outcome is None and process.child.pid:
             with contextlib.suppress(ProcessLookupError):
