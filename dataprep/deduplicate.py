@@ -15,7 +15,7 @@ from dataprep import find_duplicates as find
 from dataprep import group_duplicates as group
 from dataprep import remove_duplicates as remove
 from dataprep.dedup.clusters import SurvivorRule
-from pipelines.command import Documents, Output, Source, StageSpec, Table
+from pipelines.command import Documents, Limit, Output, Source, StageSpec, Table
 from pipelines.config import Count, Fraction
 from pipelines.errors import ConfigError
 from pipelines.manifest import Manifest
@@ -77,7 +77,7 @@ def _scratch_table(run: StageRun, name: str) -> Table:
     return Table(folder, folder)
 
 
-STAGE = StageSpec.of(deduplicate, VERSION, SHAPED_BY, check_config=check_config)
+STAGE = StageSpec.of(deduplicate, VERSION, SHAPED_BY, limit=Limit("documents"), check_config=check_config)
 
 if __name__ == "__main__":
     stage_main("dataprep.deduplicate")

@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.command import Part, Source, StageSpec, Table
+from pipelines.command import Limit, Part, Source, StageSpec, Table
 from pipelines.documents import DOCUMENT_SCHEMA, TableWriter
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
@@ -96,7 +96,7 @@ def document_ranges(shard: TokenShard) -> list[tuple[int, int]]:
     return groups
 
 
-STAGE = StageSpec.of(detokenize, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(detokenize, VERSION, SHAPED_BY, limit=Limit("documents", "tokens"))
 
 if __name__ == "__main__":
     stage_main("dataprep.detokenize")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipelines.command import Output, Part, Source, StageSpec
+from pipelines.command import Limit, Output, Part, Source, StageSpec
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -126,7 +126,7 @@ def little_endian(numbers: Array, dtype: str) -> bytes:
     return numbers.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
 
 
-STAGE = StageSpec.of(export_tokens, VERSION, SHAPED_BY, check_config=check_config)
+STAGE = StageSpec.of(export_tokens, VERSION, SHAPED_BY, limit=Limit("documents", "tokens"), check_config=check_config)
 
 if __name__ == "__main__":
     stage_main("dataprep.export_tokens")

@@ -33,7 +33,7 @@ from dataprep.dedup.signatures import FOLDER, SignatureMeta, Signer, write_signa
 from dataprep.dedup.verification import Measure
 from dataprep.native.kernel import kernel_name
 from pipelines import oracle
-from pipelines.command import Documents, Output, Part, StageSpec, Table
+from pipelines.command import Documents, Limit, Output, Part, StageSpec, Table
 from pipelines.config import Count, Fraction, HasIdentity, NonNegative, SourcePath, given, to_plain
 from pipelines.documents import count_rows
 from pipelines.errors import ConfigError
@@ -205,6 +205,7 @@ STAGE = StageSpec.of(
     find_duplicates,
     VERSION,
     SHAPED_BY,
+    limit=Limit("documents"),
     check_config=check_config,
     check_parameters=check_parameters,
     other_command=megatron.find_duplicates,

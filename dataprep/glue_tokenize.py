@@ -20,7 +20,7 @@ import pyarrow as pa
 from dataprep.glue.tables import read_meta, task_tables
 from dataprep.glue.tasks import TaskMeta
 from pipelines.columns import column
-from pipelines.command import Output, Part, Source, StageSpec
+from pipelines.command import Limit, Output, Part, Source, StageSpec
 from pipelines.config import Count
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter, read_batches
 from pipelines.manifest import Counts
@@ -123,7 +123,7 @@ def encode_rows(encoder: "TextEncoder", texts: list[list[str]], split: str, coun
     return [encoding.ids for encoding in encodings]
 
 
-STAGE = StageSpec.of(glue_tokenize, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(glue_tokenize, VERSION, SHAPED_BY, limit=Limit("rows of each split", "glue"))
 
 if __name__ == "__main__":
     stage_main("dataprep.glue_tokenize")

@@ -37,7 +37,7 @@ from dataprep.dedup.groups import (
 )
 from dataprep.dedup.pairs import GROUP_SCHEMA, ROW_GROUP, RowGroups, compare, pair_metadata, source_files
 from pipelines.columns import column, from_numpy, to_numpy
-from pipelines.command import Part, Source, StageSpec, Table
+from pipelines.command import Limit, Part, Source, StageSpec, Table
 from pipelines.config import Count, Fraction
 from pipelines.documents import count_rows, part_files
 from pipelines.errors import ConfigError
@@ -200,6 +200,7 @@ STAGE = StageSpec.of(
     group_duplicates,
     VERSION,
     SHAPED_BY,
+    limit=Limit("pairs", "pairs"),
     check_config=check_config,
     check_parameters=check_parameters,
     other_command=megatron.group_duplicates,

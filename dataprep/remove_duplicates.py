@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from dataprep.dedup import megatron
 from dataprep.dedup.pairs import GROUP_SCHEMA, compare, read_table, read_tables, source_files, write_table
 from pipelines.columns import column, from_numpy, to_numpy
-from pipelines.command import Documents, Part, Source, StageSpec, Table
+from pipelines.command import Documents, Limit, Part, Source, StageSpec, Table
 from pipelines.documents import (
     DOCUMENT_FIELDS,
     REJECTED,
@@ -247,7 +247,9 @@ def other_documents(groups: str, detail: str) -> UserError:
     )
 
 
-STAGE = StageSpec.of(remove_duplicates, VERSION, SHAPED_BY, other_command=megatron.remove_duplicates)
+STAGE = StageSpec.of(
+    remove_duplicates, VERSION, SHAPED_BY, limit=Limit("documents"), other_command=megatron.remove_duplicates
+)
 
 if __name__ == "__main__":
     stage_main("dataprep.remove_duplicates")

@@ -11,7 +11,7 @@ same documents and seed give the same bytes anywhere.
 from dataclasses import dataclass
 
 from dataprep.split import stage as splitting
-from pipelines.command import Documents, StageSpec, Table
+from pipelines.command import Documents, Limit, StageSpec, Table
 from pipelines.config import Count, NonNegative
 from pipelines.documents import count_rows
 from pipelines.run import StageRun
@@ -39,7 +39,7 @@ def shuffle(config: ShuffleConfig, run: StageRun, documents: Documents, output: 
     return {"in": total, "out": total}
 
 
-STAGE = StageSpec.of(shuffle, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(shuffle, VERSION, SHAPED_BY, limit=Limit("documents"))
 
 if __name__ == "__main__":
     stage_main("dataprep.shuffle")

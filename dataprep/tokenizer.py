@@ -16,7 +16,7 @@ from annotated_types import Ge
 
 from dataprep.web.hub import check_commit, explained
 from pipelines import store
-from pipelines.command import Documents, Output, Part, StageSpec
+from pipelines.command import Documents, Limit, Output, Part, StageSpec
 from pipelines.config import TokenizerPath, given
 from pipelines.documents import read_batches
 from pipelines.errors import ConfigError
@@ -126,7 +126,7 @@ def fetch_from_hub(hub_id: str, revision: str) -> Path:
         )
 
 
-STAGE = StageSpec.of(tokenizer, VERSION, SHAPED_BY, check_config=check_config)
+STAGE = StageSpec.of(tokenizer, VERSION, SHAPED_BY, limit=Limit("documents"), check_config=check_config)
 
 if __name__ == "__main__":
     stage_main("dataprep.tokenizer")

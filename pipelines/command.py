@@ -41,6 +41,8 @@ class Part:
 
     name: str
     files: tuple[Path, ...]
+    documents: int = 0
+    """How many documents the files hold, to show progress by; 0: not known."""
 
     @property
     def file(self) -> Path:
@@ -80,7 +82,7 @@ class Table(Output):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run: of these options, only `params` can change a byte of the output."""
+    """How to run: of these options, only `params` and `limit` can change a byte of the output."""
 
     params: Path | None = None
     """Read the sections from this parameter file; flags override it."""
@@ -98,8 +100,21 @@ class RunOptions:
     """Write counts and scores to this JSON file (times go to the same path below provenance/)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Verbosity of the log on standard error."""
+    limit: Annotated[int, Ge(1)] | None = None
+    """For a trial: take only so many of the first documents, URLs, rows or steps (above: which); the output says so."""
     verbose: bool = False
     """Also log what the stage chose and expects, such as find_duplicates' S-curve."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limit:
+    """What `--limit N` takes the first N of."""
+
+    unit: str
+    """What is counted, such as `documents`."""
+    source: str = ""
+    """The parameter of the `Source` of which the runner cuts all tables; empty: the stage takes care, or its input is
+    `Documents`, which the runner always cuts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,6 +147,8 @@ class StageSpec:
     other_command: Callable[[Sequence[str]], int | None] | None
     """Runs the command line of a program that the stage can replace; returns the exit status, or None if the arguments
     are not for that program."""
+    limit: Limit | None
+    """What `--limit` counts: every stage of ours can run on a part of its input, for a trial."""
     preload: tuple[str, ...]
     """Modules that only the work on shards imports: the server that workers are forked from imports them for all."""
 
@@ -142,6 +159,7 @@ class StageSpec:
         version: int,
         shaped_by: tuple[str, ...],
         *,
+        limit: Limit | None = None,
         check_config: Callable[..., None] | None = None,
         check_parameters: Callable[[Mapping[str, Any]], str | None] | None = None,
         environment: Callable[..., Mapping[str, str]] | None = None,
@@ -183,6 +201,7 @@ class StageSpec:
             check_parameters=check_parameters,
             environment=environment,
             other_command=other_command,
+            limit=limit,
             preload=preload,
         )
 
@@ -238,7 +257,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     result = tyro.cli(
         command,
         prog=f"python -m {spec.command}",
-        description=_wrapped(spec.doc),
+        description=_wrapped(spec.doc + (f"\n\n--limit N takes the first N {spec.limit.unit}." if spec.limit else "")),
         args=list(arguments),
     )
     where = "command line"
@@ -247,6 +266,8 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         for parameter, (section, cls) in spec.sections.items()
     }
     configs.check(RunOptions, result.run, "run", where)
+    if result.run.limit and not spec.limit:
+        raise ConfigError(f"{where}: --limit: {spec.name} takes all of its input or nothing; leave it out")
     values = {
         name: getattr(result, name) for name in (*spec.words, *spec.inputs, *spec.outputs) if hasattr(result, name)
     }

@@ -349,6 +349,28 @@ def rejected_rows(folder: Path, rule: str) -> list[tuple[str, str]]:
     return [(row["url"], row["value"]) for row in rows if row["rule"] == rule]
 
 
+def copy_rows(file: Path, target: Path, rows: int) -> None:
+    """Write the first `rows` rows of a Parquet or Arrow file, with the metadata of its columns, to `target`."""
+    if file.suffix == ".arrow":
+        with pa.ipc.open_file(pa.memory_map(str(file))) as source, pa.ipc.new_file(str(target), source.schema) as copy:
+            for batch in _first_of(map(source.get_batch, range(source.num_record_batches)), rows):
+                copy.write_batch(batch)
+        return
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(str(target), read_schema(file), **parquet_options()) as copy:
+        for batch in _first_of(read_batches(file), rows):
+            copy.write_batch(batch)
+
+
+def _first_of(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if not rows:
+            return
+        yield batch.slice(0, rows)
+        rows -= min(rows, batch.num_rows)
+
+
 def count_rows(file: Path) -> int | None:
     """Count the rows of a Parquet, Arrow or `.jsonl` file; return None for a format without rows."""
     if file.suffix == ".parquet":

@@ -34,6 +34,7 @@ def stage_identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
             if path.exists()
         ],
         "words": {name: list(word) if isinstance(word, tuple) else word for name, word in call.words.items()},
+        **({"limit": call.options.limit} if call.options.limit else {}),
         "outputs": {name: "".join(path.suffixes) for name, path in call.outputs.items()},
         **({PUBLISHED: published} if any(published.values()) else {}),
     }

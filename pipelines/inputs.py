@@ -10,7 +10,7 @@ from pipelines import documents as formats
 from pipelines import jsonl, store
 from pipelines.command import Documents, Output, Part, Source
 from pipelines.errors import UserError, describe
-from pipelines.manifest import Counts, FileEntry, is_published, load_checked
+from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest, is_published, load_checked
 from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,39 @@ def open_source(run: StageRun, path: Path) -> Source:
     manifest = load_checked(path) if is_published(path) else None
     if manifest:
         run.use_digests_of(path, manifest)
+        run.note_limit(path, manifest)
     return Source(path, manifest)
+
+
+def first_rows(run: StageRun, source: Source, limit: int) -> Source:
+    """Return a copy in scratch of a published folder with the first `limit` rows of its shards, and of other tables.
+
+    Raises UserError for a path without a manifest.
+    """
+    if source.manifest is None:
+        raise UserError(f"--limit {limit}: {source.path} has no {MANIFEST}; name a folder that a stage made")
+    folder = run.scratch / "limited" / source.path.name
+    store.remove(folder)
+    entries: dict[str, FileEntry] = {}
+    left = limit
+    for name, entry in sorted(source.manifest.files.items()):
+        is_shard = name.startswith("part-")
+        rows = min(left if is_shard else limit, entry.rows or 0)
+        if is_shard and not rows and left < limit:
+            continue
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if entry.rows is None or rows == entry.rows:
+            store.link_or_copy(source.path / name, target)
+            entries[name] = entry
+        else:
+            formats.copy_rows(source.path / name, target, rows)
+            entries[name] = FileEntry(rows, target.stat().st_size, store.sha256(target))
+        left -= rows if is_shard else 0
+    manifest = Manifest(entries, source.manifest.counts, source.manifest.limited)
+    manifest.save(folder / MANIFEST)
+    run.use_digests_of(folder, manifest)
+    return Source(folder, manifest)
 
 
 def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents:
@@ -29,7 +61,8 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
     files: list[Path] = []
     for number, path in enumerate(paths):
         if path.is_dir() and formats.part_files(path):
-            run.use_digests_of(path, load_checked(path))
+            run.use_digests_of(path, manifest := load_checked(path))
+            run.note_limit(path, manifest)
             files += formats.part_files(path)
             continue
         sources, unread = formats.jsonl_files(path) if path.is_dir() else ([path], [])
@@ -40,10 +73,31 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
         if not sources:
             raise UserError(f"{path}: holds neither document shards (part-*.parquet) nor JSONL files")
         files += _ingest(run, f"{name}-{number}", sources)
-    if not any(formats.count_rows(file) for file in files):
+    if run.limit:
+        files = _first_documents(run, name, files)
+    rows = [formats.count_rows(file) or 0 for file in files]
+    if not any(rows):
         listing = ", ".join(str(path) for path in paths)
         raise UserError(f"{listing}: holds no document; nothing to do (if a stage made it, its rejected/ says why)")
-    return Documents(tuple(Part(f"part-{i:05d}", (file,)) for i, file in enumerate(files)))
+    return Documents(
+        tuple(Part(f"part-{i:05d}", (file,), number) for i, (file, number) in enumerate(zip(files, rows, strict=True)))
+    )
+
+
+def _first_documents(run: StageRun, name: str, files: Sequence[Path]) -> list[Path]:
+    """Return the shards with the first documents of a trial, the last of them cut in scratch."""
+    first: list[Path] = []
+    left = run.limit
+    for file in files:
+        rows = formats.count_rows(file) or 0
+        if rows > left:
+            cut = run.scratch / "limited" / f"{name}.parquet"
+            cut.parent.mkdir(exist_ok=True)
+            formats.copy_rows(file, cut, left)
+            return [*first, cut] if left else first
+        first.append(file)
+        left -= rows
+    return first
 
 
 def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
@@ -58,7 +112,11 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
     run.assume_unchanged(sources)
     if why := jsonl.only_reader(sources, run.workers):
         logger.info("%s: %s", run.name, why)
-    counts = run.map(ingest_part, parts, len(sources) == 1, into=target)
+    counts = Counts()
+    for some in [[part] for part in parts] if run.limit else [parts]:  # of a trial, no more blocks than it takes
+        counts.add(run.map(ingest_part, some, len(sources) == 1, into=target))
+        if run.limit and counts.rows_out >= run.limit:
+            break
     ingested = {name: Ingested(source, target) for name, source in names.items()}
     for block, lines in sorted(counts.totals.items(), key=lambda item: int(item[0].rpartition("-")[2])):
         ingested[block.rpartition("-")[0]].blocks.append((block, lines))

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import TextIO
 
 from pipelines.terminal import visible
 
@@ -14,9 +15,22 @@ class OneLine(logging.Formatter):
         return visible(super().formatMessage(record))
 
 
+class CurrentStderr(logging.StreamHandler):
+    """Writes to what is standard error at the moment: a bar on the terminal, which is that meanwhile, stays below."""
+
+    @property
+    def stream(self) -> TextIO:
+        """Standard error."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: TextIO) -> None:
+        pass  # logging sets what it was created with
+
+
 def configure(level: str = "info", *, verbose: bool = False) -> None:
     """Send log records of `level` (debug, info, warning, error) and above to standard error; `verbose`: all of ours."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = CurrentStderr()
     handler.setFormatter(OneLine())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for noisy in ("trafilatura", "htmldate", "justext", "courlan", "urllib3", "asyncio", "matplotlib"):

@@ -1,6 +1,7 @@
 """The manifest of an output: `manifest.json`, a function of the content alone.
 
-`{"files": {name: {rows, bytes, sha256}}, "counts": {in, out, rejected: {rule: n}, totals: {...}}}`.
+`{"files": {name: {rows, bytes, sha256}}, "counts": {in, out, rejected: {rule: n}, totals: {...}}}`, and `limited` in
+that of a trial (`--limit`), or of what was made from one.
 A folder holds its own manifest; a single file has `<file>.manifest.json` beside it.
 """
 
@@ -81,6 +82,8 @@ class Manifest:
 
     files: dict[str, FileEntry]
     counts: Counts
+    limited: str = ""
+    """What made this, or what it was made from, a trial: `extract --limit 10`. Empty: nothing."""
 
     @property
     def rows(self) -> int:
@@ -95,7 +98,8 @@ class Manifest:
     def save(self, path: Path) -> None:
         """Write the manifest to `path`."""
         files = {name: entry.to_json() for name, entry in self.files.items()}
-        store.write_json(path, {"files": files, "counts": self.counts.to_json()})
+        limited = {"limited": self.limited} if self.limited else {}
+        store.write_json(path, {"files": files, "counts": self.counts.to_json(), **limited})
 
     @classmethod
     def load(cls, path: Path) -> "Manifest":
@@ -103,7 +107,7 @@ class Manifest:
         value = store.read_json(path)
         try:
             files = {name: FileEntry(**entry) for name, entry in value["files"].items()}
-            return cls(files, Counts.from_json(value["counts"]))
+            return cls(files, Counts.from_json(value["counts"]), value.get("limited", ""))
         except (KeyError, TypeError, AttributeError):
             raise UserError(f"{path}: not a manifest of ours; make the folder again") from None
 

@@ -28,17 +28,17 @@ FEW_RULES = 5
 """Number of rules that the last line of a run names: those that rejected most."""
 
 
-def stage_output(output: Output, staged: Path, engine: Engine) -> None:
+def stage_output(output: Output, staged: Path, engine: Engine, limited: str = "") -> None:
     """Put the whole output, with its manifest, into the folder `staged` and sync it to disk.
 
     Shards are hard links: scratch keeps its files until the very end, so a crash costs nothing. The workers of `engine`
-    write JSON lines.
+    write JSON lines. `limited` is what the manifest says of a trial.
     """
     store.remove(staged)
     staged.mkdir(parents=True)
     if not formats.is_jsonl(output.final):
         _describe_to_datasets(output)
-    manifest = Manifest(dict(sorted(output.files.items())), output.counts)
+    manifest = Manifest(dict(sorted(output.files.items())), output.counts, limited)
     if formats.is_jsonl(output.final):
         _stage_jsonl(output, manifest, staged, engine)
     else:
@@ -85,7 +85,7 @@ def _stage_jsonl(output: Output, manifest: Manifest, staged: Path, engine: Engin
         logger.warning(
             "%s: the input's keys %s are left out, since columns of ours have their names", output.final, names
         )
-    Manifest(entries, manifest.counts).save(staged / manifest_path(output.final).name)
+    Manifest(entries, manifest.counts, manifest.limited).save(staged / manifest_path(output.final).name)
 
 
 def _write_chunk(task: tuple[Path, Path]) -> tuple[Path, list[str]]:
@@ -152,6 +152,8 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
         name: {"rows": manifest.rows, "bytes": _published_bytes(run.outputs[name], manifest)}
         for name, manifest in manifests.items()
     }
+    if run.limited:
+        stats["limited"] = run.limited
     if call.options.stats:
         store.write_json(call.options.stats, stats)
         provenance = {
@@ -171,7 +173,8 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
     paths = ", ".join(str(_name(path)) for path in call.outputs.values())
     rows = f"{stats['in']:,} in, {stats['out']:,} out{f' ({rejected})' if rejected else ''}"
     figures = run.summary or rows
-    logger.info("%s: %s in %.1f s -> %s", run.name, figures, seconds, paths)
+    trial = f" (a trial: {run.limited})" if run.limited else ""
+    logger.info("%s: %s in %.1f s -> %s%s", run.name, figures, seconds, paths, trial)
     if counts.rejected and not stats["out"]:
         where = _name(rejected_path(next(iter(call.outputs.values()))))
         logger.warning("%s: nothing came out, everything was rejected: see the rules above and %s", run.name, where)

@@ -1,15 +1,20 @@
-"""Progress of work: a bar on a terminal; elsewhere a log line every 30 seconds and at the end of long work."""
+"""Progress of work: a bar on a terminal; elsewhere a log line every 30 seconds and at the end of long work.
+
+Work that cannot be counted is named once it takes longer than a moment (`waiting`).
+"""
 
 import logging
+import signal
 import sys
+import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import ProgressColumn
+    from rich.progress import Progress, ProgressColumn
 
 T = TypeVar("T")
 I = TypeVar("I", contravariant=True)  # noqa: E741 - the item
@@ -22,6 +27,38 @@ REFRESH_SECONDS = 0.1
 """Time between two updates of the bar; redrawing it for each item would cost more than many items do."""
 NARROWEST_BAR, WIDEST_BAR = 8, 40
 """Widths in terminal columns."""
+PATIENCE_SECONDS = 2.0
+"""After which work that cannot be counted is named."""
+_shown: "list[Progress]" = []
+"""The bar of a training on the terminal: two at once would write over each other, so work within it is a line of it."""
+
+
+@contextmanager
+def waiting(what: str) -> Generator[None]:
+    """Log `what` if the block takes more than a moment: no long wait is silent, and no short one is announced."""
+    timer = threading.Timer(PATIENCE_SECONDS, logger.info, ("%s", what))
+    timer.daemon = True
+    # Signals stay with the main thread, which may have to hold them off while it starts a process.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with suppress(RuntimeError):  # no memory for a thread: the work itself says so, if it matters
+            timer.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def within(bar: "Progress") -> Generator[None]:
+    """Make `track` show what it counts as a line of this bar, whose columns have the field `now`."""
+    _shown.append(bar)
+    try:
+        yield
+    finally:
+        _shown.remove(bar)
 
 
 class Detail(Protocol[I]):
@@ -44,12 +81,17 @@ def track(
     unit: str = "shards",
     done: int = 0,
     detail: Detail[T] | None = None,
+    size: Callable[[T], int] = lambda _: 1,
 ) -> Iterator[T]:
-    """Yield `items`; show `what`, how many of `total` are done, the rate, the time left, and `detail`."""
+    """Yield `items`; show `what`, how many of `total` are done, the rate, the time left, and `detail`.
+
+    `size`: how many of the unit an item is.
+    """
     started = shown = time.monotonic()
     number = 0
     with _bar(what, total, unit, done) if sys.stderr.isatty() else _log(what, total, unit, done) as (show, interval):
-        for number, item in enumerate(items, start=1):
+        for item in items:
+            number += size(item)
             if detail:
                 detail.add(item)
             yield item
@@ -69,7 +111,8 @@ def _log(what: str, total: int, unit: str, done: int) -> Generator[tuple[Any, fl
         parts = [f"{done + number:,} of {total:,} {unit}", f"{number / seconds:,.1f}/s", detail, f"{_time(left)} left"]
         logger.info("%s: %s", what, ", ".join(part for part in parts if part))
 
-    yield show, LINE_SECONDS
+    with waiting(f"{what}: {total - done:,} {unit}"):
+        yield show, LINE_SECONDS
 
 
 @contextmanager
@@ -77,6 +120,13 @@ def _bar(what: str, total: int, unit: str, done: int) -> Generator[tuple[Any, fl
     from rich.console import Console
     from rich.progress import Progress
 
+    if _shown:
+        task = _shown[-1].add_task(what, total=total, completed=done, now="")
+        try:
+            yield lambda number, *_: _shown[-1].update(task, completed=done + number), REFRESH_SECONDS
+        finally:
+            _shown[-1].remove_task(task)
+        return
     console = Console(stderr=True)
     with Progress(_line_column(unit, console), console=console, transient=True) as progress:
         task = progress.add_task(what, total=total, completed=done, rate="", detail="")

@@ -12,9 +12,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelines import documents, engine, store
 from pipelines.command import Invocation, Output, Part
@@ -23,6 +23,8 @@ from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ShardFunction = Callable[..., Counts]
 
@@ -35,6 +37,9 @@ class StageRun:
         self.scratch = scratch
         self.fingerprint = fingerprint
         self.stats_file = call.options.stats
+        self.limit = call.options.limit or 0
+        """Of a trial, how many of what `spec.limit` names are taken; 0: all."""
+        self._trials = {f"{name} --limit {self.limit}"} if self.limit else set[str]()
         self.workers = call.options.workers or engine.default_workers()
         self.memory_budget = parse_memory(call.options.memory_budget)
         self.engine = engine.make_engine(call.options.engine, self.workers, preload)
@@ -77,7 +82,7 @@ class StageRun:
             logger.info("%s: %s: %d of %d shards are already done", self.name, function.__name__, len(done), len(tasks))
         results = self.engine.map(functools.partial(do_shard, function, arguments), todo)
         label = f"{self.name}: {function.__name__}"
-        for task, receipt in zip(todo, track(results, what=label, total=len(tasks), done=len(done)), strict=True):
+        for task, receipt in _track(label, zip(todo, results, strict=True), tasks, todo):
             done[task.receipt] = receipt
         counts = Counts()
         for task in tasks:
@@ -114,6 +119,17 @@ class StageRun:
         """Take the digests of the files in `folder` from its manifest instead of hashing them."""
         self._digests.update({folder / name: entry.sha256 for name, entry in manifest.files.items()})
 
+    @property
+    def limited(self) -> str:
+        """What made this run, or its inputs, a trial; empty for a full run on full inputs."""
+        return ", ".join(sorted(self._trials))
+
+    def note_limit(self, path: Path, manifest: Manifest) -> None:
+        """Take note, and warn, that an input came from a trial."""
+        if manifest.limited and manifest.limited not in self._trials:
+            self._trials.add(manifest.limited)
+            logger.warning("%s: %s is from a trial (%s), and so is what comes of it", self.name, path, manifest.limited)
+
     def assume_unchanged(self, files: Sequence[Path]) -> None:
         """Do not hash these files: the fingerprint covers their contents, so this scratch fits no other contents."""
         self._digests.update(dict.fromkeys(files, self.fingerprint))
@@ -124,6 +140,17 @@ class StageRun:
 
     def _receipt(self, target: Output, part: Part) -> Path:
         return self.scratch / "receipts" / target.folder.relative_to(self.scratch) / f"{part.name}.json"
+
+
+def _track(
+    what: str, results: Iterable[tuple["ShardTask", T]], tasks: Sequence["ShardTask"], todo: Sequence["ShardTask"]
+) -> Iterator[tuple["ShardTask", T]]:
+    """Yield the results of tasks, and show how many documents they had, or shards where that is not known."""
+    if not all(task.part.documents for task in tasks):
+        return track(results, what=what, total=len(tasks), done=len(tasks) - len(todo))
+    total, left = (sum(task.part.documents for task in some) for some in (tasks, todo))
+    size: Callable[[tuple[ShardTask, T]], int] = lambda result: result[0].part.documents  # noqa: E731
+    return track(results, what=what, total=total, unit="documents", done=total - left, size=size)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -26,10 +26,11 @@ from pipelines.documents import is_jsonl
 from pipelines.dvc_lock import put_back_stats
 from pipelines.errors import ConfigError, UserError, shown
 from pipelines.fingerprint import fingerprint, stage_identity
-from pipelines.inputs import open_documents, open_source
+from pipelines.inputs import first_rows, open_documents, open_source
 from pipelines.manifest import WORK
 from pipelines.outputs import publish, report, stage_output
 from pipelines.ownership import STAGED, check_outputs, is_half_published, scratch_folders
+from pipelines.progress import waiting
 from pipelines.rejected import show_rejected
 from pipelines.run import StageRun
 from pipelines.terminal import print_error
@@ -115,7 +116,8 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
             )
     finals = {name: store.real_path(path) for name, path in call.outputs.items()}
     check_outputs(call, resuming=is_half_published(store.real_path(first)))
-    identity = stage_identity(spec, call)
+    with waiting(f"{spec.name}: reading all of its input, to know whether it has changed"):
+        identity = stage_identity(spec, call)
     scratch = _place(store.real_path(first), fingerprint(identity))
     with locked(finals.values()):
         for name, final in finals.items():
@@ -151,7 +153,8 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
     try:
         result = spec.function(**_arguments(spec, call, run))
         for name, output in run.outputs.items():
-            stage_output(output, _place_of(run, output) / f"staged-{name}", run.engine)
+            with waiting(f"{spec.name}: writing {output.final}"):
+                stage_output(output, _place_of(run, output) / f"staged-{name}", run.engine, run.limited)
         return result
     except KeyboardInterrupt:
         exits.ignore_signals()
@@ -271,5 +274,7 @@ def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> dict[str, An
             if documents and len(documents.parts) > 1:
                 run.engine.prepare()
         else:
-            values[name] = open_source(run, paths[0]) if paths else None
+            values[name] = source = open_source(run, paths[0]) if paths else None
+            if source and run.limit and spec.limit and name == spec.limit.source:
+                values[name] = first_rows(run, source, run.limit)
     return {name: values[name] for name in inspect.signature(spec.function).parameters}

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipelines import store
-from pipelines.command import Output, Source, StageSpec
+from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.config import PARAMS_YAML, check
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
+from pipelines.progress import waiting
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from pipelines.unchanged import require_unchanged
@@ -34,13 +35,14 @@ def evaluate(
     config: EvaluateConfig, parallel: ParallelConfig, run: StageRun, export: Source, val: Source, output: Output
 ) -> dict[str, Any]:
     """Measure the loss and write texts, in this process, on `parallel.device`."""
-    from trainer.data.stream import check_tokens_of_anyone
-    from trainer.generate import open_model
-    from trainer.loop.validation import language_score
-    from trainer.processes.process import set_arithmetic
-    from trainer.weights.huggingface import require_same_tokenizer
+    with waiting(f"evaluate: loading torch, {export.path} and {val.path}"):
+        from trainer.data.stream import check_tokens_of_anyone
+        from trainer.generate import open_model
+        from trainer.loop.validation import language_score
+        from trainer.processes.process import set_arithmetic
+        from trainer.weights.huggingface import require_same_tokenizer
 
-    stream = check_tokens_of_anyone(val.path)
+        stream = check_tokens_of_anyone(val.path)
     if export.manifest:
         require_unchanged(export.path, ".safetensors")
     require_same_tokenizer(export.path, stream.meta, val.path)
@@ -55,6 +57,7 @@ def evaluate(
         stream,
         length,
         config.batch_size,
+        samples=run.limit,
     )
     scores = {
         "loss": round(score.loss, 6),
@@ -62,7 +65,8 @@ def evaluate(
         "tokens": score.tokens,
         "sequence_length": length,
     }
-    texts = write_texts(model, tokenizer, stream, config)
+    with waiting("evaluate: generating texts"):
+        texts = write_texts(model, tokenizer, stream, config)
     store.write_json(output.folder / "scores.json", scores)
     store.write_json(output.folder / "texts.json", texts)
     run.summary = f"loss {score.loss:.4f} and perplexity {score.perplexity:.2f} on {score.tokens:,} tokens"
@@ -106,7 +110,14 @@ def check_parameters(params: Mapping[str, Any]) -> None:
     )
 
 
-STAGE = StageSpec.of(evaluate, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment)
+STAGE = StageSpec.of(
+    evaluate,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("samples of the validation tokens"),
+    check_parameters=check_parameters,
+    environment=portable.environment,
+)
 
 if __name__ == "__main__":
     stage_main("trainer.evaluate")

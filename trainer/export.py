@@ -11,8 +11,9 @@ import logging
 from typing import Any
 
 from pipelines import oracle
-from pipelines.command import Output, Source, StageSpec
+from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.manifest import Counts
+from pipelines.progress import waiting
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer.weights.records import newest_checkpoint
@@ -25,12 +26,14 @@ logger = logging.getLogger(__name__)
 
 def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -> dict[str, Any]:
     """Convert the newest checkpoint; the tokenizer must be the one of the training tokens."""
-    from trainer.weights.by_transformers import LIBRARY, check_export
-    from trainer.weights.conversion import write_folder
+    checkpoint = newest_checkpoint(pretrain.path, run.limit)
+    with waiting(f"export: writing the weights of {checkpoint}"):
+        from trainer.weights.by_transformers import LIBRARY, check_export
+        from trainer.weights.conversion import write_folder
 
-    checkpoint = newest_checkpoint(pretrain.path)
-    facts = write_folder(checkpoint, tokenizer.path, output.folder)
-    checked, difference = check_export(checkpoint, output.folder)
+        facts = write_folder(checkpoint, tokenizer.path, output.folder)
+    with waiting("export: opening them with transformers, to compare its logits"):
+        checked, difference = check_export(checkpoint, output.folder)
     if difference is not None:
         run.provenance["largest_difference_of_logits"] = difference
         logger.info("export: transformers' logits differ from the checkpoint's by at most %.2g", difference)
@@ -39,7 +42,7 @@ def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -
     return facts | {"oracles": oracle.report(run.name, [LIBRARY], checked)}
 
 
-STAGE = StageSpec.of(export, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(export, VERSION, SHAPED_BY, limit=Limit("steps: it exports the newest checkpoint of these"))
 
 if __name__ == "__main__":
     stage_main("trainer.export")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import store
-from pipelines.command import Output, Source, StageSpec
+from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.config import PARAMS_YAML, check
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
@@ -50,6 +50,7 @@ from trainer.glue.table import GlueTable, named_classes, require_task
 from trainer.plan import (
     Layout,
     Plan,
+    first_steps,
     in_steps,
     log_micro_batch,
     plan_finetuning,
@@ -147,6 +148,7 @@ def finetune(
     if not splits:
         raise UserError(f"{glue.path}: has no validation*.arrow to score on; run glue_tokenize on the task")
     length = in_steps("finetune", config, check_rows(config, model, task, (rows.path, *splits, *tests)))
+    length = first_steps(length, run.limit)
     job = FinetuneJob(
         config=config,
         parallel=parallel,
@@ -481,7 +483,14 @@ def is_own_export(params: Mapping[str, Any]) -> bool:
     return params["base"]["model"] == f"runs/{params['run']}/export"
 
 
-STAGE = StageSpec.of(finetune, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment)
+STAGE = StageSpec.of(
+    finetune,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("steps; a longer warm-up ends with them, and the learning rate falls as in a run of this length"),
+    check_parameters=check_parameters,
+    environment=portable.environment,
+)
 
 if __name__ == "__main__":
     # Under torchrun or Slurm only the first process runs the stage.

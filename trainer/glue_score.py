@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.command import Output, Source, StageSpec
+from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.config import Count
 from pipelines.errors import ConfigError, UserError, did_you_mean
 from pipelines.manifest import Counts
@@ -174,7 +174,12 @@ def check_parameters(params: Mapping[str, Any]) -> None:
 
 
 STAGE = StageSpec.of(
-    glue_score, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment
+    glue_score,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("rows of each split", "glue"),
+    check_parameters=check_parameters,
+    environment=portable.environment,
 )
 
 if __name__ == "__main__":

@@ -19,16 +19,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import store
-from pipelines.command import Output, Source, StageSpec
+from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.config import PARAMS_YAML, Kind, check, values_of
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
+from pipelines.progress import waiting
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.loop.start import begin, find_start, require_sizes
-from trainer.plan import Plan, in_steps, log_micro_batch, plan_pretraining, possible_processes, processes_in_words
+from trainer.plan import (
+    Plan,
+    first_steps,
+    in_steps,
+    log_micro_batch,
+    plan_pretraining,
+    possible_processes,
+    processes_in_words,
+)
 from trainer.plan.prediction import Task, vocab_size_of
 from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
@@ -125,8 +134,11 @@ def pretrain(
     data = {**data, "mixture": mixture} if mixture else data
     layout = plan_pretraining(config, parallel, launch.count_processes(parallel))
     log_micro_batch("pretrain", config.micro_batch_size, layout)
-    tokenizer = check_tokens(train.path, [*map(Path, config.mixture), val.path])
-    config = count_steps(config, count_samples(open_batches(config, train.path, data, run.scratch), layout.data_ranks))
+    with waiting("pretrain: comparing the tokens with their manifests"):
+        tokenizer = check_tokens(train.path, [*map(Path, config.mixture), val.path])
+    config = count_steps(
+        config, count_samples(open_batches(config, train.path, data, run.scratch), layout.data_ranks), run.limit
+    )
     job = PretrainJob(
         config=config,
         model=model,
@@ -139,7 +151,8 @@ def pretrain(
         watch=output.final.with_name(f"{output.final.name}.watch"),
     )
     if not checkpoints(job.checkpoints):  # otherwise the run continues from its own
-        if published := find_published(run, output, VERSION, parameters, job.expected):
+        published = None if run.limit else find_published(run, output, VERSION, parameters, job.expected)
+        if published:
             return publish_anew(job, published, run, output)
         find_start(job.config, job.plan.steps, model, tokenizer, job.train)
     # With receipts the scratch folder survives an error, and the checkpoints in it must.
@@ -225,9 +238,12 @@ def check_parameters(params: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def count_steps(config: PretrainConfig, samples: int) -> PretrainConfig:
-    """Return the section with its length in steps, computed from the number of samples, and log it."""
-    run = in_steps("pretrain", config, samples) if config.epochs else config
+def count_steps(config: PretrainConfig, samples: int, limit: int = 0) -> PretrainConfig:
+    """Return the section with its length in steps, computed from the number of samples, and log it.
+
+    `limit`: most steps of a trial; 0: all.
+    """
+    run = first_steps(in_steps("pretrain", config, samples) if config.epochs else config, limit)
     logger.info(
         "pretrain: %d steps, %d of them warm-up, %d tokens each: %.4g epochs of %d samples",
         run.steps,
@@ -366,7 +382,14 @@ def validation(job: PretrainJob) -> "Callable[[Training], float]":
     return measure
 
 
-STAGE = StageSpec.of(pretrain, VERSION, SHAPED_BY, check_parameters=check_parameters, environment=portable.environment)
+STAGE = StageSpec.of(
+    pretrain,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("steps; a longer warm-up ends with them, and the learning rate falls as in a run of this length"),
+    check_parameters=check_parameters,
+    environment=portable.environment,
+)
 
 if __name__ == "__main__":
     # Under torchrun or Slurm only the first process runs the stage.

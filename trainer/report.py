@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import store
-from pipelines.command import Output, Source, StageSpec
+from pipelines.command import Limit, Output, Source, StageSpec
 from pipelines.config import View
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -89,7 +89,8 @@ def report(
     output: Output,
 ) -> dict[str, Any]:
     """Read the results, draw the pictures, and write the page as HTML and as Markdown."""
-    shown = Tasks(finetune=glue.tasks, glue_score=glue.scored, glue_tokenize=glue_download.tasks)
+    first = run.limit or None
+    shown = Tasks(finetune=glue.tasks, glue_score=glue.scored, glue_tokenize=glue_download.tasks, first=first)
     for stale in shown.removed(stats.path, run_stats.path, results.path):
         logger.warning("%s: of a task that the parameters do not name (any more): not shown; delete it", stale)
     run_results = read_results(stats.path, run_stats.path, results.path, shown)
@@ -204,7 +205,7 @@ def escape_markdown(value: object) -> str:
     return re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", text)
 
 
-STAGE = StageSpec.of(report, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(report, VERSION, SHAPED_BY, limit=Limit("tasks of each kind"))
 
 if __name__ == "__main__":
     stage_main("trainer.report")

@@ -22,7 +22,7 @@ import pyarrow as pa
 from dataprep.clean.config import CleanConfig
 from dataprep.clean.megatron_fix import clean_fix
 from pipelines import oracle
-from pipelines.command import Documents, Part, StageSpec, Table
+from pipelines.command import Documents, Limit, Part, StageSpec, Table
 from pipelines.config import given
 from pipelines.documents import ShardWriter, extra_fields, is_jsonl, read_rows
 from pipelines.errors import ConfigError, did_you_mean
@@ -181,6 +181,7 @@ STAGE = StageSpec.of(
     clean,
     VERSION,
     SHAPED_BY,
+    limit=Limit("documents"),
     check_config=check_config,
     other_command=clean_fix,
     preload=("dataprep.clean.decide", "pyarrow.parquet"),

@@ -1,5 +1,6 @@
 """The waterfall: how many documents reached each rule, and the number and size of those that it rejected."""
 
+import itertools
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 WIDTH = 80
 """Most columns of the tables."""
+NARROW = 60
+"""Columns below which the table has only those of _MOST_WANTED: the others would leave rules two letters a line."""
+_MOST_WANTED = ("rule", "rejected", "share")
 EDIT = "edit_"
 """Prefix of the totals of documents that an edit changed."""
 BROKEN_INPUT = "broken_input"
@@ -76,7 +80,9 @@ def show(stats: Mapping[str, Any], documents: int) -> bool:
     with_rejections = [row for row in judged if row["rejected"]]
     if with_rejections:
         heads = ("rule", "threshold", "in", "rejected", "share", "size")
-        console.print(_table(heads, map(_cells, with_rejections), lines=terminal))
+        kept = [console.width >= NARROW or head in _MOST_WANTED for head in heads]
+        rows = [tuple(itertools.compress(_cells(row), kept)) for row in with_rejections]
+        console.print(_table(tuple(itertools.compress(heads, kept)), rows, lines=terminal))
         if len(with_rejections) < len(judged):
             console.print(f"rules that rejected nothing: {len(judged) - len(with_rejections)}")
     if audited["audited"]:

@@ -40,7 +40,7 @@ from dataprep.decontaminate.ngrams import HIT, Index
 from dataprep.glue.tables import find_splits
 from dataprep.text.folding import raw_texts, text_pieces
 from pipelines import store
-from pipelines.command import Documents, Output, Part, Source, StageSpec, Table
+from pipelines.command import Documents, Limit, Output, Part, Source, StageSpec, Table
 from pipelines.config import Count, HasIdentity, NonNegative, SourcePath, given, to_plain
 from pipelines.documents import (
     REJECTED,
@@ -355,4 +355,11 @@ def describe_index(index: CountedIndex, config: DecontaminateConfig) -> dict[str
     }
 
 
-STAGE = StageSpec.of(decontaminate, VERSION, SHAPED_BY, check_config=check_config, check_parameters=check_parameters)
+STAGE = StageSpec.of(
+    decontaminate,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("documents"),
+    check_config=check_config,
+    check_parameters=check_parameters,
+)

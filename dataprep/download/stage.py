@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.download.config import CrawlOptions, DownloadConfig, Identity, Limits, Politeness, Retries
 from dataprep.download.openwebtext import download_texts
 from dataprep.download.opt_outs import PageOptOuts
-from pipelines.command import Output, Part, Source, StageSpec
+from pipelines.command import Limit, Output, Part, Source, StageSpec
 from pipelines.config import KINDS, given
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
@@ -258,4 +258,11 @@ def warn_of_transient_failures(run: StageRun, pages: Counts) -> None:
         )
 
 
-STAGE = StageSpec.of(download, VERSION, SHAPED_BY, check_parameters=check_parameters, other_command=download_texts)
+STAGE = StageSpec.of(
+    download,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("URLs; prepared documents are passed on whole"),
+    check_parameters=check_parameters,
+    other_command=download_texts,
+)

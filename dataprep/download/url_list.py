@@ -17,6 +17,7 @@ from dataprep.web.url_lists import (
     BYTE_ORDER_MARK,
     Chunk,
     UnreadableLineError,
+    first_lines,
     holds_json,
     read_blocks,
     read_url,
@@ -29,6 +30,7 @@ from pipelines.config import given
 from pipelines.documents import TableWriter, part_files, read_rows
 from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.identity import canonical_url
+from pipelines.inputs import first_rows
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -55,9 +57,12 @@ def list_parts(run: StageRun, urls: Source, forget: str = "") -> list[Path]:
     URLs of the list `forget` have the rule `forgotten` there.
     """
     if urls.manifest:
-        parts = part_files(urls.path)
+        parts = part_files(first_rows(run, urls, run.limit).path if run.limit else urls.path)
     else:
-        run.step(take_list, "list", url_lists(urls.path), into="list")
+        lists = url_lists(urls.path)
+        if run.limit:
+            lists = first_lines(lists, run.limit, run.scratch / "limited")
+        run.step(take_list, "list", lists, into="list")
         parts = part_files(run.scratch / "list")
     if not given(forget):
         return parts

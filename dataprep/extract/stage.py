@@ -23,7 +23,7 @@ from annotated_types import Interval
 
 from dataprep.extract.contract import ExtractorName, PageOptions
 from dataprep.extract.loose_json import merge_or_add_ids
-from pipelines.command import Part, Source, StageSpec, Table
+from pipelines.command import Limit, Part, Source, StageSpec, Table
 from pipelines.config import Count, NonNegative, SourceChoice, StageSource, TokenizerPath, given
 from pipelines.documents import UNREADABLE_FILE, rejected_rows
 from pipelines.errors import UserError, describe
@@ -98,7 +98,12 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     parts = make_parts(run, inputs.inputs, path.path, config.max_page_bytes)
     if len(parts) == 1 and inputs.inputs[0].kind == "jsonl" and (why := only_reader(parts[0].files[1:], run.workers)):
         logger.info("extract: %s", why)
-    counts = run.map(extract_part, parts, config, into=output)
+    counts = Counts()
+    for number, some in enumerate([[part] for part in parts] if run.limit else [parts]):
+        counts.add(run.map(extract_part, some, config, run.limit and run.limit - counts.rows_in, into=output))
+        if run.limit and counts.rows_in >= run.limit:
+            parts = parts[: number + 1]
+            break
     counts.add(run.map(judge_lines, divided_lines(parts, output), into=output))
     if WITH_METADATA in counts.totals:
         run.map(add_metadata, without_metadata(output), into=output)
@@ -114,8 +119,8 @@ def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: 
     logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
 
 
-def extract_part(part: Part, folder: Path, config: ExtractConfig) -> Counts:
-    """Write the records of one part as document shards."""
+def extract_part(part: Part, folder: Path, config: ExtractConfig, limit: int = 0) -> Counts:
+    """Write the records of one part, or the first `limit`, as document shards."""
     from dataprep.extract.page_child import shared_child
     from dataprep.extract.parts import DocumentShards, Reading, read_part
 
@@ -125,6 +130,8 @@ def extract_part(part: Part, folder: Path, config: ExtractConfig) -> Counts:
     with DocumentShards(folder, part.name, reading.source) as shards:
         for record in read_part(reading, part.files[1:], read_options(config)):
             shards.add(document_of(record, child, forgotten, shards.counts))
+            if limit and shards.counts.rows_in >= limit:
+                break
     return shards.counts
 
 
@@ -184,4 +191,10 @@ def extract_page(child: "PageChild", page: "Page", counts: Counts) -> "Text | Br
     return Text(page.url, extracted.text)
 
 
-STAGE = StageSpec.of(extract, VERSION, SHAPED_BY, other_command=merge_or_add_ids)
+STAGE = StageSpec.of(
+    extract,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("records: documents, and pages that give none"),
+    other_command=merge_or_add_ids,
+)

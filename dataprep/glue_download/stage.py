@@ -13,6 +13,7 @@ The task `custom` is your own: train, validation and test files as JSONL, CSV, T
     python -m dataprep.glue_download custom OUTPUT --source FOLDER --columns question answer --label relevant
 """
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from dataprep.glue_download.duplicates import DuplicatesConfig, find_in_task, lo
 from dataprep.glue_download.tsv import read_splits, task_files
 from dataprep.web.hub import check_commit, unreachable
 from pipelines import oracle
-from pipelines.command import Output, Part, StageSpec
+from pipelines.command import Limit, Output, Part, StageSpec
 from pipelines.config import PARAMS_YAML, StageSource, check, given
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import ConfigError, UserError
@@ -105,7 +106,7 @@ def glue_download(config: GlueDownloadConfig, run: StageRun, tasks: tuple[str, .
     """Publish every split of every task, and the duplicates; the stats compare row counts with the published ones."""
     files, chosen = choose_tasks(tasks or config.tasks, config)
     parts = [Part(name, tuple(files[name])) for name in chosen]
-    counts = run.map(take_task, parts, chosen, config, into=output)
+    counts = run.map(take_task, parts, chosen, config, run.limit or None, into=output)
     report_labels(chosen, counts)
     report_repairs(chosen, counts, repair=config.repair)
     return {
@@ -143,8 +144,10 @@ def choose_tasks(names: Sequence[str], config: GlueDownloadConfig) -> tuple[dict
     return files, chosen
 
 
-def take_task(part: Part, folder: Path, tasks: Mapping[str, GlueTask], config: GlueDownloadConfig) -> Counts:
-    """Write all splits of one task."""
+def take_task(
+    part: Part, folder: Path, tasks: Mapping[str, GlueTask], config: GlueDownloadConfig, limit: int | None = None
+) -> Counts:
+    """Write all splits of one task, or the first `limit` rows of each."""
     task = tasks[part.name]
     if config.source == HUB:
         splits = read_hub(task, config.revision)
@@ -152,7 +155,7 @@ def take_task(part: Part, folder: Path, tasks: Mapping[str, GlueTask], config: G
         splits = read_custom(part.files, task) if task.name == CUSTOM else read_splits(part.files, task)
     writer = TaskWriter(folder, task, repair=config.repair)
     for split, origin, rows in splits:
-        writer.write(split, rows, str(origin))
+        writer.write(split, itertools.islice(rows, limit), str(origin))
     return writer.finish()
 
 
@@ -330,4 +333,11 @@ def _published(rows: int | None) -> dict[str, int]:
     return {} if rows is None else {"published": rows}
 
 
-STAGE = StageSpec.of(glue_download, VERSION, SHAPED_BY, check_config=check_config, check_parameters=check_parameters)
+STAGE = StageSpec.of(
+    glue_download,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("rows of each split"),
+    check_config=check_config,
+    check_parameters=check_parameters,
+)

@@ -22,7 +22,7 @@ import xxhash
 
 from dataprep.split.shuffle import SMALLEST_RUN, Keys, Layout, Numbers, RunWriter, choose_layout, gather
 from pipelines import store
-from pipelines.command import Documents, Part, StageSpec, Table
+from pipelines.command import Documents, Limit, Part, StageSpec, Table
 from pipelines.config import Count, Fraction, NonNegative
 from pipelines.documents import common_schema, open_parquet, read_batches
 from pipelines.errors import UserError
@@ -163,4 +163,4 @@ def gather_bucket(part: Part, folder: Path, layout: Layout, side: int) -> Counts
     return Counts(rows_in=rows, rows_out=rows)
 
 
-STAGE = StageSpec.of(split, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(split, VERSION, SHAPED_BY, limit=Limit("documents"))

@@ -25,7 +25,7 @@ from annotated_types import Interval
 from dataprep.tokenize import reshard
 from pipelines import tokens
 from pipelines.columns import from_numpy, large_strings
-from pipelines.command import Documents, Output, Part, Source, StageSpec
+from pipelines.command import Documents, Limit, Output, Part, Source, StageSpec
 from pipelines.documents import read_batches
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
@@ -144,5 +144,9 @@ def check_text_only(rows: Any, control: Any, doc_ids: pa.Array, tokenizer: Path)
 
 
 STAGE = StageSpec.of(
-    tokenize, VERSION, SHAPED_BY, preload=("dataprep.tokenize.engines", "gigatoken", "pyarrow.parquet")
+    tokenize,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("documents"),
+    preload=("dataprep.tokenize.engines", "gigatoken", "pyarrow.parquet"),
 )

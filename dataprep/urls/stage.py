@@ -31,9 +31,9 @@ from dataprep.urls.config import UrlsConfig
 from dataprep.urls.reddit import DateError, SubmissionRules, submission_rules
 from dataprep.urls.sort import DUPLICATES, KEPT, Run, RunWriter, merge_range, plan, write_duplicates, write_urls
 from dataprep.urls.text_list import refuse_output_among_lists, write_text_list
-from dataprep.web.url_lists import Chunk, split_lists, url_lists
+from dataprep.web.url_lists import Chunk, first_lines, split_lists, url_lists
 from pipelines import store
-from pipelines.command import Output, Part, Source, StageSpec, Table
+from pipelines.command import Limit, Output, Part, Source, StageSpec, Table
 from pipelines.config import given
 from pipelines.documents import REJECTED
 from pipelines.errors import ConfigError, UserError
@@ -61,6 +61,8 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
         run.summary = "no URL list, so no URLs"
     files = url_lists(lists.path, config.url_key)
     names = [list_name(file, lists.path) for file in files]
+    if run.limit:
+        files = first_lines(files, run.limit, run.scratch / "limited")
     tables = compile_lists(config, run)
     rows_bytes = memory_for_rows(run)
 
@@ -187,4 +189,10 @@ def cut_rows(merged: Output, name: str, kind: str, rows: int, *, at_least: int) 
     return parts, {file.name: start for file, start in zip(files, starts, strict=True)}
 
 
-STAGE = StageSpec.of(urls, VERSION, SHAPED_BY, other_command=write_text_list)
+STAGE = StageSpec.of(
+    urls,
+    VERSION,
+    SHAPED_BY,
+    limit=Limit("lines of the lists, without blank ones and comments"),
+    other_command=write_text_list,
+)

@@ -214,6 +214,24 @@ def split_lists(files: Sequence[Path]) -> list[Chunk]:
     return chunks
 
 
+def first_lines(files: Sequence[Path], limit: int, folder: Path) -> list[Path]:
+    """Return copies below `folder` of the lists, with the first `limit` of all their lines; empty ones beyond these.
+
+    Blank lines and comments do not count.
+    """
+    copies: list[Path] = []
+    for number, file in enumerate(files):
+        name = file.name.removesuffix(file.suffix) if file.suffix in store.COMPRESSED else file.name
+        copies.append(folder / f"{number:05d}" / name)
+        with store.create(copies[-1]) as copy:
+            for line in store.read_lines(file) if limit else ():
+                copy.write(line.rstrip(b"\r\n") + b"\n")
+                limit -= bool(line.strip() and not line.lstrip().startswith(b"#"))
+                if not limit:
+                    break
+    return copies
+
+
 def line_ranges(file: Path) -> Iterator[tuple[int, int, int]]:
     """Yield start, stop (both byte offsets) and number of the first line of each chunk of a plain list."""
     start, line, size = 0, 1, file.stat().st_size

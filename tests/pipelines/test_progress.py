@@ -4,8 +4,10 @@ import logging
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +133,66 @@ def test_the_time_left_is_told_in_words() -> None:
         "1 h 00 min",
         "2 h 05 min",
     ]
+
+
+def test_a_long_wait_is_named_once_and_a_short_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Event()
+    messages: list[str] = []
+    monkeypatch.setattr(progress.logger, "info", lambda text, *words: (messages.append(text % words), said.set()))
+    with progress.waiting("short"):
+        pass
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.01)
+    with progress.waiting("export: opening it"):
+        assert said.wait(60)
+    assert messages == ["export: opening it"]
+
+
+def test_the_thread_that_names_a_wait_takes_no_signals() -> None:
+    """The main thread may hold them off while it starts a process; the thread's mask is what it was started with."""
+    masks: list[set[int]] = []
+    timer = threading.Timer
+
+    class Seen(timer):
+        def start(self) -> None:
+            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+            super().start()
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "Timer", Seen)
+        with progress.waiting("x"):
+            assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert masks[0] >= {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+
+
+def test_items_count_for_what_they_hold(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    items = track([700, 300], what="clean", total=1500, unit="documents", done=500, size=lambda item: item)
+    assert [*items] == [700, 300]
+    assert [re.split(r"documents", message)[0] for message in caplog.messages[:2]] == [
+        "clean: 1,200 of 1,500 ",
+        "clean: 1,500 of 1,500 ",
+    ]
+
+
+NESTED = """
+import time
+from pipelines.progress import track, within
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn
+import sys
+
+columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
+with Progress(*columns, console=Console(stderr=True)) as bar:
+    bar.add_task("pretrain", total=9, now="loss 3.1")
+    batches = map(lambda _: time.sleep(0.02), range(40))
+    with within(bar):
+        done = sum(1 for _ in track(batches, what="validation", total=40, unit="batches"))
+print(done)
+"""
+
+
+def test_what_is_counted_during_a_training_is_a_line_of_its_bar() -> None:
+    text = shown_on_a_terminal(80, NESTED)
+    assert re.search(r"pretrain +0/9 +loss 3.1 *\r?\nvalidation +\d+/40", text)

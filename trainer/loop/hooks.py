@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from pipelines import store
+from pipelines.progress import waiting, within
 from trainer.loop.metrics import Meter, held_memory, peak_memory, rates
 from trainer.loop.training import Hook, StepReport, Training
 from trainer.weights import checkpoint
@@ -154,6 +155,7 @@ class Progress(Hook):
         self.every = every
         self._phases = phases
         self._stack = contextlib.ExitStack()
+        self._first_step = contextlib.ExitStack()
         self._bar: Any = None
         self._task: Any = None
         self._meter: Any = None
@@ -161,25 +163,30 @@ class Progress(Hook):
     def before_training(self, training: Training) -> None:
         """Show the bar if there is a terminal."""
         self._meter = Meter(training)
-        if not training.mesh.is_first or not sys.stderr.isatty():
+        if not training.mesh.is_first:
+            return
+        self._first_step.enter_context(waiting(f"{self.name}: the first step, before which code may be compiled"))
+        if not sys.stderr.isatty():
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
+        steps = training.optimizer_config.steps
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=2 * len(f"{steps}") + 1)),
             TextColumn("{task.fields[now]}"),
         )
         bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
         self._bar = self._stack.enter_context(bar)
-        self._task = self._bar.add_task(
-            self.name, total=training.optimizer_config.steps, completed=training.step, now=""
-        )
+        self._stack.enter_context(within(bar))
+        self._task = self._bar.add_task(self.name, total=steps, completed=training.step, now="")
 
     def after_step(self, training: Training, report: StepReport) -> None:
         """Move the bar, or log the line."""
+        self._first_step.close()
         if not training.mesh.is_first:
             return
         due = report.step % self.every == 0 or training.finished
@@ -202,6 +209,7 @@ class Progress(Hook):
 
     def after_training(self, training: Training) -> None:  # noqa: ARG002 (Hook's signature)
         """Remove the bar."""
+        self._first_step.close()
         self._stack.close()
 
 

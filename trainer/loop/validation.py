@@ -6,7 +6,7 @@ pass, so all make equally many; a process with fewer batches repeats the last on
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pipelines.errors import UserError
+from pipelines.progress import track
 from trainer.data.batch import Batch, Rounding, token_rows
 from trainer.data.glue import GlueRows
 from trainer.data.stream import TokenStream
@@ -67,7 +68,7 @@ def language_score(
     if rest and (not samples or not whole):
         windows.append((whole, 1, rest))
     losses = torch.zeros(len(windows), dtype=torch.float64, device=device)
-    for number, counts in _share(len(windows), mesh):
+    for number, counts in _tracked(_share(len(windows), mesh), "validation", mesh):
         start, size, length = windows[number]
         first = start * sequence_length + np.arange(size) * length
         tokens = stream.windows(first, length + 1)
@@ -102,7 +103,7 @@ def classify(
     `rounding`: of the batches, which then all have `batch_size` rows.
     """
     outputs = torch.zeros(len(rows), num_labels, dtype=torch.float64, device=device)
-    for number, counts in _share(-(-len(rows) // batch_size), mesh):
+    for number, counts in _tracked(_share(-(-len(rows) // batch_size), mesh), f"scoring {rows.path.stem}", mesh):
         start = number * batch_size
         elements = list(range(start, min(start + batch_size, len(rows))))
         ids_BT, last_B, labels_B = rows.collate(elements, pad)
@@ -119,6 +120,12 @@ def _share(batches: int, mesh: Mesh | None) -> list[tuple[int, bool]]:
     """Return the batches of this process, and whether each counts or is only repeated."""
     rank, ranks = (mesh.data_rank, mesh.data_ranks) if mesh is not None else (0, 1)
     return [(min(number, batches - 1), number < batches) for number in range(rank, batches + rank, ranks)]
+
+
+def _tracked(batches: list[tuple[int, bool]], what: str, mesh: Mesh | None) -> Iterable[tuple[int, bool]]:
+    """Return the batches; the first process shows how many are done."""
+    shown = mesh is None or mesh.is_first
+    return track(batches, what=what, total=len(batches), unit="batches") if shown else batches
 
 
 def _sum_over_processes(values: Tensor, mesh: Mesh | None) -> None:

@@ -120,6 +120,13 @@ def in_steps(section: str, config: C, epoch: int) -> C:
     return run
 
 
+def first_steps(config: C, limit: int) -> C:
+    """Return a section whose length is in steps with at most `limit` of them, warm-up included; 0: as it is."""
+    if not limit:
+        return config
+    return dataclasses.replace(config, steps=min(config.steps, limit), warmup_steps=min(config.warmup_steps, limit))
+
+
 def check_warmup(section: str, config: PretrainConfig | FinetuneConfig, steps: int) -> None:
     """Raise ConfigError if the warm-up is longer than the run of `steps` steps."""
     if config.warmup_steps > steps:

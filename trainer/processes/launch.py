@@ -32,6 +32,7 @@ from pipelines import exits, log
 from pipelines.engine import PARENTS_SIGNALS, start_forkserver, starting
 from pipelines.errors import ConfigError, UserError
 from pipelines.exits import PREEMPTED
+from pipelines.progress import waiting
 from pipelines.terminal import print_error
 from trainer import LEAST_ADDRESS_SPACE
 from trainer.config import ParallelConfig
@@ -122,11 +123,12 @@ def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: 
     with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
         processes: list[_LocalProcess] = []
         try:
-            _await_server()
-            for number in range(size):
-                rank = Rank(number, size, local_number=number, local_size=size)
-                with _signals_wait():
-                    processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
+            with waiting("starting the training's processes"):
+                _await_server()
+                for number in range(size):
+                    rank = Rank(number, size, local_number=number, local_size=size)
+                    with _signals_wait():
+                        processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
             return _result(processes, logs)
         except (KeyboardInterrupt, SystemExit) as stopped:
             if len(processes) == size:  # otherwise the started ones wait for one that never comes
@@ -267,7 +269,10 @@ def _failure(failed: list[_LocalProcess], logs: Path | None) -> UserError:
 def _ask_to_stop(processes: list[_LocalProcess]) -> None:
     """Make the processes save a checkpoint at their next step; a second signal interrupts the wait."""
     if any(process.outcome is None for process in processes):
-        print("stopping: this step is finished and saved first; a second signal ends at once", file=sys.stderr)
+        below_bar = "\n" if sys.stderr.isatty() else ""
+        print(
+            f"{below_bar}stopping: this step is finished and saved first; a second signal ends at once", file=sys.stderr
+        )
     for process in processes:
         if process.outcome is None and process.child.pid:
             with contextlib.suppress(ProcessLookupError):

@@ -114,6 +114,8 @@ class Tasks:
     finetune: Collection[str] | None = None
     glue_score: Collection[str] | None = None
     glue_tokenize: Collection[str] | None = None
+    first: int | None = None
+    """Show only so many tasks of each stage; None: all."""
 
     def has(self, stage: str, task: str) -> bool:
         """Return whether the results of a stage on a task belong to the run."""
@@ -124,7 +126,7 @@ class Tasks:
         """Return the run's output folders of a stage, one for each task, in order."""
         # Names that begin with a dot are scratch folders of the stage runner.
         folders = [path for path in (runs / stage).glob("*") if path.is_dir() and not path.name.startswith(".")]
-        return sorted(path for path in folders if self.has(stage, path.name))
+        return sorted(path for path in folders if self.has(stage, path.name))[: self.first]
 
     def stats(self, folder: Path) -> dict[str, Path]:
         """Return the stats files below a folder, by the name of their run of a stage, such as `finetune_mrpc`."""

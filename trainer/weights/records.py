@@ -41,11 +41,15 @@ def checkpoints(root: Path) -> dict[int, Path]:
     return dict(sorted(folders.items()))
 
 
-def newest_checkpoint(path: Path) -> Path:
-    """Return the checkpoint that `path` names: itself, or the newest one inside."""
+def newest_checkpoint(path: Path, last: int = 0) -> Path:
+    """Return the checkpoint that `path` names: itself, or the newest one inside, up to step `last` if given."""
     if re.fullmatch(r"step-\d+", path.name) and (path / RECORD).exists():
         return path
     inside = checkpoints(path)
+    if last and inside:
+        if not (reached := {step: folder for step, folder in inside.items() if step <= last}):
+            raise UserError(f"{path}: its first checkpoint is of step {next(iter(inside))}; raise --limit {last} to it")
+        inside = reached
     if not inside:
         raise UserError(f"{path}: holds no checkpoint (a step-* folder with {RECORD}); name another folder")
     return list(inside.values())[-1]

@@ -60,6 +60,20 @@ def test_the_table_fits_80_columns_and_hides_rules_that_rejected_nothing(capsys:
     assert any(lines[index].split()[0] + lines[index + 1].strip() == LONG for index in folded)
 
 
+def test_a_narrow_terminal_shows_rules_whole_and_how_much_they_rejected(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waterfall, "WIDTH", 40)
+    counts = counts_of(language=7, gopher_min_words=5)
+    assert waterfall.show(stats(counts), counts.rows_in)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["rule", "rejected", "share"],
+        ["gopher_min_words", "5", "0.00%"],
+        ["language", "7", "0.00%"],
+    ]
+
+
 def test_the_audit_is_one_line_even_where_nothing_was_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     counts = Counts(10, 10, {}, {"language_audited": 1_027, "language_agreed": 1_026})
     assert not waterfall.show(stats(counts), 10)
