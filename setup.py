@@ -1,14 +1,40 @@
-"""Builds the native kernel. Everything else about the package stands in pyproject.toml.
+"""Builds the native kernel, and puts the project's files into the wheel. All else stands in pyproject.toml.
 
-Optional: where it does not compile, the installation goes on and NumPy does the same work.
+The kernel is optional: where it does not compile, the installation goes on and NumPy does the same work.
 """
 
+import shutil
+from pathlib import Path
+
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 SOURCES = ("module", "portable", "avx2", "sets")
 HEADERS = ("kernel", "blocks", "characters", "folding", "shingling", "collecting", "compilation")
+PROJECT_FILES = ("dvc.yaml", "params.yaml", "versions.yaml", ".dvcignore", ".gitignore", "configs", ".dvc/plots")
+PROJECT_FILES += (".dvc/config", ".dvc/.gitignore")
+"""What `millrace init` lays out, and presets by name are read from: pipelines/installed.py finds it."""
+
+
+class BuildWithProjectFiles(build_py):
+    """Copies them to pipelines/project/files in the wheel; an editable installation finds them where they are."""
+
+    def run(self) -> None:
+        """Build the packages."""
+        super().run()
+        if self.editable_mode:
+            return
+        target = Path(self.build_lib, "pipelines", "project", "files")
+        shutil.rmtree(target, ignore_errors=True)  # an earlier build's
+        for name in PROJECT_FILES:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if Path(name).is_dir() else shutil.copyfile
+            copy(name, target / name)
+
 
 setup(
+    cmdclass={"build_py": BuildWithProjectFiles},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
     ext_modules=[
         Extension(
             "dataprep.native._kernel",
@@ -19,5 +45,5 @@ setup(
             extra_compile_args=["-O3"],
             optional=True,
         )
-    ]
+    ],
 )

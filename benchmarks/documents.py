@@ -1,10 +1,11 @@
 """What attention inside documents costs on a GPU, beside whole rows and beside a mask, and whether it is right.
 
-    python -m benchmarks.documents [--rows 32] [--mean 1000] [--rounds 3]
+    python -m benchmarks.documents [--rows 32] [--mean 1000] [--rounds 3] [--blocks fused]
 
 Random documents, of log-normal lengths around `--mean` tokens, cut into rows of 1,024 as `packing: stream` does. Prints
 the largest differences of attention from the mask's, values and gradients, and whether two backward passes of
-`determinism: exact` have the same bits; then the time of GPT-2's forward and backward pass, compiled, in bf16.
+`determinism: exact` have the same bits; then the time of GPT-2's forward and backward pass in bf16, with the blocks of
+`parallel.kernels: triton` (fused) or those that torch compiles.
 """
 
 import argparse
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 
 from trainer import attention
+from trainer.config import ParallelConfig
 from trainer.data.batch import Batch, token_rows
-from trainer.loss import Differentiate, compiled_loss_and_gradient
 from trainer.model import Architecture, LanguageModel
+from trainer.parallel import fastest_loss, fuse
 
 SHAPE = Architecture(
     n_layer=12, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257, dropout=0.0, pad_vocab_to=64
@@ -34,13 +36,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--mean", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--blocks", choices=["fused", "compiled"], default="fused")
     options = parser.parse_args()
     gpu = torch.device("cuda", 0)
     attention.choose_kernels(exact=False, gpu=gpu)
     print(torch.cuda.get_device_name(gpu), torch.__version__, "kernel for lengths:", attention.takes_lengths)
     batches = [batch_of(options.rows, options.mean, seed).to(gpu) for seed in range(4)]
     compare(batches[0])
-    speeds(batches, options.rounds)
+    speeds(batches, options.rounds, fused=options.blocks == "fused")
 
 
 def batch_of(rows: int, mean: int, seed: int) -> Batch:
@@ -89,14 +92,20 @@ def lengths_of(batch: Batch) -> Tensor:
     return found
 
 
-def speeds(batches: list[Batch], rounds: int) -> None:
+def speeds(batches: list[Batch], rounds: int, *, fused: bool) -> None:
     """Time passes over rows as a whole, over documents with the kernel, and with the mask, in turns."""
-    model = LanguageModel(SHAPE).to(batches[0].ids.device)
+    gpu, parallel = batches[0].ids.device, ParallelConfig(kernels="triton" if fused else "torch")
+    model = LanguageModel(SHAPE).to(gpu)
     model.transformer.compute_dtype = torch.bfloat16
-    for block in model.transformer.h.values():
-        block.compile(dynamic=False)
     assert model.lm_head is not None
-    model.lm_head.differentiate = fastest()
+    model.lm_head.differentiate = fastest_loss(gpu, parallel)
+    if fused:
+        fuse(model, parallel)
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)
+    else:
+        for block in model.transformer.h.values():
+            block.compile(dynamic=False)
     graphs = torch._dynamo.utils.counters["stats"]  # pyright: ignore
     kinds: dict[str, Callable[[Batch], dict[str, object]]] = {
         "whole rows": lambda batch: {"targets_BT": batch.targets},
@@ -116,19 +125,10 @@ def speeds(batches: list[Batch], rounds: int) -> None:
                 times[name].append((time.perf_counter() - begun) / STEPS)
     medians = {name: statistics.median(each) for name, each in times.items()}
     print("documents per batch:", [int(batch.documents.sum()) for batch in batches if batch.documents is not None])
-    print("room for", [batch.room() for batch in batches], "- graphs of blocks:", graphs["unique_graphs"])
+    print("room for", [batch.room() for batch in batches], "- compiled graphs of blocks:", graphs["unique_graphs"])
     for name, seconds in medians.items():
         share, rate = medians["whole rows"] / seconds, batches[0].ids.numel() / seconds
         print(f"{name}: {1000 * seconds:.2f} ms, {rate:,.0f} tokens/s, {share:.1%} of whole rows")
-
-
-def fastest() -> Differentiate:
-    """Return the loss that training takes."""
-    try:
-        from trainer.fused_loss import loss_and_gradient
-    except ImportError:
-        return compiled_loss_and_gradient
-    return loss_and_gradient
 
 
 if __name__ == "__main__":

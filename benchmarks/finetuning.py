@@ -11,6 +11,7 @@ WORK is a folder for what the runs write.
 import csv
 import json
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,6 +43,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "compiled by torch, graphs": ("--compile", "--parallel.kernels", "torch"),  # fused blocks are not compiled
 }
 """All in bf16, which is the default on GPUs that have it."""
+REFERENCE = ("--precision", "fp32", *EAGER, "--parallel.kernels", "torch")
+"""What the losses of all cases are compared with."""
 COMPARED = 20
 """Steps whose losses graphs and eager passes must share, to the bit with deterministic kernels."""
 
@@ -120,7 +123,9 @@ def measure(work: Path, name: str, *flags: str) -> dict[str, Any]:
 
 def apart(first: list[float], second: list[float]) -> str:
     """Say how far the losses of two runs are apart."""
-    return f"{max(abs(a - b) for a, b in zip(first, second, strict=True)):.1e} apart at most, from {first[0]:.4f} on"
+    off = [a - b for a, b in zip(first, second, strict=True)]
+    most, mean = max(map(abs, off)), statistics.fmean(map(abs, off))
+    return f"{most:.1e} apart at most, {mean:.1e} on average, their means {statistics.fmean(off):+.1e}"
 
 
 def compare_graphs(work: Path) -> str:
@@ -173,9 +178,9 @@ def main() -> None:
     for name, flags in CASES.items():
         found[name] = measure(work, name, *flags)
         print(name, {key: value for key, value in found[name].items() if key != "losses"}, flush=True)
-    first = next(iter(found))
+    truth = finetune(work, "torch's kernels in fp32", STEPS, *REFERENCE)[-1]
     for name, each in found.items():
-        print(f"{name} and {first}, {STEPS} steps: losses {apart(each['losses'], found[first]['losses'])}")
+        print(f"{name} and fp32, {STEPS} steps: losses {apart(each['losses'], truth)}")
     print(
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {BATCH} rows of {LENGTHS[0]} tokens on average\n"
     )

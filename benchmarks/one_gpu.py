@@ -57,9 +57,11 @@ class Case:
 
 
 PLAIN: dict[str, Any] = {"training": {"compile": True}, "parallel": {"kernels": "torch"}}
+FA4: dict[str, Any] = {"attention": "fa4"}
 CASES = [
     Case("124M", 64, 8, "nanoGPT", nanogpt=True),
     Case("124M", 64, 8, "bf16"),
+    Case("124M", 64, 8, "bf16, FlashAttention-4 backward", parallel=FA4),
     Case("124M", 128, 4, "bf16"),
     Case("124M", 64, 8, "bf16, compiled by torch", **PLAIN),
     Case("124M", 64, 8, "bf16, residual stream in fp32", {"fp32_residual": True}),
@@ -67,7 +69,9 @@ CASES = [
     Case("1.5B", 16, 4, "nanoGPT", nanogpt=True),
     Case("1.5B", 16, 4, "bf16"),
     Case("1.5B", 32, 2, "bf16"),
+    Case("1.5B", 32, 2, "bf16, FlashAttention-4 backward", parallel=FA4),
     Case("1.5B", 32, 2, "fp8", {"precision": "fp8"}),
+    Case("1.5B", 32, 2, "fp8, FlashAttention-4 backward", {"precision": "fp8"}, parallel=FA4),
 ]
 """Rows of the table of speeds."""
 CURVES = [

@@ -61,6 +61,7 @@ def deduplicate(
     pairs_source = Source(pairs.folder, Manifest(pairs.files, pairs.counts))
     group_stats = group.group_duplicates(config.grouping, run, pairs_source, groups)
     remove.remove_duplicates(run, documents, Source(groups.folder, None), output)
+    run.summary = ""  # what counts is what remains
     return {**search_stats, **group_stats}
 
 

@@ -125,7 +125,7 @@ def find_duplicates(
 ) -> dict[str, Any]:
     """Sign every document, search, and write the pairs with the documents' names."""
     run.provenance["kernel"] = kernel_name()
-    logger.info("signatures and set sizes by the kernel %s", kernel_name())
+    logger.debug("find_duplicates: signatures and set sizes by the kernel %s", kernel_name())
     banding = choose_bands(config)
     meta = SignatureMeta(str(Shingle.parse(config.shingle)), config.num_perm, config.seed, config.normalise)
     old = load_fingerprints(config, run, meta)
@@ -143,6 +143,7 @@ def find_duplicates(
     large_clusters, memory = search.totals.totals["large_clusters"], run.memory_budget // run.workers
     run.map(write_pairs, output_parts(edge_files, signatures), corpus, measure, large_clusters, memory, into=output)
     output.counts.add(search.checked)
+    run.summary = f"{output.counts.rows_out:,} pairs among {corpus.num_documents:,} documents"
     oracles = {"oracles": oracle.report(run.name, [LIBRARY], output.counts)}
     return describe(config, banding) | {"old_documents": corpus.num_old, **search.totals.totals} | oracles
 
@@ -151,7 +152,7 @@ def describe(config: FindDuplicatesConfig, banding: Banding) -> dict[str, Any]:
     """Log and return what the bands are expected to find."""
     least, curve = config.least_jaccard, banding.curve()
     recall = banding.probability(least)
-    logger.info(
+    logger.debug(
         "find_duplicates: %d bands of %d rows: expected recall %.3f at Jaccard %.3g; S-curve %s",
         banding.bands,
         banding.rows,

@@ -87,6 +87,8 @@ def group_duplicates(config: GroupDuplicatesConfig, run: StageRun, pairs: Source
     described = describe_groups(
         part_files(output.folder), count_documents(pairs), config.alarm_share, config.alarm_least
     )
+    groups = sum(described["group_sizes"].values())
+    run.summary = f"{counts.rows_in:,} pairs make {groups:,} groups of {counts.rows_out:,} documents"
     for alarm in described["alarms"]:
         logger.warning("group_duplicates: %s", alarm_warning(alarm, config.alarm_share))
     return described

@@ -32,6 +32,7 @@ from pipelines.documents import (
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
     TableWriter,
+    conform,
     count_rows,
     extra_fields,
     parquet_options,
@@ -43,7 +44,7 @@ from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("pyarrow",)
 
 Array = np.ndarray[Any, Any]
@@ -75,7 +76,8 @@ def remove_duplicates(run: StageRun, documents: Documents, groups: Source, outpu
     run.step(split_by_shard, "decisions", files, len(documents.parts), str(groups.path), into="decisions")
     decisions = run.scratch / "decisions"
     parts = [Part(part.name, (part.file, *part_files(decisions / part.name))) for part in documents.parts]
-    run.map(remove_part, parts, str(groups.path), into=output)
+    schema = pa.schema([*DOCUMENT_FIELDS, *extra_fields([part.file for part in documents.parts])])
+    run.map(remove_part, parts, str(groups.path), schema, into=output)
 
 
 def split_by_shard(part: Part, folder: Path, num_shards: int, groups: str) -> Counts:
@@ -108,15 +110,15 @@ def _survivors(removed: pa.Table) -> pa.Table:
     return pa.table([columns.get(name, removed[name]) for name in _DECISION.names], schema=_DECISION)
 
 
-def remove_part(part: Part, folder: Path, groups: str) -> Counts:
-    """Write one shard without its duplicates. `part.files`: documents, decisions."""
+def remove_part(part: Part, folder: Path, groups: str, schema: pa.Schema) -> Counts:
+    """Write one shard without its duplicates, with the columns of `schema`. `part.files`: documents, decisions."""
     documents, *files = part.files
     decisions = Decisions.read(files, groups, part.name)
     if len(decisions.rows) and decisions.rows[-1] >= (count_rows(documents) or 0):
         raise other_documents(groups, f"they name row {decisions.rows[-1]} of {part.name}")
     counts = Counts()
     with (
-        KeptRows(folder / f"{part.name}.parquet", pa.schema([*DOCUMENT_FIELDS, *extra_fields(documents)])) as kept,
+        KeptRows(folder / f"{part.name}.parquet", schema) as kept,
         TableWriter(folder / REJECTED / f"{part.name}.parquet", REJECTED_SCHEMA, optional=True) as rejected,
     ):
         for batch in read_batches(documents):
@@ -188,8 +190,8 @@ class KeptRows:
         self._held_size = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows, which must have every column of the schema."""
-        table = pa.Table.from_batches([rows]).select(self._schema.names).cast(self._schema)
+        """Append rows; columns of the schema that they lack become null."""
+        table = conform(pa.Table.from_batches([rows]), self._schema)
         while len(table):
             candidates = table.slice(0, ROW_GROUP_ROWS - self._held_rows)
             ends = self._held_size + np.cumsum(self._sizes(candidates))

@@ -1,5 +1,6 @@
-"""The project's own commands: choose a profile, check it, see the state of the stages, explain a document.
+"""The project's own commands: lay one out, choose a profile, check it, see the state of the stages, explain a document.
 
+python -m pipelines init [FOLDER]
 python -m pipelines use --list
 python -m pipelines use PROFILE [group=choice] [key=value]
 python -m pipelines set group=choice|key=value...
@@ -16,6 +17,7 @@ python -m pipelines versions
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,7 +31,7 @@ from pipelines.errors import ConfigError, UserError, did_you_mean, shown
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
 from pipelines.terminal import print_error, print_line, visible
 
-COMMANDS = ("use", "set", "check", "status", "explain", "forget", "gc", "report", "metrics", "versions")
+COMMANDS = ("init", "use", "set", "check", "status", "explain", "forget", "gc", "report", "metrics", "versions")
 BROKEN_PIPE = 128 + 13
 """The exit status that a shell gives a program that SIGPIPE ended."""
 
@@ -41,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(f"{arguments[0]}: no such command.{did_you_mean(arguments[0], COMMANDS)}")
         return 2
     options = build_parser().parse_args(arguments)
-    if not Path("dvc.yaml").exists() and not getattr(options, "folders", None):
-        print_error("dvc.yaml: not here; run this in the project's folder")
+    if options.run is not run_init and not Path("dvc.yaml").exists() and not getattr(options, "folders", None):
+        print_error("dvc.yaml: not here; run this in the project's folder, or lay one out: millrace init FOLDER")
         return 2
     try:
         code = options.run(options)
@@ -65,6 +67,9 @@ def build_parser() -> argparse.ArgumentParser:
         prog="python -m pipelines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    init = commands.add_parser("init", help="lay out a project: the graph, its profiles, and a sample")
+    init.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="where; default: here")
+    init.set_defaults(run=run_init)
     use = commands.add_parser("use", help="compose params.yaml from a profile")
     use.add_argument("profile", nargs="?", help="one of those that --list shows, such as sample")
     use.add_argument("overrides", nargs="*", help="group=choice or key=value, such as model=gpt2 clean.min_tokens=64")
@@ -119,6 +124,28 @@ def build_parser() -> argparse.ArgumentParser:
     versions = commands.add_parser("versions", help="write versions.yaml: what each stage is made of")
     versions.set_defaults(run=run_versions)
     return parser
+
+
+def run_init(options: argparse.Namespace) -> int:
+    """Write what is missing of a project, and say what stands and what to do next."""
+    from pipelines.project.layout import lay_out
+
+    folder: Path = options.folder
+    laid = lay_out(folder)
+    for path in laid.other:
+        print_line(f"{folder / path}: kept as it is, which is not as this version of Millrace has it")
+    if laid.same or laid.other:
+        kept = len(laid.same) + len(laid.other)
+        print_line(f"{folder}: {len(laid.written)} files were missing and are there now; {kept} stood and stay")
+    else:
+        print_line(f"{folder}: a project with the sample, {len(laid.written)} files")
+    steps = [
+        *([f"cd {shlex.quote(str(folder))}"] if folder != Path() else []),
+        *(["git add .", "git commit -qm 'A new project'"] if laid.begun else []),
+        "dvc repro",
+    ]
+    print_line(f"now: {' && '.join(steps)}    # the sample: offline, two to three minutes")
+    return 0
 
 
 def run_use(options: argparse.Namespace) -> int:
@@ -377,6 +404,7 @@ def run_report(options: argparse.Namespace) -> int:
         raise UserError(f"runs/{run}: not there yet; make it with dvc repro")
     package = stage_modules()["report"].partition(".")[0]  # in another process: nothing here imports the trainer
     command = [sys.executable, "-m", f"{package}.run_report", *paths, "--params", str(PARAMS_YAML)]
+    command += ["--ledger", f"{params['data']}/ledger"]
     if options.samples:
         command += ["--samples", f"{params['data']}/tokenize/val", f"{params['data']}/tokenizer"]
     return subprocess.run(command, check=False).returncode

@@ -98,6 +98,8 @@ class RunOptions:
     """Write counts and scores to this JSON file (times go to the same path below provenance/)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Verbosity of the log on standard error."""
+    verbose: bool = False
+    """Also log what the stage chose and expects, such as find_duplicates' S-curve."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import enum
 import functools
 import json
 import math
+import os
 import re
 import types
 import typing
@@ -22,11 +23,14 @@ from annotated_types import Ge, Gt, Interval
 
 from pipelines import store
 from pipelines.errors import ConfigError, did_you_mean, shown
+from pipelines.names import file_of
 
 C = TypeVar("C")
 T = TypeVar("T")
 
 PARAMS_YAML = Path("params.yaml")
+_LONGEST_COMMENT = 1000
+"""Most bytes of a file that only says that there is no source."""
 
 Count = Annotated[int, Gt(0)]
 """A whole number, at least 1."""
@@ -120,16 +124,20 @@ class SourceKind:
     """Patterns of the files that count directly in a folder; without any, everything below it counts."""
     by_stage: bool = False
     """The stage itself checks it, because it knows more."""
+    functions: bool = False
+    """Each is FILE:FUNCTION, of which the file is the source; in a section, one alone stands for a list of it."""
 
 
 SourcePath = Annotated[str, SourceKind()]
-"""A path of the user's whose contents shape the output; "" or an empty file where there is none (see `given`)."""
+"""A path of the user's whose contents shape the output; "" or a file that names nothing if there is none (`given`)."""
 StageSource = Annotated[str, SourceKind(by_stage=True)]
 """The same, looked at by the stage alone."""
 SourcePaths = Annotated[tuple[str, ...], SourceKind()]
 """Several of them."""
 SourceFile = Annotated[str, SourceKind(file_only=True)]
 """A source that is never a folder."""
+FunctionNames = Annotated[tuple[str, ...], SourceKind(file_only=True, functions=True)]
+"""Functions in Python files of the user's, as FILE:FUNCTION."""
 TokenizerPath = Annotated[
     str,
     SourceKind(
@@ -141,21 +149,25 @@ TokenizerPath = Annotated[
 
 def named_sources(section: Any) -> list[tuple[str, Path, SourceKind]]:
     """Return field, path and kind of each source that a section names, existing or not; `hub` is not a path."""
-    hints = typing.get_type_hints(type(section), include_extras=True)
-    kinds = {
-        name: kind
-        for name, hint in hints.items()
-        for kind in getattr(hint, "__metadata__", ())
-        if isinstance(kind, SourceKind)
-    }
+    kinds = _source_kinds(type(section))
     values = {name: getattr(section, name) for name in kinds}
     several = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
     return [
         (name, path, kinds[name])
         for name, sources in several.items()
         for source in sources
-        if source != "hub" and (path := given(source))
+        if source != "hub" and (path := given(file_of(source) if kinds[name].functions else source))
     ]
+
+
+def _source_kinds(cls: type) -> dict[str, SourceKind]:
+    """Return field -> kind of the sources that a section can name."""
+    return {
+        name: kind
+        for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+        for kind in getattr(hint, "__metadata__", ())
+        if isinstance(kind, SourceKind)
+    }
 
 
 def source_files(path: Path, kind: SourceKind) -> list[Path]:
@@ -178,14 +190,22 @@ def check_sources(section: Any, name: str) -> None:
 
 
 def given(source: Path | str | None) -> Path | None:
-    """Return a source path, or None if a profile names no source: None, "" or an empty file.
+    """Return a source path, or None if a profile names no source: None, "" or a file of blank lines and `#` comments.
 
-    A source is always a DVC dependency, so profiles without one name the empty `configs/none`.
+    A source is always a DVC dependency, so profiles without one name a file in `configs/none`, which says so in a
+    comment: of an empty file DVC warns.
     """
     if not source or not str(source):
         return None
     path = Path(source)
-    return None if path.is_file() and path.stat().st_size == 0 else path
+    return None if path.is_file() and _holds_nothing(path) else path
+
+
+def _holds_nothing(file: Path) -> bool:
+    """Return whether a file, if it is small, has no line but blank ones and comments."""
+    if file.stat().st_size > _LONGEST_COMMENT or not os.access(file, os.R_OK):
+        return False
+    return all(not line.strip() or line.startswith(b"#") for line in file.read_bytes().splitlines())
 
 
 _KIND_NAMES = {list: "a list", type(None): "nothing"}
@@ -281,6 +301,8 @@ def check(cls: type[C], value: Any, section: str, file: str, *, complete: bool =
         raise ConfigError(f"{file}: {section}: expected keys with values, got {shown(value)}")
     values = typing.cast(dict[str, Any], value)
     _check_names(cls, values, section, file, complete=complete)
+    lists = {name for name, kind in _source_kinds(cls).items() if kind.functions}
+    values = {key: [each] if key in lists and isinstance(each, str) else each for key, each in values.items()}
     try:
         return _adapter(cls).validate_json(json.dumps(values, default=str), strict=True)
     except pydantic.ValidationError as error:

@@ -34,6 +34,7 @@ GROUPS = (
         "The project",
         PROJECT,
         {
+            "init": "lay out a project in a folder of its own",
             "use": "compose params.yaml from a profile",
             "set": "change values of params.yaml",
             "check": "check params.yaml, and published outputs with --deep",
@@ -61,6 +62,8 @@ GROUPS = (
             "decontaminate": "find benchmark items in documents",
             "shuffle": "shuffle documents on disk",
             "split": "shuffle, and set documents aside for validation",
+            "ledger": "list every document, and what became of it",
+            "browse": "look through that list in a browser",
             "tokenizer": "train a tokenizer, or take one",
             "tokenize": "write token shards",
             "export-tokens": "write them for other trainers",

@@ -1,8 +1,8 @@
 """Document shards: `part-00000.parquet`, one row per document.
 
 Columns `doc_id` (16 bytes, given where a record enters and carried unchanged), `url`, `text`,
-`source`, then what a stage adds. Rejected rows: `rejected/part-00000.parquet` with `doc_id, url, rule, value`,
-then what a stage adds.
+`source`, then `metadata` if any document has some (`pipelines.metadata`), and what a stage adds. Rejected rows:
+`rejected/part-00000.parquet` with `doc_id, url, rule, value`, then what a stage adds.
 Stages read and write Parquet only; `pipelines.jsonl` converts JSONL on the way in and out.
 """
 
@@ -20,6 +20,7 @@ from pipelines import store
 from pipelines.columns import column
 from pipelines.errors import UserError
 from pipelines.manifest import Counts, why_not_read
+from pipelines.metadata import METADATA, METADATA_FIELD
 from pipelines.terminal import visible
 
 if TYPE_CHECKING:
@@ -81,12 +82,15 @@ class TableWriter:
         self.text_bytes = 0
         """UTF-8 bytes of the column `text`, if there is one, in the row groups written so far."""
         self._path = path
-        self._schema = schema
         self._optional = optional
         self._writer: pq.ParquetWriter | None = None
-        self._values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = operator.itemgetter(*schema.names)
         self._held: list[tuple[Any, ...]] = []
         self._held_bytes = 0
+        self._use(schema)
+
+    def _use(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = operator.itemgetter(*schema.names)
         self._sized = [i for i, field in enumerate(schema) if field.type in (pa.string(), pa.binary())]
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -99,20 +103,31 @@ class TableWriter:
         if len(self._held) == ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
             self._flush()
 
-    def _flush(self) -> None:
-        if self._writer is None:
-            import pyarrow.parquet as pq
+    def write_columns(self, columns: Sequence[pa.Array]) -> None:
+        """Append up to 1024 rows, given as the columns of the schema, as a row group of their own."""
+        self._flush()
+        self._write_row_group(columns)
+        self.rows += len(columns[0])
 
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(str(self._path), self._schema, **parquet_options())
+    def _flush(self) -> None:
+        self._writer = self._writer or self._open()
         if self._held:
-            columns = map(column, zip(*self._held, strict=True), self._schema.types)
-            table = pa.Table.from_arrays(list(columns), schema=self._schema)
-            self._writer.write_table(table, ROW_GROUP_ROWS)
-            if "text" in self._schema.names:
-                self.text_bytes += table["text"].chunk(0).buffers()[2].size
+            self._write_row_group(list(map(column, zip(*self._held, strict=True), self._schema.types)))
         self._held = []
         self._held_bytes = 0
+
+    def _write_row_group(self, columns: Sequence[pa.Array]) -> None:
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        self._writer = self._writer or self._open()
+        self._writer.write_table(table, ROW_GROUP_ROWS)
+        if "text" in self._schema.names:
+            self.text_bytes += table["text"].chunk(0).buffers()[2].size
+
+    def _open(self) -> "pq.ParquetWriter":
+        import pyarrow.parquet as pq
+
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return pq.ParquetWriter(str(self._path), self._schema, **parquet_options())
 
     def __enter__(self) -> "TableWriter":
         return self
@@ -124,6 +139,39 @@ class TableWriter:
             self._flush()
         if self._writer:
             self._writer.close()
+
+
+class DocumentWriter(TableWriter):
+    """Writes documents as they enter: with the column `metadata` if any of them has some, else without.
+
+    Which is known only when the first comes that has; the bytes do not depend on when that is.
+    """
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one document, which need not have `metadata`."""
+        if METADATA in self._schema.names:
+            row = {METADATA: None, **row}
+        elif row.get(METADATA) is not None:
+            self._add_metadata()
+        super().write(row)
+
+    def write_columns(self, columns: Sequence[pa.Array]) -> None:
+        """Append documents, given as columns; `metadata`, the last, may be missing."""
+        if len(columns) > len(self._schema):
+            self._add_metadata()
+        elif len(columns) < len(self._schema):
+            columns = [*columns, pa.nulls(len(columns[0]), METADATA_FIELD.type)]
+        super().write_columns(columns)
+
+    def _add_metadata(self) -> None:
+        self._use(self._schema.append(METADATA_FIELD))
+        self._held = [(*values, None) for values in self._held]
+        if self._writer:
+            self._writer.close()
+            narrow = self._path.rename(self._path.with_suffix(".narrow"))
+            self._writer = self._open()
+            copy_groups(narrow, self._writer, self._schema)
+            narrow.unlink()
 
 
 class ShardWriter:
@@ -164,9 +212,45 @@ class ShardWriter:
         self._rejected.__exit__(kind, error, trace)
 
 
-def extra_fields(path: Path) -> list[pa.Field]:
-    """Return the columns of a document shard that earlier stages added, to be carried along."""
-    return [field for field in read_schema(path) if field.name not in DOCUMENT_SCHEMA.names]
+def copy_groups(path: Path, writer: "pq.ParquetWriter", schema: pa.Schema) -> None:
+    """Write the row groups of a document shard again, with null in the columns of `schema` that it lacks."""
+    with open_parquet(path) as file:
+        for group in range(file.num_row_groups):
+            rows = file.read_row_group(group, use_threads=False)
+            writer.write_table(conform(rows, schema), max(1, len(rows)))
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of `schema`, null where they lack one."""
+    columns = [
+        rows[field.name] if field.name in rows.schema.names else pa.nulls(len(rows), field.type) for field in schema
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
+
+
+def common_schema(files: Sequence[Path]) -> pa.Schema:
+    """Return all columns of all document shards; inputs may differ in the columns that earlier stages added.
+
+    Raises UserError if a column has different types.
+    """
+    schemas: dict[str, pa.Schema] = {}
+    for file in files:
+        schema = read_schema(file)
+        schemas.setdefault(schema.to_string(), schema)
+    try:
+        return pa.unify_schemas(list(schemas.values()))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UserError(
+            f"{files[0].parent}: the columns of its files and of the other inputs do not fit together: {error}"
+        ) from None
+
+
+def extra_fields(files: Sequence[Path]) -> list[pa.Field]:
+    """Return the columns beyond the usual ones of all document shards of a run, to be carried along.
+
+    A shard that lacks one of them has null there, so that all shards of an output have the same columns.
+    """
+    return [field for field in common_schema(files) if field.name not in DOCUMENT_SCHEMA.names]
 
 
 def read_schema(path: Path) -> pa.Schema:

@@ -37,6 +37,10 @@ class Engine(Protocol):
         """Start what a `map` of several items would otherwise wait for."""
         ...
 
+    def works_here(self, num_items: int) -> bool:
+        """Return whether a `map` of so many items is done by this process alone."""
+        ...
+
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order."""
         ...
@@ -68,9 +72,13 @@ class LocalEngine:
             # forked from one that has imported the stage already.
             start_forkserver(self._preload)
 
+    def works_here(self, num_items: int) -> bool:
+        """Return whether a `map` of so many items is done by this process alone."""
+        return min(self.workers, num_items) <= 1
+
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Yield `function(item)` for each item, in order; raise UserError if a worker is killed."""
-        if min(self.workers, len(items)) <= 1:
+        if self.works_here(len(items)):
             yield from map(function, items)
             return
         with starting(KILLED):

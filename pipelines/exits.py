@@ -123,9 +123,12 @@ def ignore_signals() -> None:
 
 
 def interrupted(stopped: KeyboardInterrupt) -> int:
-    """Say on one line which signal ended the work; return the exit status."""
+    """Say on one line which signal ended the work; return the exit status.
+
+    The arguments of `stopped`, if it has any: the signal, and what is kept of the work, such as `saved step 13 of 80`.
+    """
     ignore_signals()
-    status, line = _ending(stopped.args[0] if stopped.args else signal.SIGINT)
+    status, line = _ending(stopped.args[0] if stopped.args else signal.SIGINT, "".join(stopped.args[1:]))
     print(line, file=sys.stderr)
     return status
 
@@ -166,13 +169,14 @@ def _end_at_once(number: int, _frame: types.FrameType | None) -> None:
     os._exit(status)
 
 
-def _ending(number: int) -> tuple[int, str]:
+def _ending(number: int, kept: str = "") -> tuple[int, str]:
     """Return the exit status and the line of a command that a signal ended."""
     if _leaves_nothing():
         return (INTERRUPTED if number == signal.SIGINT else PREEMPTED), f"stopped by {signal.Signals(number).name}"
     if number == signal.SIGINT:
-        return INTERRUPTED, "interrupted: finished work is kept; run the same command again to go on"
-    return PREEMPTED, f"stopped by {signal.Signals(number).name}: run the same command again to go on"
+        return INTERRUPTED, f"interrupted: {kept or 'finished work is kept'}; run the same command again to go on"
+    also = f"{kept}; " if kept else ""
+    return PREEMPTED, f"stopped by {signal.Signals(number).name}: {also}run the same command again to go on"
 
 
 def _leaves_nothing() -> bool:

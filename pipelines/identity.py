@@ -224,5 +224,10 @@ def _normal_escape(match: re.Match[str]) -> str:
 
 def document_id(url: str, text: str) -> bytes:
     """Return 16 bytes: xxh3_128 of the canonical URL (or of `url` if it has none), NUL and the text."""
+    return encoded_document_id(url, text.encode("utf-8", "surrogatepass"))
+
+
+def encoded_document_id(url: str, text: bytes) -> bytes:
+    """Return `document_id` of a text that is given in UTF-8."""
     canonical = canonical_url(url) or url
-    return xxhash.xxh3_128_digest(f"{canonical}\0{text}".encode("utf-8", "surrogatepass"))
+    return xxhash.xxh3_128_digest(b"\0".join((canonical.encode("utf-8", "surrogatepass"), text)))

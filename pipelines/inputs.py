@@ -56,6 +56,8 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
         for block in range(jsonl.count_blocks(source))
     ]
     run.assume_unchanged(sources)
+    if why := jsonl.only_reader(sources, run.workers):
+        logger.info("%s: %s", run.name, why)
     counts = run.map(ingest_part, parts, len(sources) == 1, into=target)
     ingested = {name: Ingested(source, target) for name, source in names.items()}
     for block, lines in sorted(counts.totals.items(), key=lambda item: int(item[0].rpartition("-")[2])):

@@ -8,8 +8,7 @@ worker did what. A broken line is recorded with its number in the block, and doe
 import codecs
 import itertools
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,10 +16,22 @@ import orjson
 import pyarrow as pa
 
 from pipelines import store
-from pipelines.documents import DOCUMENT_SCHEMA, UNREADABLE_FILE, Row, TableWriter, read_rows, reason_of
+from pipelines.columns import column
+from pipelines.documents import (
+    DOCUMENT_SCHEMA,
+    ROW_GROUP_ROWS,
+    UNREADABLE_FILE,
+    DocumentWriter,
+    Row,
+    TableWriter,
+    read_rows,
+    read_schema,
+    reason_of,
+)
 from pipelines.errors import RejectedRowError, UserError
-from pipelines.identity import document_id
+from pipelines.identity import document_id, encoded_document_id
 from pipelines.manifest import Counts
+from pipelines.metadata import HALF_PAIR, METADATA, METADATA_FIELD, may_have_lost_digits, metadata_of, with_keys
 
 MAX_LINE_BYTES = 1 << 27
 """Longest JSONL line; memory holds it several times. The longest documents of real corpora have about 10 MB."""
@@ -28,10 +39,13 @@ BLOCK_BYTES = 8 << 20
 """Uncompressed bytes of JSONL that become one shard: they shape the result, so this is a constant, not an option."""
 BUNDLE_BYTES = 4 << 20
 """Uncompressed bytes of JSONL that are compressed and written at once: a constant for the same reason."""
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 BROKEN = "broken"
 BROKEN_SCHEMA = pa.schema([("line", pa.int64()), ("rule", pa.string()), ("value", pa.string())])
 """Broken lines, by number in their block, from 1; null stands for the whole file."""
+
+
+Fields = tuple[str, str, str, str | None]
+"""URL, text, source and metadata of a document."""
 
 
 class BrokenLineError(RejectedRowError):
@@ -39,11 +53,18 @@ class BrokenLineError(RejectedRowError):
 
 
 def parse_document(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> Row:
-    """Return a JSONL line as a document row. Only the text is required; raises BrokenLineError.
+    """Return a JSONL line as a document row, with `metadata` if it has further keys; raises BrokenLineError."""
+    url, text, source, metadata = _parse_line(line, source, text_key, url_key)
+    row = {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
+    return row if metadata is None else {**row, METADATA: metadata}
 
-    orjson accepts what `json` accepts, except NaN, Infinity, integers and floats too large for a double, and halves of
-    surrogate pairs (and it allows deeper nesting). `json` decides on the lines that orjson refuses. Half of a pair,
-    which UTF-8 cannot represent, becomes U+FFFD, as ftfy repairs it.
+
+def _parse_line(line: bytes, source: str, text_key: str = "text", url_key: str = "url") -> Fields:
+    """Return the URL, text, source and metadata of a line.
+
+    Only the text is required. orjson accepts what `json` accepts, except NaN, Infinity, integers and floats too
+    large for a double, and halves of surrogate pairs (and it allows deeper nesting). `json` decides on the lines
+    that orjson refuses. Half of a pair, which UTF-8 cannot represent, becomes U+FFFD, as ftfy repairs it.
     """
     if len(line) > MAX_LINE_BYTES:
         raise BrokenLineError("too_large", f"longer than {MAX_LINE_BYTES} bytes")
@@ -53,11 +74,13 @@ def parse_document(line: bytes, source: str, text_key: str = "text", url_key: st
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return _judge_line(line, source, text_key, url_key)
     if type(text) is type(url) is type(source_) is str:
-        return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source_}
+        metadata = metadata_of(record, (text_key, url_key, "source"))
+        if metadata is None or not may_have_lost_digits(metadata):
+            return url, text, source_, metadata
     return _judge_line(line, source, text_key, url_key)
 
 
-def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
+def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Fields:
     """Do the same with `json`, which says what is wrong and where."""
     try:
         record = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
@@ -73,9 +96,9 @@ def _judge_line(line: bytes, source: str, text_key: str, url_key: str) -> Row:
     for name, key in (("text", text_key), ("url", url_key), ("source", "source")):
         if not isinstance(fields.get(key, ""), str):
             raise BrokenLineError(f"{name}_not_text", f"{key!r} is {type(fields[key]).__name__}, expected text")
-    values = (fields[text_key], fields.get(url_key, ""), fields.get("source", source))
-    text, url, source = (_HALF_PAIR.sub("\ufffd", value) for value in values)
-    return {"doc_id": document_id(url, text), "url": url, "text": text, "source": source}
+    values = (fields.get(url_key, ""), fields[text_key], fields.get("source", source))
+    url, text, source = (HALF_PAIR.sub("\ufffd", value) for value in values)
+    return url, text, source, metadata_of(fields, (text_key, url_key, "source"))
 
 
 def _is_blank(line: bytes) -> bool:
@@ -120,6 +143,19 @@ def count_blocks(path: Path) -> int:
     return max(1, -(-path.stat().st_size // BLOCK_BYTES))
 
 
+def only_reader(files: Sequence[Path], workers: int) -> str:
+    """Return why one worker of several reads JSONL files, and the others wait; empty if they do not, or not for long.
+
+    A compressed file can only be read from its start.
+    """
+    if workers == 1 or len(files) > 1 or not store.is_compressed(files[0]) or files[0].stat().st_size <= BLOCK_BYTES:
+        return ""
+    return (
+        f"{files[0]}: is compressed, so one worker of {workers} reads it; as several files, or uncompressed, it keeps "
+        "all of them busy"
+    )
+
+
 def ingest_jsonl(path: Path, folder: Path, name: str, block: int, *, alone: bool) -> Counts:
     """Convert one block, or all of a compressed file, to shards `<name>-<block>.parquet` in `folder`.
 
@@ -149,8 +185,9 @@ def _ingest_block(
     lines: Iterable[bytes | BrokenLineError], source: str, folder: Path, name: str, counts: Counts
 ) -> None:
     number = 0
+    held: list[Fields] = []
     with (
-        TableWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
+        DocumentWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
         TableWriter(folder / BROKEN / f"{name}.parquet", BROKEN_SCHEMA, optional=True) as broken,
     ):
         for number, line in enumerate(lines, start=1):
@@ -158,21 +195,53 @@ def _ingest_block(
                 if isinstance(line, BrokenLineError):
                     raise line
                 if not _is_blank(line):
-                    documents.write(parse_document(line, source))
+                    held.append(_parse_line(line, source))
             except BrokenLineError as problem:
                 line_number = None if problem.rule == UNREADABLE_FILE else number
                 broken.write({"line": line_number, "rule": problem.rule, "value": str(problem)})
                 counts.reject(problem.rule)
+            if len(held) == ROW_GROUP_ROWS:
+                documents.write_columns(_document_columns(held))
+                held = []
+        if held:
+            documents.write_columns(_document_columns(held))
     counts.rows_in += documents.rows + broken.rows
     counts.rows_out += documents.rows
     counts.total(name, number)
 
 
-def write_lines(part: Path, chunk: Path) -> None:
-    """Write the rows of a Parquet file as JSON lines, bytes as hex; the suffix of `chunk` says how to compress."""
+def _document_columns(documents: Sequence[Fields]) -> list[pa.Array]:
+    """Return the columns of DOCUMENT_SCHEMA, and `metadata` if any of the documents has some."""
+    urls, texts, sources, metadata = zip(*documents, strict=True)
+    encoded = [text.encode() for text in texts]
+    doc_ids = list(map(encoded_document_id, urls, encoded))
+    columns = [
+        column(doc_ids, pa.binary(16)),
+        column(urls, pa.string()),
+        column(encoded, pa.binary()).view(pa.string()),
+        column(sources, pa.string()),
+    ]
+    return [*columns, column(metadata, METADATA_FIELD.type)] if any(metadata) else columns
+
+
+def write_lines(part: Path, chunk: Path) -> list[str]:
+    """Write what `packed_lines` yields; return the keys that were left out, in order."""
+    clashing: set[str] = set()
     with chunk.open("wb") as file:
-        for lines in _bundles(map(_to_line, read_rows(part))):
-            file.write(store.pack(lines, chunk.suffix))
+        for packed in packed_lines(part, chunk.suffix, clashing):
+            file.write(packed)
+    return sorted(clashing)
+
+
+def packed_lines(part: Path, suffix: str, clashing: set[str]) -> Iterator[bytes]:
+    """Yield the rows of a Parquet file as JSON lines, bytes as hex: a few megabytes at a time, each packed by itself.
+
+    `suffix` says how. The keys of `metadata` become keys of the line; those that are left out, because a column has
+    their name, are added to `clashing`.
+    """
+    has_metadata = set(read_schema(part).names) >= {*DOCUMENT_SCHEMA.names, METADATA}
+    lines = (_document_line(row, clashing) if has_metadata else _to_line(row) for row in read_rows(part))
+    return (store.pack(bundle, suffix) for bundle in _bundles(lines))
 
 
 def _bundles(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -187,6 +256,15 @@ def _bundles(lines: Iterable[bytes]) -> Iterator[bytes]:
             bundle, size = [], 0
     if bundle:
         yield b"".join(bundle)
+
+
+def _document_line(row: Row, clashing: set[str]) -> bytes:
+    metadata = row.pop(METADATA)
+    if metadata is None:
+        return _to_line(row)
+    line, left_out = with_keys(_to_line(row).rstrip(b"\n"), list(row), metadata)
+    clashing.update(left_out)
+    return line + b"\n"
 
 
 def _to_line(row: Row) -> bytes:

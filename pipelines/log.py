@@ -14,10 +14,12 @@ class OneLine(logging.Formatter):
         return visible(super().formatMessage(record))
 
 
-def configure(level: str = "info") -> None:
-    """Send log records of `level` (debug, info, warning, error) and above to standard error."""
+def configure(level: str = "info", *, verbose: bool = False) -> None:
+    """Send log records of `level` (debug, info, warning, error) and above to standard error; `verbose`: all of ours."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for noisy in ("trafilatura", "htmldate", "justext", "courlan", "urllib3", "asyncio", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
+    for package in ("pipelines", "dataprep", "trainer"):
+        logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)

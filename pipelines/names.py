@@ -8,7 +8,7 @@ name becomes part of paths and of stages' names, so it is plainer still. This is
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from pipelines.errors import ConfigError, shown
 
 NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+NO_RULES = "configs/none/rules"
+"""The empty file that stands for the user's own rules where there are none."""
 _LONGEST = 1000
 """Characters of a path; Linux takes 4,096 bytes."""
 _NOT_SHOWN = {
@@ -76,6 +78,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
     **dict.fromkeys(("extract.tokenizer", "clean.tokenizer", "clean.language_model"), source_problem),
     **dict.fromkeys(("clean.bad_words", "find_duplicates.fingerprints", "decontaminate.targets"), source_problem),
     **dict.fromkeys(("tokenizer.files", "pretrain.init_path", "download.forget", "extract.forget"), source_problem),
+    "rules": source_problem,
     "data": folder_problem,
 }
 """Key of params.yaml -> its check: every key that `dvc.yaml` names, and those that these are made of."""
@@ -88,6 +91,22 @@ def check_texts(params: Mapping[str, Any], file: Path) -> None:
             wrong = problem(value) if isinstance(value, str) else "expected text; put it in quotes"
             if wrong:
                 raise ConfigError(f"{file}: {key}: {shown(value)}: {wrong}")
+    of_rules, expected = params.get("rules"), rules_file(_texts(_look_up(params, "clean.rules")))
+    if of_rules not in (None, expected):
+        raise ConfigError(
+            f"{file}: rules: {shown(of_rules)}: is not the file of clean.rules, which DVC would then not watch; set "
+            "clean.rules with python -m pipelines set clean.rules=[FILE:FUNCTION]"
+        )
+
+
+def file_of(function: str) -> str:
+    """Return the file of a function that is named as FILE:FUNCTION, or nothing."""
+    return function.rpartition(":")[0]
+
+
+def rules_file(functions: Sequence[str]) -> str:
+    """Return the file that DVC watches for functions named as FILE:FUNCTION, which are all in one."""
+    return file_of(functions[0]) if functions else NO_RULES
 
 
 def check_name(word: str, where: str) -> None:

@@ -19,7 +19,7 @@ from pipelines.manifest import Counts
 
 logger = logging.getLogger(__name__)
 
-PROVEN = {"datasketch": "2.0.0", "ftfy": "6.3.1", "langdetect": "1.0.9", "transformers": "5.23.0"}
+PROVEN = {"datasets": "5.2.0", "datasketch": "2.0.0", "ftfy": "6.3.1", "langdetect": "1.0.9", "transformers": "5.23.0"}
 """Versions of the libraries for which our tests show equal results."""
 MAX_CHARACTERS = 1 << 16
 """Leading characters of a text that are compared, so that no text takes long."""

@@ -1,10 +1,13 @@
 """Publishes the outputs of a stage: swaps whole outputs in, and writes manifests, stats and provenance."""
 
+import contextlib
+import contextvars
 import logging
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipelines import documents as formats
@@ -13,8 +16,11 @@ from pipelines.command import Invocation, Output
 from pipelines.engine import Engine
 from pipelines.manifest import MANIFEST, FileEntry, Manifest, manifest_path
 from pipelines.run import StageRun
+from pipelines.terminal import visible
 
 logger = logging.getLogger(__name__)
+
+_shown: contextvars.ContextVar[Mapping[Path, Path]] = contextvars.ContextVar("shown", default=MappingProxyType({}))
 
 DATASETS_YAML = ".huggingface.yaml"
 """The file in which datasets looks for the names of a folder's data files; other readers skip hidden files."""
@@ -63,19 +69,35 @@ def _stage_jsonl(output: Output, manifest: Manifest, staged: Path, engine: Engin
     if rejected:
         files[rejected_name(output.final)] = rejected
     entries: dict[str, FileEntry] = {}
+    left_out: set[str] = set()
     for target, parts in files.items():
         suffix = output.final.suffix
-        tasks = [(output.folder / part, chunks / f"{number}{suffix}") for number, part in enumerate(parts)]
-        size, sha256 = store.concatenate(engine.map(_write_chunk, tasks), staged / target)
+        if engine.works_here(len(parts)):
+            pieces = (piece for part in parts for piece in jsonl.packed_lines(output.folder / part, suffix, left_out))
+        else:
+            tasks = [(output.folder / part, chunks / f"{number}{suffix}") for number, part in enumerate(parts)]
+            pieces = store.use_up(_collect(engine.map(_write_chunk, tasks), left_out))
+        size, sha256 = store.write_pieces(pieces, staged / target)
         entries[target] = FileEntry(sum(manifest.files[part].rows or 0 for part in parts), size, sha256)
     store.remove(chunks)
+    if left_out:
+        names = ", ".join(visible(name) for name in sorted(left_out))
+        logger.warning(
+            "%s: the input's keys %s are left out, since columns of ours have their names", output.final, names
+        )
     Manifest(entries, manifest.counts).save(staged / manifest_path(output.final).name)
 
 
-def _write_chunk(task: tuple[Path, Path]) -> Path:
+def _write_chunk(task: tuple[Path, Path]) -> tuple[Path, list[str]]:
     part, chunk = task
-    jsonl.write_lines(part, chunk)
-    return chunk
+    return chunk, jsonl.write_lines(part, chunk)
+
+
+def _collect(written: Iterable[tuple[Path, list[str]]], left_out: set[str]) -> Iterator[Path]:
+    """Yield the chunks, and add the keys that they leave out to `left_out`."""
+    for chunk, names in written:
+        left_out.update(names)
+        yield chunk
 
 
 def rejected_name(output: Path) -> str:
@@ -107,6 +129,20 @@ def publish(output: Output, staged: Path, previous: Path) -> None:
     store.remove(staged)
 
 
+@contextlib.contextmanager
+def shown_as(names: Mapping[Path, Path]) -> Generator[None, None, None]:
+    """Show other names for outputs of the stages that run: a command that makes its own file of them names that."""
+    token = _shown.set(names)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+def _name(path: Path) -> Path:
+    return _shown.get().get(path, path)
+
+
 def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: float) -> None:
     """Write stats (deterministic) and provenance (everything else) of a finished run, and log its last line."""
     counts = next(iter(run.outputs.values())).counts
@@ -132,12 +168,12 @@ def report(call: Invocation, run: StageRun, identity: dict[str, Any], seconds: f
         }
         store.write_json(provenance_path(call.options.stats), provenance)
     rejected = "" if run.rejections_shown else _most_frequent(counts.rejected)
-    paths = ", ".join(str(path) for path in call.outputs.values())
+    paths = ", ".join(str(_name(path)) for path in call.outputs.values())
     rows = f"{stats['in']:,} in, {stats['out']:,} out{f' ({rejected})' if rejected else ''}"
     figures = run.summary or rows
     logger.info("%s: %s in %.1f s -> %s", run.name, figures, seconds, paths)
     if counts.rejected and not stats["out"]:
-        where = rejected_path(next(iter(call.outputs.values())))
+        where = _name(rejected_path(next(iter(call.outputs.values()))))
         logger.warning("%s: nothing came out, everything was rejected: see the rules above and %s", run.name, where)
 
 

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from pipelines import config as configs
 from pipelines.errors import ConfigError, did_you_mean
+from pipelines.installed import PROJECT_FILES
 
 C = TypeVar("C")
 
-FOLDER = Path(__file__).resolve().parents[1] / "configs"
+FOLDER = PROJECT_FILES / "configs"
 _OF_SEVERAL_SECTIONS = "# @package _global_"
 
 

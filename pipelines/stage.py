@@ -66,7 +66,7 @@ def run_command(spec: StageSpec, arguments: Sequence[str], *, restart: bool = Fa
         call = parse(spec, arguments)
         if restart and spec.environment and (variables := spec.environment(**call.sections)):
             _start_again(variables)
-        log.configure(call.options.log_level)
+        log.configure(call.options.log_level, verbose=call.options.verbose)
         exits.unwind_on_signals()
         run_stage(spec, call)
     except UserError as error:

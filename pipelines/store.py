@@ -105,17 +105,22 @@ def lines_with_offsets(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield each line with the offset of its first byte in the text; of a plain file, lines from `start` to `stop`."""
     with reading(path) as file:
-        lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
-        try:
-            offset = _first_line_from(lines, start, stop) if start else 0
-            while (stop is None or offset < stop) and (line := lines.readline(most_bytes + 1)):
-                yield offset, line.rstrip(b"\r\n")
+        yield from lines_of(file, most_bytes, start, stop)
+
+
+def lines_of(file: BinaryIO, most_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield what `lines_with_offsets` does of an open file."""
+    lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)
+    try:
+        offset = _first_line_from(lines, start, stop) if start else 0
+        while (stop is None or offset < stop) and (line := lines.readline(most_bytes + 1)):
+            yield offset, line.rstrip(b"\r\n")
+            offset += len(line)
+            while len(line) > most_bytes and not line.endswith(b"\n"):
+                line = lines.readline(most_bytes + 1)
                 offset += len(line)
-                while len(line) > most_bytes and not line.endswith(b"\n"):
-                    line = lines.readline(most_bytes + 1)
-                    offset += len(line)
-        finally:
-            lines.detach()
+    finally:
+        lines.detach()
 
 
 def _first_line_from(lines: IO[bytes], start: int, stop: int | None) -> int:
@@ -167,8 +172,8 @@ def pack(data: bytes, suffix: str) -> bytes:
     return bz2.compress(data) if suffix == ".bz2" else data
 
 
-def concatenate(chunks: Iterable[Path], path: Path) -> tuple[int, str]:
-    """Concatenate all chunks to one file, removing each once it is copied. Returns its size in bytes and SHA-256."""
+def write_pieces(pieces: Iterable[bytes], path: Path) -> tuple[int, str]:
+    """Write packed pieces (see `pack`) to one file. Returns its size in bytes and SHA-256."""
     size, digest = 0, hashlib.sha256()
     with create(path) as file:
 
@@ -176,14 +181,20 @@ def concatenate(chunks: Iterable[Path], path: Path) -> tuple[int, str]:
             digest.update(data)
             return file.write(data)
 
-        for chunk in chunks:
-            with chunk.open("rb") as opened:
-                while data := opened.read(_CHUNK):
-                    size += append(data)
-            chunk.unlink()
+        for piece in pieces:
+            size += append(piece)
         if not size:  # an empty compressed file is one empty member
             size = append(pack(b"", path.suffix))
     return size, digest.hexdigest()
+
+
+def use_up(files: Iterable[Path]) -> Iterator[bytes]:
+    """Yield the bytes of all files in order, a megabyte at a time, removing each once it is read."""
+    for path in files:
+        with path.open("rb") as file:
+            while data := file.read(_CHUNK):
+                yield data
+        path.unlink()
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:

@@ -121,6 +121,9 @@ ROOMS_THAT_MEET = {
     ("dataprep/deduplicate.py", "dataprep/remove_duplicates.py"): "the same",
     ("dataprep/glue_download/duplicates.py", "dataprep/find_duplicates.py"): "runs its search on the rows of a task",
     ("dataprep/shuffle.py", "dataprep/split/stage.py"): "a split that sets nothing aside",
+    ("dataprep/ledger/measures.py", "dataprep/clean/rules/document.py"): "measures kept documents by clean's rules",
+    ("dataprep/ledger/measures.py", "dataprep/clean/rules/table.py"): "the same",
+    ("dataprep/ledger/measures.py", "dataprep/clean/token_floor.py"): "the same",
     ("dataprep/sample/site_folder.py", "dataprep/download/crawler/local_site.py"): "makes the folder that it serves",
 }
 """Imports into a stage's room from outside of it -> why."""
@@ -158,7 +161,7 @@ def test_only_the_projects_own_commands_import_their_room() -> None:
 
 
 def test_the_graph_fits_on_a_few_pages() -> None:
-    assert (ROOT / "dvc.yaml").stat().st_size < 12_500
+    assert (ROOT / "dvc.yaml").stat().st_size < 14_000
 
 
 def test_only_the_headline_numbers_are_metrics() -> None:
@@ -264,8 +267,8 @@ LOOKS_AROUND = re.compile(r"__file__|resources\.files|PackageLoader|get_data\(")
 IMPORTS_BY_NAME = re.compile(r"import_module\(|__import__\(|run_module\(|StageSpec\.load\(")
 READS_WHAT_CANNOT_COUNT = {
     "pipelines/stage.py": "takes __file__ from __main__, so that workers do not import it again",
+    "pipelines/installed.py": "presets and `init`, which the graph does not use; a preset's values are parameters",
     "trainer/processes/computer.py": "asks git for the commit of the code, for the provenance",
-    "pipelines/presets.py": "--preset, which the graph does not use; a preset's values are parameters",
     "dataprep/sample/texts.py": "the sample's own sources, which no stage imports",
     "dataprep/sample/pages.py": "the sample's own sources, which no stage imports",
 }

@@ -5,14 +5,20 @@ own lengths, which computes nothing between documents; a mask would take torch t
 
 cuDNN's forward pass is deterministic, its backward pass is not, so torch takes its own flash attention for both when
 it is asked for deterministic algorithms. Taking cuDNN forward and flash attention backward costs a third less of that
-price (`benchmarks/README.md`, "determinism: exact").
+price (`benchmarks/README.md`, "determinism: exact"). FlashAttention-4, where it is wanted and installed, takes the
+backward pass of whole rows in either case.
 """
 
+import logging
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from trainer.kernels import flash_attention_4
+
+logger = logging.getLogger(__name__)
 
 WIDEST_HEAD = 128
 """Columns; wider heads need a newer cuDNN, and in flash attention's backward pass the largest GPUs."""
@@ -21,7 +27,9 @@ MOST_SEQUENCES = 2**16 - 1
 HALF = (torch.bfloat16, torch.float16)
 
 mixes_kernels = False
-"""Whether `attend` may take kernels of both libraries: set for each process by `choose_kernels`."""
+"""Whether `attend` may take kernels of two libraries: set for each process by `choose_kernels`."""
+takes_fa4 = False
+"""Whether the backward pass is FlashAttention-4's: set for each model by `choose_fa4`."""
 takes_lengths = False
 """Whether there is flash attention for sequences of several lengths: set for each process by `choose_kernels`."""
 
@@ -32,6 +40,15 @@ def choose_kernels(*, exact: bool, gpu: torch.device | None) -> None:
     capability = (0, 0) if gpu is None else torch.cuda.get_device_capability(gpu)
     mixes_kernels = exact and capability >= (9, 0) and torch.backends.cudnn.is_available()
     takes_lengths = capability >= (8, 0) and torch.backends.cuda.is_flash_attention_available()
+
+
+def choose_fa4(*, wanted: bool, device: torch.device, head_width: int, says: bool) -> None:
+    """Decide whether models of this process take FlashAttention-4's backward pass; say what it lacks, if `says`."""
+    global takes_fa4  # noqa: PLW0603 - as above
+    lacking = flash_attention_4.lacking(device, head_width) if wanted else ""
+    if lacking and says:
+        logger.warning("parallel.attention fa4: %s; attention takes torch's kernels", lacking)
+    takes_fa4 = wanted and not lacking
 
 
 def documents_of(starts_BT: Tensor, room: int, dtype: torch.dtype, head_width: int) -> Tensor:
@@ -71,7 +88,7 @@ def attend(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, documents: Tensor | N
     if documents is not None:
         return _attend_to_lengths(q_BHTK, k_BHTK, v_BHTK, documents)
     fits = _fits(q_BHTK.dtype, q_BHTK.shape[-1]) and q_BHTK.shape[2] > 1
-    if mixes_kernels and fits and torch.is_grad_enabled():
+    if (mixes_kernels or takes_fa4) and fits and torch.is_grad_enabled():
         return _MixedAttention.apply(q_BHTK, k_BHTK, v_BHTK)  # pyright: ignore[reportReturnType]
     return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
 
@@ -95,7 +112,7 @@ def _attend_to_lengths(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, ends: Ten
 
 
 class _MixedAttention(torch.autograd.Function):
-    """cuDNN's causal attention forward, flash attention backward; without dropout."""
+    """cuDNN's causal attention forward, flash attention or FlashAttention-4 backward; without dropout."""
 
     @staticmethod
     def forward(ctx: Any, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
@@ -110,6 +127,8 @@ class _MixedAttention(torch.autograd.Function):
         q_BHTK, k_BHTK, v_BHTK, y_BHTK, logsumexp_BHT1, seed, offset = ctx.saved_tensors
         length, none = q_BHTK.shape[2], None  # no cumulative lengths: all samples are equally long
         saved = (q_BHTK, k_BHTK, v_BHTK, y_BHTK, logsumexp_BHT1.reshape(q_BHTK.shape[:3]))
+        if takes_fa4:
+            return flash_attention_4.backward(gradients[0], *saved)
         return torch.ops.aten._scaled_dot_product_flash_attention_backward(
             gradients[0], *saved, none, none, length, length, 0.0, True, seed, offset
         )

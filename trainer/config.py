@@ -130,6 +130,9 @@ class ParallelConfig(HasIdentity):
     kernels: Literal["triton", "torch"] = "triton"
     """How GPUs compute blocks in 16 bits without tp, the loss, and dropout: with this project's Triton kernels, or with
     torch's operations, which pretrain.compile makes faster."""
+    attention: Literal["torch", "fa4"] = "torch"
+    """Kernels of attention's backward pass on Hopper and newer GPUs: torch's own choice, or FlashAttention-4's, which
+    are faster for heads 64 or 128 wide (extra fa4). Attention inside documents or with dropout takes torch's."""
     cuda_graphs: Literal["auto", "off"] = "auto"
     """auto: fine-tuning without pipeline, tp, ZeRO and offload makes each pass a CUDA graph, so that GPUs do not wait
     for the host."""
@@ -298,8 +301,9 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Compile each block with torch.compile: slow start, fast steps. Blocks of parallel.kernels=triton need it not."""
     validate_every: NonNegative = 100
     """Steps between validations, besides those before the first and after the last step; 0: only those."""
-    validation_samples: NonNegative = 0
-    """Number of samples to validate on, from the first; 0: all."""
+    validation_samples: NonNegative = 1024
+    """Number of samples to validate on during training, from the first; 0: all, which may take as long as a hundred
+    steps. `evaluate` reads all tokens."""
     checkpoint_every: Published[Count] = 100
     """Steps between checkpoints; there is always one after the last step."""
     async_save: HowToRun[bool] = True

@@ -193,7 +193,7 @@ def score_and_publish(
     losses = [summary(seed_job.scratch / "curve.csv") for seed_job in job.runs.values()]
     tokens = sum(each["tokens"] for each in trained.values())
     reached = next(iter(published.values()))["headline"]
-    run.summary = f"{job.task}: {trained[best]['steps']:,} steps on {len(rows.table):,} rows, score {reached:.4f}"
+    run.summary = f"{job.task}: {extent(trained[best], len(rows.table), config)}, score {reached:.4f}"
     run.register_outputs(output, Counts(len(rows.table), len(rows.table), totals={"tokens": tokens}))
     return {
         **{name: trained[best][name] for name in ("rows", "steps", "tokens", "num_labels")},
@@ -295,6 +295,13 @@ def train_once(process: Process, mesh: "Mesh", job: FinetuneJob) -> dict[str, An
     counts = {"rows": len(rows), "steps": training.step, "tokens": training.tokens, "num_labels": rows.num_labels}
     store.write_json(job.result, {**counts, "predictions": predictions})
     return {**counts, "predictions": predictions}
+
+
+def extent(trained: Mapping[str, Any], rows: int, config: FinetuneConfig) -> str:
+    """Return how much was trained: so many steps on all rows, or on as many of them as these steps saw."""
+    seen = trained["steps"] * config.global_batch_size
+    of = f"{seen:,} of {rows:,}" if seen < rows else f"{rows:,}"
+    return f"{trained['steps']:,} steps on {of} rows"
 
 
 def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") -> "Training":

@@ -1,14 +1,14 @@
 """Stage `report`: write one page about a whole run.
 
-stats of the corpus + stats of the run + the run's folder -> `index.html` (self-contained, with style, pictures and
-charts), `report.md` (the same in Markdown) and its `pictures/*.svg`, and `funnel.csv` and `scores.csv` for `dvc plots`:
-scores, what was trained and how, loss curves, generated texts, the funnel of documents with every reason for rejection,
-and for each GLUE task epochs, confusion matrices and the worst rows. The page lists what is missing. With `--params`,
-it shows the tasks that `params.yaml` names: results of a task that was removed since then stay where they are, and a
-warning names them. Without, it shows every task that it finds. No time or speed is in it: `python -m pipelines report`
-writes the page that has those.
+stats of the corpus + stats of the run + the run's folder + the corpus's ledger -> `index.html` (self-contained, with
+style, pictures and charts), `report.md` (the same in Markdown) and its `pictures/*.svg`, and `funnel.csv` and
+`scores.csv` for `dvc plots`: scores, what was trained and how, loss curves, generated texts, the funnel of documents
+with every reason for rejection and examples of each, duplicates side by side, and for each GLUE task epochs, confusion
+matrices and the worst rows. The page lists what is missing. With `--params`, it shows the tasks that `params.yaml`
+names: results of a task that was removed since then stay where they are, and a warning names them. Without, it shows
+every task that it finds. No time or speed is in it: `python -m pipelines report` writes the page that has those.
 
-    python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/
+    python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/ --ledger data/sample/ledger
 """
 
 import csv
@@ -30,6 +30,7 @@ from pipelines.stage import stage_main
 from pipelines.terminal import without_controls
 from trainer.reporting import charts
 from trainer.reporting.charts import Chart
+from trainer.reporting.corpus import read_corpus
 from trainer.reporting.page import funnel_rows, page_values, score_rows
 from trainer.reporting.results import Results, Tasks, read_results
 from trainer.reporting.task_results import TaskResults, read_tasks
@@ -84,6 +85,7 @@ def report(
     stats: Source,
     run_stats: Source,
     results: Source,
+    ledger: Source | None,
     output: Output,
 ) -> dict[str, Any]:
     """Read the results, draw the pictures, and write the page as HTML and as Markdown."""
@@ -96,6 +98,7 @@ def report(
     for name, picture in pictures.items():
         _write(output.folder / "pictures" / f"{name}.svg", picture)
     page = page_values(run_results, tasks, recipe.losses, own_tokenizer=tokenizer.kind == "train")
+    page["corpus"] = read_corpus(ledger.path if ledger else None, run_results)
     _write(output.folder / "index.html", render_html(page, pictures, draw_charts(run_results, tasks)))
     _write(output.folder / "report.md", render_markdown(page, pictures))
     _write(output.folder / "funnel.csv", _table(("stage", "documents"), funnel_rows(run_results)))
@@ -103,6 +106,8 @@ def report(
     run.register_outputs(
         output, Counts(rows_in=len(run_results.corpus_stages) + len(run_results.run_stages), rows_out=1)
     )
+    missing = f", {len(run_results.missing)} of them missing" if run_results.missing else ""
+    run.summary = f"{output.counts.rows_in + len(run_results.missing)} stages on one page{missing}"
     return {"missing": run_results.missing}
 
 

@@ -27,6 +27,7 @@ from trainer.report import (
     render_html,
 )
 from trainer.reporting import charts, pictures
+from trainer.reporting.corpus import read_corpus
 from trainer.reporting.page import page_values
 from trainer.reporting.results import Tasks, read_results
 from trainer.reporting.samples import add_samples, by_prompt, read_samples
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {text}")
     parser.add_argument("page", type=Path, metavar="PAGE", help="the HTML file to write")
     parser.add_argument("--params", type=Path, help="a params.yaml; without it every task that is found is shown")
+    parser.add_argument("--ledger", type=Path, help="the corpus's ledger; its section is left out until it is there")
     parser.add_argument(
         "--samples",
         type=Path,
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.samples:
             val, tokenizer = options.samples
             add_samples(options.run_stats, options.runs, val, tokenizer, _evaluate_section(options.params))
-        write_page(options.stats, options.run_stats, options.runs, options.page, options.params)
+        write_page(options.stats, options.run_stats, options.runs, options.page, options.params, options.ledger)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_page(stats: Path, run_stats: Path, runs: Path, page: Path, params: Path | None) -> None:
+def write_page(stats: Path, run_stats: Path, runs: Path, page: Path, params: Path | None, ledger: Path | None) -> None:
     """Read everything and write the page. Raises UserError if there is nothing yet, or files that no stage wrote."""
     if not any(path.is_dir() for path in (stats, run_stats, runs)):
         raise UserError(f"{runs}: not there yet; make it with dvc repro")
@@ -85,6 +87,7 @@ def write_page(stats: Path, run_stats: Path, runs: Path, page: Path, params: Pat
     if times.speed.get("step"):
         drawn["speed"], live["speed"] = pictures.speed(times.speed), charts.speeds(times.speed)
     values = page_values(results, tasks, recipe.losses, own_tokenizer=tokenizer.kind == "train")
+    values["corpus"] = read_corpus(ledger if ledger and ledger.is_dir() else None, results)
     with store.create(page) as file:
         file.write(render_html(values, drawn, live, times).encode())
 

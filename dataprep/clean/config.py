@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dataprep.text.ftfy_switches import FtfySwitches
-from pipelines.config import Count, Fraction, NonNegative, Positive, SourceFile, TokenizerPath, to_plain
+from pipelines.config import (
+    Count,
+    Fraction,
+    FunctionNames,
+    NonNegative,
+    Positive,
+    SourceFile,
+    TokenizerPath,
+    to_plain,
+)
 
 Masked = Literal["email", "ip", "phone"]
 
@@ -182,6 +191,8 @@ class CleanConfig:
     """Drop nothing: apply the edits, and add what every rule measures as columns."""
     from_annotations: bool = False
     """The input is a folder made with `annotate`: judge its columns by these thresholds, without measuring again."""
+    rules: FunctionNames = ()
+    """Rules of your own, which judge a document that all others keep: functions of one Python file, FILE:FUNCTION."""
     rejected_text: bool = True
     """Keep the text of rejected documents in rejected/, as read (from annotations: after the edits)."""
     ftfy: FtfySwitches = field(default_factory=FtfySwitches)

@@ -30,6 +30,7 @@ from pipelines.manifest import Counts
 
 _SETTINGS = b"clean"
 _SOURCES = ("tokenizer", "language_model", "bad_words")
+_RULES = "rules"
 
 
 class Decider(Protocol):
@@ -77,7 +78,7 @@ class Cleaner:
         language = functools.partial(self._languages.detect, text, row, counts)
         removed = edited.cut.removed
         return edited_row, DocumentText(
-            edited.text, row["text"], uncut=edited.uncut, removed=removed, language=language
+            edited.text, row["text"], uncut=edited.uncut, removed=removed, language=language, row=row
         )
 
 
@@ -160,16 +161,17 @@ def check_annotations(config: CleanConfig, file: Path, checks: Sequence[Check]) 
 def _check_settings(config: CleanConfig, annotated: dict[str, Any]) -> None:
     """Raise ConfigError for a setting that differs from that of the annotations, unless it may be left out and is."""
     for name, value in _settings(config).items():
-        if value == annotated[name] or (not value and name in _optional_settings(config)):
+        before, now = annotated.get(name, ""), value
+        if value == before or (not value and name in _optional_settings(config)):
             continue
-        before, now = annotated[name], value
         if isinstance(value, dict):
-            now = {field: each for field, each in value.items() if each != annotated[name][field]}
-            before = {field: annotated[name][field] for field in now}
+            now = {field: each for field, each in value.items() if each != before[field]}
+            before = {field: before[field] for field in now}
         difference = f"with {json.dumps(before)}, now it is {json.dumps(now)}"
-        if name in _SOURCES:
+        if name in (*_SOURCES, _RULES):
             file = f"with another file (sha256 {before[:8]}...)" if before else "without a file"
-            now = f"it is {getattr(config, name)} (sha256 {value[:8]}...)" if value else "there is none"
+            path = next(path for field, path, _ in named_sources(config) if field == name) if value else ""
+            now = f"it is {path} (sha256 {value[:8]}...)" if value else "there is none"
             difference = f"{file}, now {now}"
         raise ConfigError(f"clean.{name}: the annotations were made {difference}; give the same, or annotate again")
 
@@ -182,7 +184,8 @@ def _optional_settings(config: CleanConfig) -> set[str]:
 def _settings(config: CleanConfig) -> dict[str, Any]:
     """Return the settings that shape the columns, files by their contents."""
     sources = {name: source_hash(path, kind) for name, path, kind in named_sources(config)}
-    return {**config.shaping(), **{name: sources.get(name, "") for name in _SOURCES}}
+    own = {_RULES: sources[_RULES]} if _RULES in sources else {}  # annotations of earlier versions have no such key
+    return {**config.shaping(), **{name: sources.get(name, "") for name in _SOURCES}, **own}
 
 
 def _with_settings(fields: Sequence[pa.Field], config: CleanConfig) -> list[pa.Field]:

@@ -1,6 +1,7 @@
 """Stage `clean`: edit each document, keep the good ones, and give a reason for each rejected one.
 
-documents -> documents (column `repairs`: what changed the text), rejected/ with rule, value, threshold and text.
+documents -> documents (column `repairs`: what changed the text; `metadata` is carried along), rejected/ with rule,
+value, threshold and text.
 Edits in order: ftfy's repair, Megatron's cleanings, removal of C4's lines, masking. Then the rules are applied in the
 order of `dataprep/clean/rules/table.py`, and the first that fails is the reason. Presets: openwebtext (the defaults),
 megatron, megatron-fix, gopher, c4, fineweb.
@@ -12,28 +13,33 @@ megatron, megatron-fix, gopher, c4, fineweb.
 """
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from dataprep.clean.config import CleanConfig
 from dataprep.clean.megatron_fix import clean_fix
 from pipelines import oracle
 from pipelines.command import Documents, Part, StageSpec, Table
 from pipelines.config import given
-from pipelines.documents import ShardWriter, is_jsonl, read_rows
+from pipelines.documents import ShardWriter, extra_fields, is_jsonl, read_rows
 from pipelines.errors import ConfigError, did_you_mean
 from pipelines.manifest import Counts
+from pipelines.metadata import METADATA
 from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("ftfy", "langdetect", "numpy", "pyarrow", "regex", "resiliparse", "tokenizers", "xxhash")
 
 
 def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Table) -> dict[str, Any]:
     """Clean each shard independently; the stats are the waterfall, the edits and what checked them."""
     from dataprep.clean import waterfall
+    from dataprep.clean.rules.own import own_rules
     from dataprep.clean.rules.table import active, make_checks
     from dataprep.clean.token_floor import TokenFloor
 
@@ -44,7 +50,12 @@ def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Tabl
 
         for part in documents.parts:
             check_annotations(config, part.file, checks)
-    counts = run.map(clean_part, documents.parts, config, into=output)
+    else:
+        for rule in own_rules(config.rules):
+            rule.load()
+    extra = extra_fields([part.file for part in documents.parts])
+    carried = [field for field in extra if field.name == METADATA]
+    counts = run.map(clean_part, documents.parts, config, carried, into=output)
     _warn_of_pre_tokens(config, counts)
     rules = [] if config.annotate else waterfall.rules(checks, output.counts)
     stats = {
@@ -57,14 +68,15 @@ def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Tabl
     return stats
 
 
-def clean_part(part: Part, folder: Path, config: CleanConfig) -> Counts:
-    """Edit and judge the documents of one shard."""
+def clean_part(part: Part, folder: Path, config: CleanConfig, carried: Sequence[pa.Field] = ()) -> Counts:
+    """Edit and judge the documents of one shard; columns `carried` of the input come after the stage's own."""
     from dataprep.clean.decide import make_decider, rejected_fields
 
     decider = make_decider(config)
-    with ShardWriter(folder, part.name, decider.fields, rejected_fields(config)) as shard:
+    absent = dict.fromkeys(field.name for field in carried)
+    with ShardWriter(folder, part.name, [*decider.fields, *carried], rejected_fields(config)) as shard:
         for row in read_rows(part.file):
-            decider.decide(row, shard)
+            decider.decide({**absent, **row}, shard)
     return shard.counts
 
 
@@ -80,9 +92,18 @@ def check_config(config: CleanConfig) -> None:
         raise ConfigError(
             "clean.language_mode: sampled was removed, because exact is faster and more accurate; write exact"
         )
+    _check_rules(config)
     _check_limits(config)
     _check_compat(config)
     _check_languages(config)
+
+
+def _check_rules(config: CleanConfig) -> None:
+    """Raise ConfigError for names of own rules that are none; the file is not run before there is a document."""
+    if config.rules:
+        from dataprep.clean.rules.own import own_rules
+
+        own_rules(config.rules)
 
 
 def _check_limits(config: CleanConfig) -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from dataprep.decontaminate.ngrams import sentence_ends
 from dataprep.decontaminate.offsets import word_spans
 from pipelines.command import Part
-from pipelines.documents import Row, ShardWriter, extra_fields, read_rows
+from pipelines.documents import Row, ShardWriter, read_rows
 from pipelines.manifest import Counts
 
 Array = np.ndarray[Any, Any]
@@ -144,15 +144,16 @@ def kept_hits(hits: Array, plans: Iterable[Row]) -> Array:
     return hits[keep]
 
 
-def keep_part(part: Part, folder: Path, cut: bool) -> Counts:
-    """Write one shard as planned. `part.files`: documents, plan."""
+def keep_part(part: Part, folder: Path, cut: bool, extra: Sequence[pa.Field]) -> Counts:
+    """Write one shard as planned, with the columns `extra` of the input. `part.files`: documents, plan."""
     documents, plan_file = part.files
     plans = {plan["row"]: plan for plan in read_rows(plan_file)}
     names = {field.name for field in PIECE_FIELDS} if cut else set[str]()
-    fields = [field for field in extra_fields(documents) if field.name not in names]
+    fields = [field for field in extra if field.name not in names]
+    absent = dict.fromkeys(field.name for field in fields)
     with ShardWriter(folder, part.name, [*fields, *(PIECE_FIELDS if cut else [])]) as shard:
-        for number, row in enumerate(read_rows(documents)):
-            plan = plans.get(number)
+        for number, document in enumerate(read_rows(documents)):
+            row, plan = {**absent, **document}, plans.get(number)
             if plan and plan["rule"]:
                 shard.reject(row, plan["rule"], plan["value"])
             elif cut:
@@ -164,7 +165,7 @@ def keep_part(part: Part, folder: Path, cut: bool) -> Counts:
 
 def keep_pieces(shard: ShardWriter, row: Row, plan: Row | None) -> None:
     """Write one document as a row for each piece, or unchanged; spans refer to the text before its first cut."""
-    text, first = row["text"], row.get("piece_start", 0)
+    text, first = row["text"], row.get("piece_start") or 0
     spans = zip(plan["starts"], plan["ends"], strict=True) if plan else [(0, len(text))]
     for number, (start, end) in enumerate(spans):
         shard.keep({**row, "text": text[start:end], "piece_start": first + start, "piece_end": first + end})

@@ -47,6 +47,7 @@ from pipelines.documents import (
     REJECTED_SCHEMA,
     Row,
     TableWriter,
+    extra_fields,
     read_batches,
     read_rows,
 )
@@ -56,7 +57,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
 SHAPED_BY = ("numpy", "pyarrow")
 
 GLUE_OVERLAP = "glue_overlap"
@@ -162,7 +163,8 @@ def decontaminate(
     run.map(plan_part, both, context, into="plans")
     plans = [run.scratch / "plans" / f"{part.name}.parquet" for part in documents.parts]
     planned = [Part(part.name, (part.file, plan)) for part, plan in zip(documents.parts, plans, strict=True)]
-    run.map(keep_part, planned, config.action == "cut", into=output)
+    extra = extra_fields([part.file for part in documents.parts])
+    run.map(keep_part, planned, config.action == "cut", extra, into=output)
     every = [Part(part.name, (*part.files, plan)) for part, plan in zip(both, plans, strict=True)]
     reported = run.map(report_part, every, context, into=contamination)
     clean = run.step(summarise, "summary", [*hits, *plans], context, into=contamination)

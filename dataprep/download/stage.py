@@ -163,7 +163,10 @@ def log_linked(config: DownloadConfig, run: StageRun, output: Output, documents:
         size = sum(entry.bytes for name, entry in output.files.items() if "/" not in name)
         named = [str(path) for path in (documents and given(documents.path), config.hub_repository) if path]
         what = f"{files:,} {'file' if files == 1 else 'files'} passed on, {size / 1e6:,.1f} MB"
-        logger.info("%s: %s: %s", run.name, " and ".join(named), what)
+        if output.counts.rows_in:
+            logger.info("%s: %s: %s", run.name, " and ".join(named), what)
+        else:
+            run.summary = f"{' and '.join(named)}: {what}"
 
 
 def find_answers(config: DownloadConfig, run: StageRun, listed: Sequence[Path], fetch_store: Path) -> "Answers":

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
+import pyarrow.parquet as pq
+
 from dataprep.readers.frames import read_raw_records
 from dataprep.readers.kinds import ARCHIVES, Input, is_arc
 from dataprep.readers.megatron import read_megatron
@@ -28,8 +30,14 @@ from pipelines.documents import (
     REJECTED,
     REJECTED_SCHEMA,
     UNREADABLE_FILE,
+    DocumentWriter,
+    Row,
     TableWriter,
+    copy_groups,
+    open_parquet,
+    parquet_options,
     read_rows,
+    read_schema,
     reason_of,
 )
 from pipelines.errors import UserError
@@ -37,12 +45,15 @@ from pipelines.forgotten import FORGOTTEN
 from pipelines.identity import document_id, split_url
 from pipelines.jsonl import no_documents
 from pipelines.manifest import Counts
+from pipelines.metadata import METADATA, METADATA_FIELD
 from pipelines.run import StageRun
 
 SPLIT_BYTES = 1 << 27
 """Bytes of a large file's parts on disk. It shapes the output, so it is a constant and not an option."""
 INGEST_ROWS = 20_000
 """Documents per shard. It shapes the output, so it is a constant and not an option."""
+WITH_METADATA = "with_metadata"
+"""Total of the documents that have metadata."""
 _NOT_OF_LINES = {"empty_text", FORGOTTEN, UNREADABLE_FILE}
 """Rules that reject what a good line of JSON holds, or the rest of a file that has been judged already."""
 
@@ -204,6 +215,21 @@ def judge_lines(part: Part, folder: Path) -> Counts:
     return counts
 
 
+def without_metadata(output: Output) -> list[Part]:
+    """Return the shards that lack the column `metadata`, which others of the output have."""
+    files = [output.folder / name for name in sorted(output.files) if "/" not in name]
+    return [Part(f"{file.stem}_metadata", (file,)) for file in files if METADATA not in read_schema(file).names]
+
+
+def add_metadata(part: Part, folder: Path) -> Counts:
+    """Write a shard again with the column `metadata`, all null, so that all shards have the same columns."""
+    with open_parquet(part.file) as file:
+        schema = file.schema_arrow.append(METADATA_FIELD)
+    with pq.ParquetWriter(str(folder / part.file.name), schema, **parquet_options()) as writer:
+        copy_groups(part.file, writer, schema)
+    return Counts()
+
+
 class DocumentShards:
     """Writes `NAME-00000.parquet` and so on, at most INGEST_ROWS rows each, and `rejected/NAME.parquet`.
 
@@ -236,7 +262,10 @@ class DocumentShards:
             self._documents = self._next_shard()
         address = split_url(text.url)
         source = text.source or (registered_domain(address.host) if address else self._source)
-        row = {"doc_id": document_id(text.url, text.text), "url": text.url, "text": text.text, "source": source}
+        row: Row = {"doc_id": document_id(text.url, text.text), "url": text.url, "text": text.text, "source": source}
+        if text.metadata is not None:
+            row[METADATA] = text.metadata
+            self.counts.total(WITH_METADATA, 1)
         self._documents.write(row)
         self.counts.rows_out += 1
         self.counts.total("text_bytes", len(text.text.encode()))
@@ -247,9 +276,9 @@ class DocumentShards:
         self._rejected.write({"doc_id": None, "url": broken.url, "rule": broken.rule, "value": broken.value})
         self.counts.reject(broken.rule)
 
-    def _next_shard(self) -> TableWriter:
+    def _next_shard(self) -> DocumentWriter:
         number = self.counts.rows_out // INGEST_ROWS
-        return TableWriter(self._folder / f"{self._name}-{number:05d}.parquet", DOCUMENT_SCHEMA)
+        return DocumentWriter(self._folder / f"{self._name}-{number:05d}.parquet", DOCUMENT_SCHEMA)
 
     def __enter__(self) -> "DocumentShards":
         return self

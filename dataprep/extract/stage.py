@@ -5,10 +5,10 @@ archives (plain, .gz, .zst), HTML pages, JSON lines, Parquet, text, tar archives
 or a Megatron .bin with its .idx. The kind follows from the file's name, or from --source. Files that are not read are
 reported; a file that cannot be read costs only itself, unless it is the only one. OUTPUT gets part-*.parquet with
 `doc_id, url, text, source`: archives first, then pages, then ready documents, each in order of name; `source` is the
-registered domain where there is one. The URL of a page file is its path below PATH. Every record without a document
-goes to rejected/ with its rule (not_html, http_status, empty_text, damaged_record, truncated_record, too_large,
-too_deep, extractor_error, unreadable_file, ...) and the value seen; requests, metadata and the like are counted as
-skipped_*.
+registered domain where there is one. Further keys of JSON lines and columns of Parquet become a column `metadata`.
+The URL of a page file is its path below PATH. Every record without a document goes to rejected/ with its rule
+(not_html, http_status, empty_text, damaged_record, truncated_record, too_large, too_deep, extractor_error,
+unreadable_file, ...) and the value seen; requests, metadata and the like are counted as skipped_*.
 
 Run: python -m dataprep.extract PATH OUTPUT
 """
@@ -29,6 +29,7 @@ from pipelines.documents import UNREADABLE_FILE, rejected_rows
 from pipelines.errors import UserError, describe
 from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.identity import document_id
+from pipelines.jsonl import only_reader
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from dataprep.extract.parts import ReadOptions
     from dataprep.readers.records import Broken, Page, Record, Skipped, Text
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)
@@ -81,15 +82,26 @@ class ExtractConfig:
 
 def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -> None:
     """Find the inputs, divide them into parts, and extract each part."""
-    from dataprep.extract.parts import divided_lines, judge_lines, make_parts
+    from dataprep.extract.parts import (
+        WITH_METADATA,
+        add_metadata,
+        divided_lines,
+        judge_lines,
+        make_parts,
+        without_metadata,
+    )
     from dataprep.readers.kinds import find_inputs
 
     inputs = find_inputs(path.path, config.source)
     if inputs.unread:
         logger.warning("extract: not read, %d file(s): %s", len(inputs.unread), describe(inputs.unread))
     parts = make_parts(run, inputs.inputs, path.path, config.max_page_bytes)
+    if len(parts) == 1 and inputs.inputs[0].kind == "jsonl" and (why := only_reader(parts[0].files[1:], run.workers)):
+        logger.info("extract: %s", why)
     counts = run.map(extract_part, parts, config, into=output)
     counts.add(run.map(judge_lines, divided_lines(parts, output), into=output))
+    if WITH_METADATA in counts.totals:
+        run.map(add_metadata, without_metadata(output), into=output)
     if UNREADABLE_FILE in counts.rejected:
         refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), len(inputs.inputs), counts)
 

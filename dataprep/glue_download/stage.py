@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.glue.tasks import CUSTOM, HIDDEN_LABEL, TASKS, GlueTask, RowError, Rows, find_task
+from dataprep.glue_download.check import LIBRARY, check_by_datasets, is_checked
 from dataprep.glue_download.custom import LabelKind, check_columns, custom_files, custom_task, read_custom
 from dataprep.glue_download.duplicates import DuplicatesConfig, find_in_task, log_leaks
 from dataprep.glue_download.tsv import read_splits, task_files
 from dataprep.web.hub import check_commit, unreachable
+from pipelines import oracle
 from pipelines.command import Output, Part, StageSpec
 from pipelines.config import PARAMS_YAML, StageSource, check, given
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
@@ -107,10 +109,23 @@ def glue_download(config: GlueDownloadConfig, run: StageRun, tasks: tuple[str, .
     report_labels(chosen, counts)
     report_repairs(chosen, counts, repair=config.repair)
     return {
+        **checked_by_datasets(files, chosen, run),
         **compare_with_published(list(chosen.values()), counts),
         "labels_missing_from_train": missing_labels(chosen, counts),
         "duplicates": find_duplicates_of(chosen, counts, config.duplicates, run, output),
     }
+
+
+def checked_by_datasets(
+    files: Mapping[str, list[Path]], tasks: Mapping[str, GlueTask], run: StageRun
+) -> dict[str, Any]:
+    """Return what `datasets` said of a share of the rows of GLUE's files; nothing of a small run."""
+    own = {name: (task, len(files[name])) for name, task in tasks.items() if name != CUSTOM and files[name]}
+    every = [file for name in own for file in files[name]]
+    if not is_checked(every):
+        return {}
+    counts = run.step(check_by_datasets, "check", every, own, into="check")
+    return {"oracles": oracle.report(run.name, (LIBRARY,), counts)}
 
 
 def choose_tasks(names: Sequence[str], config: GlueDownloadConfig) -> tuple[dict[str, list[Path]], dict[str, GlueTask]]:

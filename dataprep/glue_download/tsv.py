@@ -119,6 +119,13 @@ def read_splits(files: Sequence[Path], task: GlueTask) -> Iterator[tuple[str, Pa
             yield split, sources[0], chain.from_iterable(read_tsv(file, task, split, numbers) for file in sources)
 
 
+def split_sources(files: Sequence[Path], task: GlueTask) -> list[tuple[str, Path]]:
+    """Return each file with examples of `task`, and a split that its rows are of."""
+    if original := mrpc_original(files, task):
+        return [("train", original[0]), ("test", original[1])]
+    return [(split, file) for split in task.published for file in split_files(files, task, split)]
+
+
 def read_tsv(
     file: Path,
     task: GlueTask,
@@ -131,7 +138,20 @@ def read_tsv(
 
     Raises UserError if the columns of the file are not those of the task.
     """
-    lines = ((number, line) for number, line in enumerate(store.read_lines(file), start=1) if line)
+    return rows_of(enumerate(store.read_lines(file), start=1), file, task, split, numbers, keep=keep)
+
+
+def rows_of(
+    numbered: Iterator[tuple[int, bytes]],
+    file: Path,
+    task: GlueTask,
+    split: str,
+    numbers: Iterator[int] | None = None,
+    *,
+    keep: Callable[[bytes], bool] = bool,
+) -> Rows:
+    """Yield the rows of numbered lines of a file, as `read_tsv` does of all."""
+    lines = ((number, line) for number, line in numbered if line)
     number, line = next(lines, (1, b""))
     first = line.removeprefix(BOM)
     cells = first.decode(errors="replace").split("\t")

@@ -1,17 +1,19 @@
 """Documents in Parquet files of any origin: a column of text and, if there is one, a column of URLs.
 
 The Hub's `openwebtext` has only `text`; FineWeb has `text`, `url` and more. A dot selects the field of a struct:
-`document.text`.
+`document.text`. Other columns become the document's metadata, except binary ones and those of which a field is text or
+URL (`dataprep.readers.parquet_metadata`).
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dataprep.readers.parquet_metadata import OtherColumns
 from dataprep.readers.parquet_pages import longest_value
 from dataprep.readers.records import Broken, Record, Text
 from pipelines.compression import MAX_GROWTH
@@ -23,6 +25,8 @@ _URL, _SOURCE = "url", "source"
 _BATCH_BYTES = 1 << 26
 _FREE_BYTES = 1 << 30
 """Decoded bytes of a file before they are compared with its size: a text that is repeated costs it next to nothing."""
+_NUMBER_BYTES = 32
+"""Bytes of a number, date or time in memory, as Python has it."""
 _ROW_BYTES = 100
 """Bytes that a row counts for beside its text, since empty and missing ones take time too."""
 
@@ -38,13 +42,15 @@ def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Reco
     allowed = max(_FREE_BYTES, MAX_GROWTH * file.stat().st_size)
     with open_parquet(file) as opened:
         columns = _find_columns(file, opened.schema_arrow, text_column, url_column)
-        for batch in bounded_batches(file, opened, list(columns.values())):
+        used = {_path(opened.schema_arrow, column)[0] for column in columns.values()}
+        others = OtherColumns.find(opened.schema_arrow, used)
+        for batch in bounded_batches(file, opened, [*columns.values(), *others.names]):
             values = [_bytes(batch, columns.get(name)) for name in ("text", _URL, _SOURCE)]
-            for text, url, source in zip(*values, strict=True):
+            for text, url, source, metadata in zip(*values, others.metadata(batch), strict=True):
                 row += 1
-                record = _document(f"{file.name}:{row}", text, url, source)
+                record = _document(f"{file.name}:{row}", text, url, source, metadata)
                 documents += isinstance(record, Text)
-                size += _ROW_BYTES + len(text or b"") + len(url or b"") + len(source or b"")
+                size += _ROW_BYTES + sum(len(value) for value in (text, url, source, metadata) if value)
                 yield record
             if size > allowed:
                 raise _bomb(file, f"after {row} rows, its {file.stat().st_size} bytes became {size}")
@@ -59,11 +65,17 @@ def bounded_batches(file: Path, opened: pq.ParquetFile, columns: Sequence[str]) 
             group = opened.metadata.row_group(number)
             chunks = [group.column(i) for i in _leaves(opened, columns)]
             try:
-                longest = sum(longest_value(pages, chunk) for chunk in chunks)
+                longest = sum(_row_bytes(pages, chunk, group.num_rows) for chunk in chunks)
             except ValueError as error:
                 raise _bomb(file, str(error)) from None
             rows = max(1, min(ROW_GROUP_ROWS, _BATCH_BYTES // max(longest, 1)))
             yield from opened.iter_batches(rows, row_groups=[number], columns=list(columns))
+
+
+def _row_bytes(pages: BinaryIO, chunk: pq.ColumnChunkMetaData, rows: int) -> int:
+    """Return a bound on what a row has in a chunk on average, of a list with all its values."""
+    longest = longest_value(pages, chunk) if chunk.physical_type == "BYTE_ARRAY" else _NUMBER_BYTES
+    return longest * max(1, -(-chunk.num_values // max(rows, 1)))
 
 
 def _leaves(opened: pq.ParquetFile, columns: Sequence[str]) -> list[int]:
@@ -128,13 +140,15 @@ def _bytes(batch: pa.RecordBatch, column: str | None) -> list[bytes | None]:
     return values.cast(pa.large_binary()).to_pylist()
 
 
-def _document(location: str, text: bytes | None, url: bytes | None, source: bytes | None) -> Record:
+def _document(
+    location: str, text: bytes | None, url: bytes | None, source: bytes | None, metadata: str | None
+) -> Record:
     if text is None:
         return Broken(location, "no_text", "null")
-    if len(text) + len(url or b"") + len(source or b"") > MAX_LINE_BYTES:
+    if sum(len(value) for value in (text, url, source, metadata) if value) > MAX_LINE_BYTES:
         return Broken(location, "too_large", f"longer than {MAX_LINE_BYTES} bytes")
     try:
-        record = Text((url or b"").decode(), text.decode(), (source or b"").decode())
+        record = Text((url or b"").decode(), text.decode(), (source or b"").decode(), metadata)
     except UnicodeDecodeError as error:
         return Broken(location, "invalid_utf8", f"not valid UTF-8 at byte {error.start}")
     if record.text.strip():

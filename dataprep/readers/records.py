@@ -40,6 +40,8 @@ class Text:
     text: str
     source: str = ""
     """Where the document comes from; empty for the registered domain of `url`."""
+    metadata: str | None = None
+    """What else its record holds, as the text of a JSON object (`pipelines.metadata`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataprep.readers.records import Broken, Page, Record, Text, original_name
 from pipelines import store
 from pipelines.compression import DAMAGE, raise_unless_damage
 from pipelines.jsonl import BrokenLineError, read_jsonl
+from pipelines.metadata import METADATA
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 HTML_SUFFIXES = (".html", ".htm", ".xhtml")
@@ -70,7 +71,7 @@ def read_json_lines(
             yield Broken(row["url"] or place, "empty_text", f"{len(row['text'])} blank characters")
         else:
             source = row["source"] if row["source"] != file.name else original_name(file.name)
-            yield Text(row["url"], row["text"], source)
+            yield Text(row["url"], row["text"], source, row.get(METADATA))
 
 
 def line_starts(file: Path, split_bytes: int) -> list[tuple[int, int]]:

@@ -24,14 +24,14 @@ from dataprep.split.shuffle import SMALLEST_RUN, Keys, Layout, Numbers, RunWrite
 from pipelines import store
 from pipelines.command import Documents, Part, StageSpec, Table
 from pipelines.config import Count, Fraction, NonNegative
-from pipelines.documents import open_parquet, read_batches
+from pipelines.documents import common_schema, open_parquet, read_batches
 from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 SHAPED_BY = ("xxhash", "pyarrow")
 SIDES = ("train", "val")
 PROCESS_BYTES = 160 << 20
@@ -115,20 +115,6 @@ def uncompressed_bytes(file: Path) -> int:
     with open_parquet(file) as opened:
         metadata = opened.metadata
         return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-
-
-def common_schema(files: Sequence[Path]) -> pa.Schema:
-    """Return all columns of all files; inputs may differ in the columns that earlier stages added."""
-    schemas: dict[str, pa.Schema] = {}
-    for file in files:
-        with open_parquet(file) as opened:
-            schemas.setdefault(opened.schema_arrow.to_string(), opened.schema_arrow)
-    try:
-        return pa.unify_schemas(list(schemas.values()))
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise UserError(
-            f"{files[0].parent}: the columns of its files and of the other inputs do not fit together: {error}"
-        ) from None
 
 
 def group_files(files: Sequence[Path], sizes: Sequence[int], most_bytes: int) -> list[Part]:

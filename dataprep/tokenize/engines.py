@@ -81,7 +81,7 @@ class GigatokenEngine:
     def encode(self, texts: pa.Array) -> Rows:
         """Return the ids of each text, as TokenEngine defines them."""
         try:
-            return joined([self._encode(text) for text in texts.cast(pa.large_binary()).to_pylist()])
+            return joined([self._encode(text) for text in texts.view(pa.large_binary()).to_pylist()])
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except BaseException:  # noqa: BLE001 (a panic of Rust is not an Exception)

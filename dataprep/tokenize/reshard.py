@@ -111,13 +111,19 @@ def write_shard(part: Part, folder: Path) -> Counts:
     with pa.ipc.open_file(pa.memory_map(str(tables[0]))) as reader:
         meta = tokens.TokenMeta.of_schema(reader.schema)
     columns = [each.column("input_ids") for each in slices]
-    ids = [column.flatten().to_numpy() for column in columns]
+    ids = [values_of(column) for column in columns]
     offsets = np.concatenate(
         [[0], np.cumsum(np.concatenate([np.diff(column.offsets.to_numpy()) for column in columns]))]
     )
     doc_ids = pa.concat_arrays([each.column("doc_id") for each in slices])
     tokens.write_stream(folder / f"{part.name}.arrow", np.concatenate(ids), offsets, doc_ids, meta)
     return Counts(len(doc_ids), len(doc_ids), totals={"tokens": int(offsets[-1])})
+
+
+def values_of(lists: pa.LargeListArray) -> Array:
+    """Return the values of all rows. `flatten` would import pyarrow.compute: 0.05 s of a process."""
+    offsets = lists.offsets.to_numpy()
+    return lists.values.to_numpy()[offsets[0] : offsets[-1]]
 
 
 def rows_between(table: Path, first: int, stop: int) -> Iterator[pa.RecordBatch]:

@@ -24,6 +24,7 @@ from annotated_types import Interval
 
 from dataprep.tokenize import reshard
 from pipelines import tokens
+from pipelines.columns import from_numpy, large_strings
 from pipelines.command import Documents, Output, Part, Source, StageSpec
 from pipelines.documents import read_batches
 from pipelines.errors import UserError
@@ -96,13 +97,13 @@ def tokenize_part(part: Part, folder: Path, tokenizer: Path, fingerprint: str, f
     schema = reshard.table_schema(encoder.meta)
     with pa.ipc.new_file(str(folder / f"{part.name}.arrow"), schema) as writer:
         for batch in read_batches(part.file, ["doc_id", "url", "text"]):
-            texts = batch.column("text").cast(pa.large_string())
+            texts = large_strings(batch.column("text"))
             if fast:
                 sample.compare(texts, first=counts.rows_in == 0)
             rows = engine.encode(texts)
             check_text_only(rows, control, batch.column("doc_id"), tokenizer)
             offsets, ids = with_end(rows, encoder.meta.end_of_text, encoder.meta.dtype)
-            column = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids))
+            column = pa.LargeListArray.from_arrays(from_numpy(offsets), from_numpy(ids))
             writer.write_batch(pa.record_batch([column, batch.column("doc_id"), batch.column("url")], schema=schema))
             counts.rows_in += len(texts)
             counts.rows_out += len(texts)

@@ -1,9 +1,10 @@
 """Stage `urls`: make the list of pages to fetch: canonical URLs without blacklisted ones or duplicates.
 
 LISTS (one URL per line, JSON lines with a `url` or another key, or Reddit submissions as pushshift publishes them;
-compressed or not; a file, or a folder and its subfolders) -> part-*.parquet with `url` (canonical), `original`,
-`file` and `line`, sorted by `url`. Lines that differ only in spelling, or in http and https, are one page, and the
-first of them is kept. Each rejected line goes to rejected/ with its rule and the value seen.
+compressed or not; a file, or a folder and its subfolders) -> part-*.parquet with `url` (canonical), `original`, `file`
+and `line`, sorted by `url`. Lists are UTF-8, UTF-16 or UTF-32. Lines that differ only in spelling, or in http and
+https, are one page, and the first of them is kept. Each rejected line goes to rejected/ with its rule and the value
+seen.
 
 Rules in order: invalid_utf8, invalid_json, no_url; for submissions invalid_submission, self_post, over_18,
 low_karma, out_of_range, and for records with `karma_key` invalid_submission and low_karma; self_post for the path of
@@ -41,7 +42,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
 SHAPED_BY = ("tldextract", "pyarrow")
 
 SMALLEST, LARGEST_RUN, LARGEST_RANGE = 4 << 20, 64 << 20, 256 << 20
@@ -56,6 +57,8 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
     """Judge the lines of the lists in chunks, then merge the sorted survivors and drop the duplicates."""
     submissions = checked_submission_rules(config)
     refuse_output_among_lists(lists.path, output.final)
+    if given(lists.path) is None:
+        run.summary = "no URL list, so no URLs"
     files = url_lists(lists.path, config.url_key)
     names = [list_name(file, lists.path) for file in files]
     tables = compile_lists(config, run)

@@ -15,7 +15,7 @@ from dataprep.programs import run_program, run_stage, scratch_beside
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.manifest import FileEntry, Manifest, manifest_path
-from pipelines.outputs import rejected_name
+from pipelines.outputs import rejected_name, rejected_path, shown_as
 
 SUFFIX = ".txt"
 _PLACE = 2
@@ -45,7 +45,10 @@ def _write(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     rejected, manifest = final.with_name(f"{final.stem}.rejected.jsonl"), manifest_path(final)
     with scratch_beside(final, _checks(final, rejected, manifest), options) as folder:
         rows = folder / "urls.jsonl"
-        if status := run_stage("urls", options, options.lists, rows, *flags):
+        beside = options.output.with_name(rejected.name)
+        with shown_as({rows: options.output, rejected_path(rows): beside}):
+            status = run_stage("urls", options, options.lists, rows, *flags)
+        if status:
             return status
         made = Manifest.load(manifest_path(rows))
         text = rows.with_suffix(SUFFIX)

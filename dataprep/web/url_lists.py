@@ -1,8 +1,8 @@
 """URL lists as people have them: text or JSON lines, compressed or not, in files or in folders one level deep.
 
 Long lists are read in chunks, so that all workers have work: byte ranges of whole lines, read block by block.
-A plain list has a chunk for every CHUNK_BYTES; a compressed list, which can only be read from its start, is one
-chunk. Line numbers are those of the whole file.
+A plain list has a chunk for every CHUNK_BYTES; a list that can only be read from its start, compressed or in UTF-16 or
+UTF-32, is one chunk. Line numbers are those of the whole file.
 """
 
 import html
@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import orjson
 
+from dataprep.web.list_text import is_utf8, reading_text
 from pipelines import store
 from pipelines.documents import is_jsonl
 from pipelines.errors import RejectedRowError, UserError, describe
@@ -134,7 +135,7 @@ def check_list(file: Path, url_key: str = URL_KEY) -> None:
 
     Only the lines up to the first URL are read. A file without lines is an empty list, which is allowed.
     """
-    with store.reading(file) as opened:
+    with reading_text(file) as opened:
         check_text(opened.read(SNIFFED), file)
     first_problem, lines = "", 0
     for number, line in _lines(file):
@@ -152,10 +153,11 @@ def check_list(file: Path, url_key: str = URL_KEY) -> None:
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """Yield number and text of each line that is neither blank nor a comment."""
-    for number, line in enumerate(store.read_lines(file, _LONGEST_LOOKED_AT), start=1):
-        text = line.strip().removeprefix(BYTE_ORDER_MARK.encode())
-        if text and not text.startswith(b"#"):
-            yield number, text
+    with reading_text(file) as opened:
+        for number, (_, line) in enumerate(store.lines_of(opened, _LONGEST_LOOKED_AT), start=1):
+            text = line.strip().removeprefix(BYTE_ORDER_MARK.encode())
+            if text and not text.startswith(b"#"):
+                yield number, text
 
 
 def _problem(line: bytes, url_key: str, *, in_json: bool) -> str | None:
@@ -204,7 +206,7 @@ def split_lists(files: Sequence[Path]) -> list[Chunk]:
     """Return the chunks of list files, in order."""
     chunks: list[Chunk] = []
     for list_number, file in enumerate(files):
-        if file.suffix in store.COMPRESSED or file.stat().st_size <= CHUNK_BYTES:
+        if file.suffix in store.COMPRESSED or file.stat().st_size <= CHUNK_BYTES or not is_utf8(file):
             chunks.append(Chunk(file, len(chunks), list_number))
             continue
         for start, stop, first_line in line_ranges(file):
@@ -233,7 +235,7 @@ def read_blocks(chunk: Chunk) -> Iterator[tuple[int, bytes]]:
     Raises UserError for data that are not text, or are damaged, and for a line that is too long.
     """
     line, rest = chunk.first_line, b""
-    with store.reading(chunk.file) as file:
+    with reading_text(chunk.file) as file:
         if chunk.start:
             file.seek(chunk.start)
         left = None if chunk.stop is None else chunk.stop - chunk.start

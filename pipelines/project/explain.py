@@ -32,9 +32,11 @@ CONTEXT = 200
 TOKENIZER_JSON = "tokenizer.json"
 ID_COLUMNS = ("doc_id", "doc_id_a", "doc_id_b")
 URL_COLUMNS = ("url", "original", "canonical", "final_url", "url_a", "url_b")
+_HOPS = "redirects"
+"""Column of the fetch log: `<status> <url>` of each redirect on the way to a page."""
 _LINE_COLUMNS = ("original", "file", "line")
 _PORTS = {"http": 80, "https": 443}
-_HIDDEN = {"text", "doc_id", "url", "signature", "sha256", "text_hash", *ID_COLUMNS}
+_HIDDEN = {"text", "text_start", "doc_id", "url", "signature", "sha256", "text_hash", *ID_COLUMNS}
 
 
 def explain(key: str, stages: list[GraphStage]) -> Iterator[tuple[str, str]]:
@@ -137,18 +139,38 @@ def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict
     filters: list[pc.Expression] = []
     for column in schema.names:
         if column in ID_COLUMNS and ids:
-            filters.append(pc.field(column).isin(pa.array(sorted(ids), schema.field(column).type)))
+            kind = schema.field(column).type  # the ledger has ids in hex, for people
+            known = sorted(doc_id.hex() for doc_id in ids) if pa.types.is_string(kind) else sorted(ids)
+            filters.append(pc.field(column).isin(pa.array(known, kind)))
         elif column in URL_COLUMNS and urls:
             filters.append(pc.field(column).isin(pa.array(sorted(urls))))
+        elif column == _HOPS and urls:
+            filters.append(pc.field("url").isin(pa.array(_redirected_by(file, urls), pa.string())))
     if not filters:
         return
     either = filters[0]
     for more in filters[1:]:
         either |= more
-    columns = [name for name in schema.names if name not in ("text", "signature")]
+    columns = [name for name in schema.names if name not in ("text", "text_start", "signature")]
     with damage_of(file):
         rows = pq.read_table(str(file), columns=columns, filters=either).to_pylist()
     yield from rows
+
+
+def _redirected_by(file: Path, urls: set[str]) -> list[str]:
+    """Return the URLs of a fetch log that one of `urls` passed on, at whatever place of a chain of redirects."""
+    with damage_of(file):
+        table = pq.read_table(str(file), columns=["url", _HOPS])
+    found: list[str] = []
+    for rows in table.to_batches():
+        hops = pc.call_function("list_flatten", [rows[_HOPS]])
+        of_row = pc.call_function("list_parent_indices", [rows[_HOPS]])
+        targets = pc.call_function(
+            "replace_substring_regex", [hops], pc.ReplaceSubstringOptions("^[^ ]* ", "", max_replacements=1)
+        )
+        named = pc.call_function("is_in", [targets], pc.SetLookupOptions(pa.array(sorted(urls))))
+        found += rows["url"].take(of_row.filter(named)).to_pylist()
+    return found
 
 
 def _verdict(file: Path, out: Path, row: dict[str, Any]) -> str:

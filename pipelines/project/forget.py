@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pipelines.config import given
 from pipelines.documents import REJECTED, read_schema
 from pipelines.project.explain import ID_COLUMNS, URL_COLUMNS, Trail
 from pipelines.project.graph import GraphStage
@@ -93,10 +94,6 @@ def sources(stages: Sequence[GraphStage]) -> Iterator[Path]:
     made = {out for stage in stages for out in stage.outs}
     for stage in stages:
         if stage.name in ("urls", "download"):
-            yield from (dep for dep in stage.deps if dep not in made and _is_given(dep))
+            yield from (dep for dep in stage.deps if dep not in made and dep.exists() and given(dep))
         if stage.name == "download":
             yield from (store for out in stage.outs[:1] if (store := out.parent / ".fetch_store").exists())
-
-
-def _is_given(path: Path) -> bool:
-    return path.exists() and not (path.is_file() and path.stat().st_size == 0)

@@ -33,7 +33,7 @@ from pipelines.config import (
     write_yaml,
 )
 from pipelines.errors import ConfigError, choose_from, did_you_mean, shown
-from pipelines.names import check_texts
+from pipelines.names import check_texts, rules_file
 from pipelines.project.graph import stage_modules
 
 
@@ -118,7 +118,7 @@ GROUPS: dict[str, type] = {
     "labels": LabelsConfig,
     "recipe": RecipeConfig,
 }
-PLAIN = {"profile", "overrides", "data", "run", "seed"}
+PLAIN = {"profile", "overrides", "data", "run", "rules", "seed"}
 CONFIGS = Path("configs")
 REQUIRED = "REQUIRED"
 """In a profile: a value that only the user can give. (Hydra's own `???` gives way to a default.)"""
@@ -182,6 +182,7 @@ def combine(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     defaults: dict[str, Any] = {section: to_plain(cls()) for section, cls in types.items()}
     # For the name of a folder that holds several things.
     OmegaConf.register_new_resolver("join", lambda names: "-".join(names) or "none", replace=True)
+    OmegaConf.register_new_resolver("rules_file", _rules_file, replace=True)
     ConfigStore.instance().store(name="stage_defaults", node=OmegaConf.create(defaults))
     try:
         with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
@@ -196,6 +197,10 @@ def combine(profile: str, overrides: Sequence[str]) -> dict[str, Any]:
     if not is_recipes_model(values, defaults):
         values["recipe"]["losses"] = {}
     return {"profile": profile, "overrides": list(overrides), **checked(values, types)}
+
+
+def _rules_file(functions: str | Sequence[str]) -> str:
+    return rules_file([functions] if isinstance(functions, str) else functions)
 
 
 def is_recipes_model(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
@@ -256,7 +261,7 @@ def checked(values: dict[str, Any], types: dict[str, type] | None = None, file: 
     """Check every section of `values` against its dataclass; raise ConfigError on the first wrong key."""
     check_texts(values, file)
     types = types or section_types()
-    for plain in ("data", "run"):
+    for plain in ("data", "run", "rules"):
         if plain not in values:
             raise ConfigError(f"{file}: {plain}: missing; write it anew: python -m pipelines use PROFILE")
     for section in values.keys() - types.keys() - PLAIN:

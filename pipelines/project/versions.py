@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import write_yaml
+from pipelines.config import read_yaml, write_yaml
 from pipelines.errors import ConfigError
+from pipelines.installed import CODE, IS_WHEEL, PROJECT_FILES, has_code
 from pipelines.project.graph import DVC_YAML, stage_modules
 
 VERSIONS_YAML = Path("versions.yaml")
@@ -276,6 +277,16 @@ def _normal(library: str) -> str:
     return re.sub(r"[-_.]+", "-", library).lower()
 
 
+def current_versions() -> dict[str, Any]:
+    """Return the entries for the code that runs here: this folder's, or the installation's, of which a wheel has them.
+
+    (The wheel has no C sources to compute them from, and its code does not change.)
+    """
+    if has_code(Path()):
+        return versions()
+    return read_yaml(PROJECT_FILES / VERSIONS_YAML) if IS_WHEEL else versions(CODE)
+
+
 def write_versions(file: Path = VERSIONS_YAML) -> None:
     """Write versions.yaml anew; if anything is wrong with the code, leave the file as it was."""
-    write_yaml(file, versions(), _HEADER)
+    write_yaml(file, current_versions(), _HEADER)

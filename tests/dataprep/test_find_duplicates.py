@@ -189,9 +189,15 @@ def test_stats_report_the_banding_its_recall_and_what_was_compared(found: Path) 
     assert stats["candidate_pairs"] >= stats["verified_candidates"] > 0
 
 
-def test_the_s_curve_and_the_expected_recall_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_s_curve_and_the_expected_recall_are_printed_if_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     documents = write_texts(tmp_path / "d.jsonl", ["a b c"])
-    find(documents, tmp_path / "o", "--log-level", "info")
+    find(documents, tmp_path / "quiet", "--log-level", "info")
+    screen = capsys.readouterr().err
+    assert "find_duplicates: 0 pairs among 1 documents in" in screen
+    assert len(screen.splitlines()) == 1
+    find(documents, tmp_path / "o", "--verbose")
     line = "20 bands of 5 rows: expected recall 0.975 at Jaccard 0.7; S-curve 0.1: 0.000, 0.2: 0.006, 0.3: 0.047"
     assert line in capsys.readouterr().err
 
@@ -337,7 +343,7 @@ def test_the_kernel_changes_no_byte_and_stands_in_the_log_and_the_provenance(
 ) -> None:
     documents = write_texts(tmp_path / "documents.jsonl", texts)
     with using(name):
-        output = find(documents, tmp_path / "pairs", "--stats", tmp_path / "stats.json", "--log-level", "info")
+        output = find(documents, tmp_path / "pairs", "--stats", tmp_path / "stats.json", "--verbose")
     assert digests(output) == digests(found)
     assert (tmp_path / "stats.json").read_text() == (found.parent / "stats.json").read_text()
     assert json.loads((tmp_path / "stats.provenance.json").read_text())["kernel"] == name

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.columns import column, empty_table, from_numpy, to_numpy
+from pipelines.columns import column, empty_table, from_numpy, large_strings, to_numpy
 
 ROOT = Path(__file__).parents[2]
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -98,3 +98,10 @@ def test_columns_with_nulls_and_texts_are_what_arrow_makes_of_them() -> None:
 def test_an_empty_table_has_the_schema_and_no_rows() -> None:
     schema = pa.schema([("text", pa.string()), ("row", pa.int64())])
     assert empty_table(schema).equals(schema.empty_table())
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 4), (1, 2), (4, 0), (0, 0)])
+def test_large_strings_are_what_cast_gives(start: int, length: int) -> None:
+    texts = pa.array(["wörds", "", "more", "x"], pa.string()).slice(start, length)
+    assert large_strings(texts).equals(texts.cast(pa.large_string()))
+    assert large_strings(pa.array([], pa.string())).equals(pa.array([], pa.large_string()))

@@ -148,13 +148,28 @@ def test_a_wrong_value_is_not_printed_at_length() -> None:
 
 
 def test_an_empty_file_stands_for_no_source(tmp_path: Path) -> None:
-    empty, full = tmp_path / "empty", tmp_path / "full"
+    empty, full, comments = tmp_path / "empty", tmp_path / "full", tmp_path / "comments"
     empty.touch()
+    comments.write_text("# No source.\n\n  \n# None.")
     full.write_text("x")
     assert given(empty) is None
+    assert given(comments) is None
     assert given("") is None
     assert given(full) == full
     assert given(tmp_path / "missing") == tmp_path / "missing"
+
+
+@pytest.mark.parametrize("text", ["# A comment.\nx", "#" * 2000, "x # none", "\udc80"])
+def test_a_file_with_a_line_or_of_some_size_is_a_source(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "source"
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert given(file) == file
+
+
+def test_placeholders_say_that_they_are_none() -> None:
+    """DVC warns of empty files, two dozen times in a run."""
+    files = sorted((Path(__file__).parents[2] / "configs" / "none").iterdir())
+    assert [file.name for file in files if not file.stat().st_size or given(file)] == []
 
 
 @pytest.mark.parametrize(

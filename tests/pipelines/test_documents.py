@@ -16,6 +16,7 @@ from pipelines.documents import (
     count_rows,
     in_scratch,
     is_jsonl,
+    open_parquet,
     read_batches,
     read_rows,
     read_schema,
@@ -149,3 +150,16 @@ def test_a_shard_with_any_byte_changed_is_read_or_named_in_one_line(tmp_path: Pa
     assert len(said) > 100
     start = f"{file}: not a readable Parquet file ("
     assert [line for line in said if not line.startswith(start) or not line.isprintable()] == []
+
+
+def test_rows_written_as_columns_are_row_groups_between_the_others(tmp_path: Path) -> None:
+    row = {"doc_id": bytes(16), "url": "http://a.test/1", "text": "wörds", "source": "a"}
+    columns = [pa.array([row[field.name]] * 3, field.type) for field in DOCUMENT_SCHEMA]
+    with TableWriter(tmp_path / "part.parquet", DOCUMENT_SCHEMA) as table:
+        table.write(row)
+        table.write_columns(columns)
+        table.write(row)
+    assert list(read_rows(tmp_path / "part.parquet")) == [row] * 5
+    assert (table.rows, table.text_bytes) == (5, 5 * len("wörds".encode()))
+    with open_parquet(tmp_path / "part.parquet") as file:
+        assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [1, 3, 1]

@@ -68,7 +68,7 @@ def test_a_second_time_nothing_is_done_again_and_the_rejected_rows_are_the_same(
     (tmp_path / "raw.jsonl").write_bytes(lines(7))
     first = start(tmp_path)
     open_documents(first, "documents", [tmp_path / "raw.jsonl"])
-    monkeypatch.setattr(jsonl, "parse_document", None)
+    monkeypatch.setattr(jsonl, "ingest_jsonl", None)
     second = start_again(first)
     open_documents(second, "documents", [tmp_path / "raw.jsonl"])
     assert second.outputs["output"].files == first.outputs["output"].files
@@ -107,3 +107,20 @@ def test_when_no_file_has_a_document_the_first_is_named(tmp_path: Path) -> None:
         (tmp_path / "in" / name).write_bytes(lines(1))
     with pytest.raises(UserError, match=r"in/a\.jsonl: none of its 200 lines is a document; line 1"):
         open_documents(start(tmp_path), "documents", [tmp_path / "in"])
+
+
+def test_one_worker_for_a_large_compressed_file_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 100)
+    texts = b"".join(b'{"text": "%d"}\n' % number for number in range(300))
+    for name, data in (("a.jsonl.gz", gzip.compress(texts)), ("a.jsonl", texts)):
+        (tmp_path / name).write_bytes(data)
+    with caplog.at_level("INFO"):
+        for workers, name in ((1, "a.jsonl.gz"), (2, "a.jsonl"), (2, "a.jsonl.gz")):
+            run = start(tmp_path / f"{workers}{name}")
+            run.workers = workers
+            open_documents(run, "documents", [tmp_path / name])
+    said = [record.message for record in caplog.records if "one worker" in record.message]
+    assert len(said) == 1
+    assert f"{tmp_path}/a.jsonl.gz: is compressed, so one worker of 2 reads it" in said[0]

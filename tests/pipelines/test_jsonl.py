@@ -119,7 +119,7 @@ def test_the_fast_parser_says_of_any_line_what_the_strict_one_says(
     """Whole records, and records in which some bytes are replaced."""
     place %= len(record) + 1
     for text in (record, record[:place] + garbage + record[place + cut :]):
-        assert verdict(parse_document, text) == verdict(jsonl._judge_line, text)  # pyright: ignore[reportPrivateUsage]
+        assert verdict(jsonl._parse_line, text) == verdict(jsonl._judge_line, text)  # pyright: ignore[reportPrivateUsage]
 
 
 RAW = b"".join(

@@ -89,7 +89,7 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
         (["explain", "http://nowhere.test/"], "no published output knows this URL"),
         (["report"], "not there yet; make it with dvc repro"),
         (["verions"], "error: verions: no such command. Did you mean 'versions'?"),
-        (["integrity", "--deep"], "error: integrity: no such command. Choose from: check, explain, forget, gc,"),
+        (["wholeness", "--deep"], "error: wholeness: no such command. Choose from: check, explain, forget, gc,"),
     ],
 )
 def test_a_typo_is_one_line_with_the_nearest_name_and_leaves_params_alone(
@@ -106,7 +106,8 @@ def test_a_typo_is_one_line_with_the_nearest_name_and_leaves_params_alone(
 
 def test_outside_the_project_the_command_says_so(run: Command) -> None:
     result = run("status")
-    assert (result.returncode, result.stderr) == (2, "error: dvc.yaml: not here; run this in the project's folder\n")
+    error = "error: dvc.yaml: not here; run this in the project's folder, or lay one out: millrace init FOLDER\n"
+    assert (result.returncode, result.stderr) == (2, error)
 
 
 def test_status_lists_every_output_before_anything_ran(project: Path, run: Command) -> None:

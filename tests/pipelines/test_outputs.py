@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -171,6 +172,17 @@ def test_when_nothing_comes_out_the_place_of_the_rejected_rows_is_named(
     *_, line = last_lines(tmp_path, STAGE, ["odd"], output)
     assert line.endswith(f"see the rules above and {tmp_path / rejected}")
     assert (tmp_path / rejected).exists()
+
+
+def test_pandas_opens_a_folder_by_the_line_in_the_guide(corpus: Path, tmp_path: Path) -> None:
+    run(corpus, tmp_path / "out")
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    (call,) = re.findall(r"(?m)^pandas\.read_parquet\(.*\)$", guide)
+    code = f"import pandas; print(len({call.replace('data/sample/clean', str(tmp_path / 'out'))}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "rejected").is_dir()
+    assert int(done.stdout) == json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["out"] > 0
 
 
 def test_load_dataset_of_a_folder_takes_its_rows_and_no_other_table(corpus: Path, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_packed_chunks_one_after_the_other_are_one_file_of_that_kind(suffix: str
     chunks = [tmp_path / f"{i}{suffix}" for i in range(number)]
     for chunk, plain in zip(chunks, data, strict=True):
         chunk.write_bytes(store.pack(plain, suffix))
-    size, digest = store.concatenate(chunks, tmp_path / f"all{suffix}")
+    size, digest = store.write_pieces(store.use_up(chunks), tmp_path / f"all{suffix}")
     written = (tmp_path / f"all{suffix}").read_bytes()
     assert READERS[suffix](written) == b"".join(data)
     assert list(store.read_lines(tmp_path / f"all{suffix}")) == b"".join(data).splitlines()

@@ -1,5 +1,6 @@
 """Token shards: mapped without a copy, lineage to the token, one tokenizer per folder."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,19 @@ def test_hugging_face_datasets_opens_the_shards_as_they_are(tmp_path: Path) -> N
         "arrow", data_files=[str(tmp_path / "part-00000.arrow")], split="train", cache_dir=str(tmp_path / "cache")
     )
     assert [row["input_ids"] for row in rows] == [d.tolist() for d in DOCUMENTS]
+
+
+def test_pyarrow_opens_a_published_folder_by_the_line_in_the_guide(tmp_path: Path) -> None:
+    import pyarrow.dataset
+
+    for number in range(2):
+        write_tokens(tmp_path / f"part-{number:05d}.arrow", DOCUMENTS, IDS, META)
+    Manifest({}, Counts()).save(tmp_path / "manifest.json")
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    (arguments,) = re.findall(r"(?m)^tokens = pyarrow\.dataset\.dataset\(\".*?\", (.*)\)$", guide)
+    assert arguments == 'format="arrow", ignore_prefixes=[".", "manifest"]'
+    tokens = pyarrow.dataset.dataset(str(tmp_path), format="arrow", ignore_prefixes=[".", "manifest"])
+    assert tokens.to_table()["input_ids"].to_pylist() == [document.tolist() for document in DOCUMENTS] * 2
 
 
 def test_load_dataset_of_a_published_folder_has_both_splits(tmp_path: Path) -> None:

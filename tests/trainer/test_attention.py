@@ -4,7 +4,12 @@ Its kernels are those of GPUs. Here the CPU's flash attention stands in for both
 that everything around them is the real thing; `python -m benchmarks.layouts` compares the kernels themselves.
 """
 
+import importlib.util
+import logging
+import sys
 from collections.abc import Callable, Generator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +19,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from trainer import attention
-from trainer.parallel import _policy
+from trainer.config import ParallelConfig
+from trainer.model import Architecture, LanguageModel
+from trainer.parallel import _policy, parallelize
+from trainer.parallel.mesh import Mesh
 
 calls: list[str] = []
 
@@ -44,6 +52,32 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
         library.impl("_scaled_dot_product_cudnn_attention", forward, "CPU")
         library.impl("_scaled_dot_product_flash_attention_backward", backward, "CPU")
         yield
+
+
+@pytest.fixture
+def fa4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlashAttention-4's interface, with the CPU's flash attention behind it."""
+
+    def bwd(
+        q: Tensor, k: Tensor, v: Tensor, y: Tensor, above: Tensor, lse: Tensor, *, causal: bool, deterministic: bool
+    ) -> tuple[Tensor, ...]:
+        calls.append("fa4, exact" if deterministic else "fa4")
+        q, k, v, y, above = (each.transpose(1, 2) for each in (q, k, v, y, above))
+        assert lse.shape == q.shape[:3]
+        assert lse.is_contiguous()
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(above, q, k, v, y, lse, 0.0, causal)
+        return tuple(each.transpose(1, 2).contiguous() for each in found)
+
+    package, cute, interface = (ModuleType(f"flash_attn{more}") for more in ("", ".cute", ".cute.interface"))
+    package.__spec__ = ModuleSpec("flash_attn", None)
+    interface._flash_attn_bwd = bwd  # pyright: ignore[reportAttributeAccessIssue]
+    for module in (package, cute, interface):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "an old GPU")
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(attention, "mixes_kernels", False)
+    monkeypatch.setattr(attention, "takes_fa4", True)
 
 
 def parts(seed: int = 0) -> list[Tensor]:
@@ -97,6 +131,88 @@ def test_selective_recomputation_does_not_compute_it_twice() -> None:
     found = gradients(recomputed)
     assert [each.shape for each in found] == [each.shape for each in wanted]
     assert calls == ["cudnn", "flash"]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("fa4")
+def test_flash_attention_4_takes_the_backward_pass(compiled: bool) -> None:
+    wanted = gradients(torch_own)
+    found = gradients(torch.compile(mixed, fullgraph=True, dynamic=False) if compiled else mixed)
+    for each, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(each, expected, rtol=0, atol=0)
+    assert calls == ["cudnn", "fa4"]
+
+
+@pytest.mark.usefixtures("fa4")
+def test_flash_attention_4_is_asked_for_the_same_bits_where_training_is() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        gradients(mixed)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert calls == ["cudnn", "fa4, exact"]
+
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.usefixtures("fa4")
+def test_flash_attention_4_is_taken_where_it_is_asked_for(width: int) -> None:
+    attention.choose_fa4(wanted=False, device=GPU, head_width=width, says=True)
+    assert not attention.takes_fa4
+    attention.choose_fa4(wanted=True, device=GPU, head_width=width, says=True)
+    assert attention.takes_fa4
+
+
+LACKING = {
+    "CPU": "it needs a GPU",
+    "old": "it is not taken on an old GPU",
+    "wide": "it is taken for heads 64 or 128 wide, and these are 80",
+    "not installed": "package flash-attn-4 is not installed (pip install 'millrace-gpt2[fa4]')",
+    "newer": "this version of package flash-attn-4 is another than expected",
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+@pytest.mark.usefixtures("fa4")
+def test_what_flash_attention_4_lacks_is_said_once_and_torch_attends(
+    case: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if case == "old":
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    elif case == "not installed":
+        find = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flash_attn" else find(name))
+    elif case == "newer":
+        monkeypatch.delattr(sys.modules["flash_attn.cute.interface"], "_flash_attn_bwd")
+    device, width = torch.device("cpu") if case == "CPU" else GPU, 80 if case == "wide" else 64
+    with caplog.at_level(logging.WARNING):
+        for says in (True, False):
+            attention.choose_fa4(wanted=True, device=device, head_width=width, says=says)
+    assert caplog.text.count(f"parallel.attention fa4: {LACKING[case]}") == 1
+    assert not attention.takes_fa4
+
+
+def built_for(parallel: ParallelConfig) -> list[str]:
+    """What one process says of its attention while it builds a model."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("trainer.attention")
+    logger.addHandler(handler)
+    shape = Architecture(n_layer=1, n_head=4, n_embd=32, n_positions=32, vocab_size=64)
+    parallelize(lambda stage: LanguageModel(shape, stage), shape, Mesh(parallel, torch.device("cpu")), parallel)
+    logger.removeHandler(handler)
+    return said
+
+
+def test_only_the_first_process_of_a_model_says_it(workers: Any) -> None:
+    wanted = ParallelConfig(device="cpu", dp_replicate=2, attention="fa4")
+    (first,), others = workers.run(2, built_for, wanted)
+    assert first == "parallel.attention fa4: it needs a GPU; attention takes torch's kernels"
+    assert others == []
+    assert workers.run(1, built_for, ParallelConfig(device="cpu", dp_replicate=1)) == [[]]
 
 
 @pytest.mark.parametrize("change", ["mask", "fp32", "no gradient", "off"])

@@ -20,7 +20,7 @@ from tests.trainer import small
 from tests.trainer.loop.test_loop import planned, process
 from tests.trainer.small import Road
 from trainer.config import FinetuneConfig
-from trainer.finetune import FinetuneJob
+from trainer.finetune import FinetuneJob, extent
 from trainer.glue.metrics import predict, score
 from trainer.glue.table import GlueTable
 from trainer.weights.base_model import BaseModel
@@ -611,3 +611,9 @@ def test_files_that_cannot_be_used_are_refused_before_any_process_starts(
     monkeypatch.setattr("trainer.processes.launch.launch", lambda *_, **__: pytest.fail("it started processes"))
     assert finetune(here, tmp_path / "glue", tmp_path / "finetune") == 1
     assert message in capsys.readouterr().err
+
+
+def test_the_last_line_counts_the_rows_that_were_trained_on() -> None:
+    config = FinetuneConfig(global_batch_size=32)
+    assert extent({"steps": 40}, 67_349, config) == "40 steps on 1,280 of 67,349 rows"
+    assert extent({"steps": 6_315}, 67_349, config) == "6,315 steps on 67,349 rows"

@@ -120,7 +120,7 @@ def train(training: Training, hooks: Sequence[Hook]) -> None:
                     hook.after_step(training, report)
                 stopped = report.stop
     if stopped and not training.finished:
-        raise Stopped(f"after step {training.step} of {training.optimizer_config.steps}")
+        raise Stopped(f"step {training.step} of {training.optimizer_config.steps}")
 
 
 def train_step(training: Training) -> StepReport:

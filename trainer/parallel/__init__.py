@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from trainer import kernels
+from trainer import attention, kernels
 from trainer.config import ParallelConfig
 from trainer.data.batch import Batch, Rounding
 from trainer.loss import Differentiate, compiled_loss_and_gradient
@@ -116,6 +116,12 @@ def parallelize(
         )
     fused = fuses(mesh, parallel, compute_dtype)
     in_fp8 = fp8 and multiplies_in_fp8(mesh, fused=fused)
+    attention.choose_fa4(
+        wanted=parallel.attention == "fa4",
+        device=mesh.device,
+        head_width=shape.n_embd // shape.n_head,
+        says=mesh.is_first,
+    )
     rounding = rounding_of(shape, mesh.device, compiled=compile_blocks)
     if compile_blocks and rounding is not None:
         _allow_graphs(2 * -(-shape.n_positions // POSITIONS))  # for each length one to train with, one to predict with

@@ -28,6 +28,7 @@ from pipelines import presets
 from pipelines.__main__ import main as project_command
 from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, read_yaml
 from pipelines.errors import ConfigError, UserError, choose_from, shown
+from pipelines.installed import PROJECT_FILES
 from pipelines.run import parse_size
 from pipelines.terminal import print_error, print_line
 from trainer.checks import check_pretrain
@@ -197,10 +198,13 @@ def read_task(options: PlanOptions, params: dict[str, Any]) -> tuple[Task, Paral
     where = str(PARAMS_YAML)
     base = check(ParallelConfig, params["parallel"], "parallel", where) if "parallel" in params else ParallelConfig()
     if options.model:
-        names = sorted(file.stem for file in MODELS.glob("*.yaml"))
+        models = (
+            MODELS if MODELS.is_dir() else PROJECT_FILES / MODELS
+        )  # outside of a project, those of the installation
+        names = sorted(file.stem for file in models.glob("*.yaml"))
         if options.model not in names:
             raise ConfigError(f"--model {shown(options.model)}: not in {MODELS}.{choose_from(options.model, names)}")
-        file = MODELS / f"{options.model}.yaml"
+        file = models / f"{options.model}.yaml"
         model = check(ModelConfig, presets.read_choice(file)["model"], "model", str(file))
         config = dataclasses.replace(PretrainConfig(sequence_length=model.n_positions), **USUAL)
     elif "pretrain" in params and "model" in params:

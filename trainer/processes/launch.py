@@ -128,9 +128,11 @@ def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: 
                 with _signals_wait():
                     processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
             return _result(processes, logs)
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit) as stopped:
             if len(processes) == size:  # otherwise the started ones wait for one that never comes
                 _ask_to_stop(processes)
+            if isinstance(stopped, KeyboardInterrupt) and (saved := _saved(processes)):
+                raise KeyboardInterrupt(stopped.args[0] if stopped.args else signal.SIGINT, f"saved {saved}") from None
             raise
         finally:
             for process in processes:
@@ -216,10 +218,21 @@ def _result(processes: list[_LocalProcess], logs: Path | None) -> Any:
                 _ask_for_stacks(processes)
             raise _failure([process for process in processes if process.failed], logs)
     outcomes = [process.outcome for process in processes if process.outcome]
-    if any(outcome[0] == "stopped" for outcome in outcomes):
-        print("training was stopped: run the same command again to go on", file=sys.stderr)
-        raise SystemExit(PREEMPTED)
+    if saved := _saved(processes):
+        raise _preempted(saved)
     return outcomes[0][1]
+
+
+def _preempted(saved: object) -> SystemExit:
+    """Say which step was saved; return what ends the command."""
+    print(f"training was stopped: saved {saved}; run the same command again to go on", file=sys.stderr)
+    return SystemExit(PREEMPTED)
+
+
+def _saved(processes: list[_LocalProcess]) -> str:
+    """Return the step that was saved if processes were stopped, or nothing."""
+    outcomes = [process.outcome for process in processes if process.outcome]
+    return next((str(detail) for kind, detail, _ in outcomes if kind == "stopped"), "")
 
 
 def _ask_for_stacks(processes: list[_LocalProcess]) -> None:
@@ -253,6 +266,8 @@ def _failure(failed: list[_LocalProcess], logs: Path | None) -> UserError:
 
 def _ask_to_stop(processes: list[_LocalProcess]) -> None:
     """Make the processes save a checkpoint at their next step; a second signal interrupts the wait."""
+    if any(process.outcome is None for process in processes):
+        print("stopping: this step is finished and saved first; a second signal ends at once", file=sys.stderr)
     for process in processes:
         if process.outcome is None and process.child.pid:
             with contextlib.suppress(ProcessLookupError):
@@ -367,8 +382,8 @@ def _run_ranked(rank: Rank, function: Function, call: Call | type[Any]) -> Any:
         try:
             with rank_log(logs, rank.number):
                 value = function(process, *arguments)
-        except Stopped:
-            raise SystemExit(PREEMPTED) from None
+        except Stopped as stopped:
+            raise (SystemExit(PREEMPTED) if rank.number else _preempted(stopped)) from None
         dist.barrier()
         dist.destroy_process_group()
     return value

@@ -32,7 +32,7 @@ STACKS = signal.SIGUSR2
 
 
 class Stopped(Exception):  # noqa: N818 (no error)
-    """Training ended early, with a checkpoint, because a stop was requested."""
+    """Training ended early, with a checkpoint, because a stop was requested; its text says of which step."""
 
 
 class StopFlag:

@@ -17,7 +17,7 @@ from trainer.weights.records import RECORD, checkpoints, open_curve, read_record
 
 ORDER = (
     *("urls", "download", "extract", "clean", "find_duplicates", "group_duplicates", "remove_duplicates"),
-    *("decontaminate", "split", "tokenizer", "tokenize", "glue_tokenize"),
+    *("decontaminate", "split", "ledger", "tokenizer", "tokenize", "glue_tokenize"),
     *("pretrain", "export", "evaluate", "finetune", "glue_score"),
 )
 """Stages in the order of the graph."""
@@ -253,9 +253,17 @@ def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         if isinstance(item, Mapping):
             yield from _leaves(cast(Mapping[str, Any], item), f"{prefix}{name}.")
         elif isinstance(item, list):
-            yield f"{prefix}{name}", "; ".join(str(part) for part in cast(list[Any], item))
+            yield f"{prefix}{name}", "; ".join(_in_words(part) for part in cast(list[Any], item))
         else:
             yield f"{prefix}{name}", item
+
+
+def _in_words(value: Any) -> str:
+    """Return a part of a list as text; `{"a": 1, "b": [2, 3]}` is `a 1, b 2 3`."""
+    if isinstance(value, Mapping):
+        items = cast(Mapping[str, Any], value).items()
+        return ", ".join(f"{name} {_in_words(each)}" for name, each in items)
+    return " ".join(map(_in_words, cast(list[Any], value))) if isinstance(value, list) else str(value)
 
 
 def read_curve_columns(file: Path) -> Curve:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from dataprep.clean.rules.words import blocks, split_words
+from pipelines.documents import Row
 
 if TYPE_CHECKING:
     from dataprep.clean.language.language import Language
@@ -29,7 +30,7 @@ class DocumentText:
     before any edit: Megatron's rules judge it. `uncut` is the text after all edits except the removal of lines
     (`c4.lines`): Gopher's rules judge it, as datatrove's do in FineWeb's pipeline. Both default to `text`. `removed`
     counts phrases in removed lines for which C4 drops a document all the same. `language` detects the document's
-    language; it is called once, when a rule asks.
+    language; it is called once, when a rule asks. `row` is the document as read, for rules of the user's own.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class DocumentText:
         uncut: str | None = None,
         removed: Mapping[str, int] | None = None,
         language: "Callable[[], Language] | None" = None,
+        row: Row | None = None,
     ) -> None:
         self.text = text
         self.original = text if original is None else original
         self.removed = removed or {}
+        self.row = row
         # No reference to itself: a text of 100 MB would stay until the garbage collector finds the cycle.
         if uncut is None or uncut == text:
             self._uncut = None

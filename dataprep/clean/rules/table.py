@@ -9,6 +9,7 @@ lines 20 to 30 us, 400 bad words 210 us, words 700 to 1,200 us for the first rul
 n-grams 680 us in all; langdetect takes some milliseconds.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from dataprep.clean.config import CleanConfig
 from dataprep.clean.language.language import Language
 from dataprep.clean.rules import c4, fineweb, gopher, megatron
 from dataprep.clean.rules.document import DocumentText
+from dataprep.clean.rules.own import OwnRule, own_rules
 from dataprep.clean.rules.rule import Rule, Threshold, Value
 from dataprep.clean.token_floor import PRE_TOKENS, TokenFloor
 from pipelines.config import given
@@ -59,7 +61,7 @@ ORDER = (
     LANGUAGE,
     LANGUAGE_PROBABILITY,
 )
-"""Names in the order applied."""
+"""Names in the order applied, before the rules of the user's own."""
 COMPAT_CHARACTERS = 8
 """Megatron counts tokens only in texts below this many characters per token of the floor (cleanup_dataset.py)."""
 
@@ -104,7 +106,7 @@ class Check(ABC):
 
 
 def make_checks(config: CleanConfig, floor: TokenFloor) -> list[Check]:
-    """Return a check for every rule, in the order applied, also for those that are off."""
+    """Return a check for every rule, in the order applied, also for those that are off; the user's own come last."""
     rules = all_rules(bad_words=given(config.bad_words))
     wanted, minimum = config.languages, config.min_language_probability
     checks = [
@@ -118,7 +120,7 @@ def make_checks(config: CleanConfig, floor: TokenFloor) -> list[Check]:
     order = ORDER
     if config.compat:  # Megatron checks the language first and counts tokens last, which decides the reason
         order = (*(name for name in order if name != TOO_FEW_TOKENS), TOO_FEW_TOKENS)
-    return sorted(checks, key=lambda check: order.index(check.name))
+    return [*sorted(checks, key=lambda check: order.index(check.name)), *map(OwnCheck, own_rules(config.rules))]
 
 
 def active(checks: Sequence[Check]) -> list[Check]:
@@ -215,6 +217,32 @@ class LanguageCheck(Check):
 
     def _judge(self, language: Language) -> str | None:
         return None if self._accepts(language) else f"{language.code} {language.probability:.4f}"
+
+
+class OwnCheck(Check):
+    """A rule of the user's own; its function is loaded when a document is measured, so not for annotated ones."""
+
+    def __init__(self, rule: OwnRule) -> None:
+        self._rule = rule
+        self._column = f"rule_{rule.rule}"
+        super().__init__(rule.rule, rule.threshold, pa.field(self._column, pa.string()))
+
+    def rejects(self, document: DocumentText) -> str | None:
+        """Ask the function."""
+        assert document.row is not None, "documents of the stage come with their row"
+        return self._rule.ask(self._function, document.row, document)
+
+    def columns(self, document: DocumentText) -> dict[str, Any]:
+        """Return the value for which the function rejects the document, or nothing."""
+        return {self._column: self.rejects(document)}
+
+    def rejects_row(self, row: Mapping[str, Any]) -> str | None:
+        """Return the recorded value."""
+        return row[self._column]
+
+    @functools.cached_property
+    def _function(self) -> Any:
+        return self._rule.load()
 
 
 def _detected(document: DocumentText) -> Language:

@@ -232,7 +232,7 @@ def test_all_pieces_are_found_under_the_name_of_their_document(tmp_path: Path) -
     plan = {"row": 0, "rule": "", "value": "", "starts": [0, 14], "ends": [6, 19]}
     pq.write_table(pa.Table.from_pylist([plan], PLAN_SCHEMA), tmp_path / "plan.parquet")
     files = (tmp_path / "documents.parquet", tmp_path / "plan.parquet")
-    counts = keep_part(Part("part-00000", files), out, cut=True)
+    counts = keep_part(Part("part-00000", files), out, cut=True, extra=[])
     assert (counts.rows_in, counts.rows_out, counts.totals["pieces"]) == (1, 2, 2)
     stage = GraphStage("decontaminate", ("python -m dataprep.decontaminate",), (), (), (out,), ())
     assert [verdict for _, verdict in explain("http://mill.test/a", [stage])] == [

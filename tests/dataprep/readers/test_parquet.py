@@ -1,5 +1,6 @@
 """Parquet from anywhere: the schemas that people have, and the errors for those that hold no text."""
 
+import json
 import random
 import subprocess
 import sys
@@ -34,7 +35,8 @@ def test_the_schemas_of_the_hub(tmp_path: Path) -> None:
         "language_score": [0.9],
         "token_count": [1],
     }
-    assert read(tmp_path / "fineweb.parquet", fineweb) == [Text("http://a.test/", "words")]
+    metadata = '{"id":"<urn:uuid:1>","dump":"CC-MAIN-2013-20","language_score":0.9,"token_count":1}'
+    assert read(tmp_path / "fineweb.parquet", fineweb) == [Text("http://a.test/", "words", "", metadata)]
     ours = {"doc_id": [b"0" * 16], "url": ["http://a.test/"], "text": ["words"], "source": ["a.test"]}
     assert read(tmp_path / "ours.parquet", ours) == [Text("http://a.test/", "words", "a.test")]
 
@@ -57,9 +59,60 @@ def test_other_columns_and_fields_of_structs_can_be_named(tmp_path: Path) -> Non
         "meta.url": ["http://a.test/dot"],
         "meta": [{"url": "http://a.test/"}],
     }
-    assert read(tmp_path / "a.parquet", columns, "doc.body.raw", "meta.url") == [Text("http://a.test/dot", "words")]
+    assert read(tmp_path / "a.parquet", columns, "doc.body.raw", "meta.url") == [
+        Text("http://a.test/dot", "words", "", '{"meta":{"url":"http://a.test/"}}')
+    ]
     del columns["meta.url"]
     assert read(tmp_path / "b.parquet", columns, "doc.body.raw", "meta.url") == [Text("http://a.test/", "words")]
+
+
+def test_other_columns_are_metadata_if_json_has_their_values(tmp_path: Path) -> None:
+    nanoseconds = pa.array([1_700_000_000_123_456_789, None], pa.timestamp("ns"))
+    columns: dict[str, Any] = {
+        "text": ["one", "two"],
+        "tags": [["a", "b"], []],
+        "of": [{"name": "x", "n": None}, None],
+        "day": pa.array([19_000, 2**31 - 1], pa.date32()),
+        "at": nanoseconds,
+        "zoned": nanoseconds.cast(pa.timestamp("us", "Europe/Berlin"), safe=False),
+        "price": pa.array(["1.50", None]).cast(pa.decimal128(9, 2)),
+        "torn": pa.array([b"\xff", b"whole"], pa.binary()).view(pa.string()),
+        "picture": [b"\x89PNG", b""],
+        "embedding": pa.array([[b"x"], None], pa.list_(pa.binary())),
+        "kind": pa.array(["news", "blog"]).dictionary_encode(),
+        "score": [float("nan"), 0.25],
+        "nothing": pa.nulls(2),
+    }
+    first, second = read(tmp_path / "a.parquet", columns)
+    assert isinstance(first, Text)
+    assert isinstance(second, Text)
+    assert json.loads(first.metadata or "") == {
+        "tags": ["a", "b"],
+        "of": {"name": "x", "n": None},
+        "day": "2022-01-08",
+        "at": "2023-11-14T22:13:20.123456",
+        "zoned": "2023-11-14T22:13:20.123456+00:00",
+        "price": "1.50",
+        "kind": "news",
+        "score": None,
+    }
+    assert json.loads(second.metadata or "") == {"tags": [], "torn": "whole", "kind": "blog", "score": 0.25}
+
+
+def test_a_shard_of_ours_gives_its_keys_back(tmp_path: Path) -> None:
+    shard = {
+        "doc_id": pa.array([b"0" * 16] * 2, pa.binary(16)),
+        "url": ["", ""],
+        "text": ["one", "two"],
+        "source": ["s", "s"],
+        "metadata": ['{"domain":"a.test","repairs":"other"}', None],
+        "repairs": [["entities"], []],
+    }
+    first, second = read(tmp_path / "a.parquet", shard)
+    assert first == Text("", "one", "s", '{"repairs":["entities"],"domain":"a.test"}')
+    assert second == Text("", "two", "s", '{"repairs":[]}')
+    foreign = {"text": ["one"], "metadata": ['{"domain":"a.test"}']}
+    assert read(tmp_path / "b.parquet", foreign) == [Text("", "one", "", '{"metadata":"{\\"domain\\":\\"a.test\\"}"}')]
 
 
 def test_rows_without_a_text_are_counted_rules(tmp_path: Path) -> None:

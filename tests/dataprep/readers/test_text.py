@@ -142,7 +142,7 @@ def write_lines(path: Path) -> Path:
 
 def test_lines_are_texts_or_say_why_not(tmp_path: Path) -> None:
     records: list[Record] = list(read_json_lines(write_lines(tmp_path / "a.jsonl.gz"), "text", "url"))
-    assert records[:2] == [Text("http://a.test/1", "one", "here"), Text("", "two", "a.jsonl.gz")]
+    assert records[:2] == [Text("http://a.test/1", "one", "here", '{"more":1}'), Text("", "two", "a.jsonl.gz")]
     assert [(record.url, record.rule) for record in records if isinstance(record, Broken)] == [
         ("a.jsonl.gz:5", "text_not_text"),
         ("a.jsonl.gz:7", "no_text"),
@@ -158,7 +158,7 @@ def test_the_other_stages_read_the_same_lines_the_same_way(tmp_path: Path) -> No
     counts = ingest_jsonl(file, tmp_path, "out", 0, alone=True)
     rows = list(read_rows(tmp_path / "out-00000.parquet"))
     broken = list(read_rows(tmp_path / "broken" / "out-00000.parquet"))
-    assert [Text(row["url"], row["text"], row["source"]) for row in rows] == records[:2]
+    assert [Text(row["url"], row["text"], row["source"], row["metadata"]) for row in rows] == records[:2]
     assert [Broken(f"a.jsonl.gz:{row['line']}", row["rule"], row["value"]) for row in broken] == records[2:]
     assert (counts.rows_in, counts.rows_out) == (7, 2)
 

@@ -212,6 +212,11 @@ def test_chunks_of_a_long_list_keep_the_numbers_of_their_lines(tmp_path: Path, m
         assert lines[(row["line"] - 2) // 2] == row.get("original", row["url"])
 
 
+def test_no_list_at_all_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(ROOT / "configs" / "none" / "urls", tmp_path / "out", "--log-level", "info")
+    assert capsys.readouterr().err.startswith("urls: no URL list, so no URLs in ")
+
+
 def test_an_empty_file_gives_an_empty_list(tmp_path: Path) -> None:
     (tmp_path / "none").write_bytes(b"")
     manifest = run(tmp_path / "none", tmp_path / "out")

@@ -37,6 +37,9 @@ def test_as_a_command_it_writes_one_url_per_line_and_the_rejected_ones_beside(li
     words = [sys.executable, "-m", "dataprep.urls", str(lists), str(output)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith(f" s -> {output}")
+    assert ".work" not in done.stderr
     assert output.read_text() == "http://garden.test/a\nhttp://garden.test/b\n"
     rows = [json.loads(line) for line in (tmp_path / "clean_urls.rejected.jsonl").read_text().splitlines()]
     assert sorted(row["rule"] for row in rows) == ["domain_blacklist", "duplicate", "malformed"]
@@ -52,6 +55,14 @@ def test_as_a_command_it_writes_one_url_per_line_and_the_rejected_ones_beside(li
         "clean_urls.txt.manifest.json",
     ]
     assert not list(tmp_path.glob(".work/*/")), "nothing but locks is left"
+
+
+def test_a_list_of_which_nothing_is_left_names_its_rejected_lines(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("http://youtube.com/watch?v=1\n")
+    words = [sys.executable, "-m", "dataprep.urls", str(tmp_path / "list.txt"), str(tmp_path / "clean.txt")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].endswith(f"see the rules above and {tmp_path / 'clean.rejected.jsonl'}")
+    assert (tmp_path / "clean.rejected.jsonl").exists()
 
 
 def test_it_takes_the_flags_of_the_stage(lists: Path, tmp_path: Path) -> None:

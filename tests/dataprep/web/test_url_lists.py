@@ -10,8 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dataprep.web import list_text
 from dataprep.web import url_lists as module
-from dataprep.web.url_lists import UnreadableLineError, read_blocks, read_record, split_lists, unescaped, url_lists
+from dataprep.web.url_lists import (
+    Chunk,
+    UnreadableLineError,
+    read_blocks,
+    read_record,
+    read_url,
+    split_lists,
+    unescaped,
+    url_lists,
+)
 from pipelines.errors import UserError
 
 
@@ -33,10 +43,6 @@ def tar() -> bytes:
         ("paper.pdf", b"%PDF-1.4\nhttp://garden.test/\n", "a PDF document"),
         ("list.zip", b"PK\x03\x04", "a zip archive"),
         ("list.tar.gz", gzip.compress(tar()), "a tar archive"),
-        ("windows.txt", "http://garden.test/\r\n".encode("utf-16"), "UTF-16 text: save it as UTF-8"),
-        ("big.txt.gz", gzip.compress("http://garden.test/\n".encode("utf-32")), "UTF-32 text: save it as UTF-8"),
-        ("little.txt", "http://garden.test/\n".encode("utf-16-le"), "UTF-16 text without a byte order mark"),
-        ("swapped.jsonl", '{"url": 1}\n'.encode("utf-16-be"), "UTF-16 text without a byte order mark"),
         ("binary.txt", b"http://garden.test/\n\0\1\2", r"binary data \(a zero byte in line 2, at byte 20\)"),
     ],
 )
@@ -45,6 +51,48 @@ def test_other_data_is_named_by_its_first_bytes(name: str, data: bytes, message:
     with pytest.raises(UserError, match=f"{name}: is not a list of URLs but {message}") as error:
         url_lists(tmp_path / name)
     assert "\n" not in str(error.value)
+
+
+ENCODINGS = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+LINES = "http://garden.test/rosé\r\n\r\n# ein Kommentar 🌹\r\nhttp://garden.test/水車\r\n{}http://garden.test/end"
+
+
+@pytest.mark.parametrize("name", ["list.txt", "list.txt.gz", "LIST"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_list_in_utf_16_or_32_is_the_same_list(
+    encoding: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of several chunks' size, and with characters cut between blocks."""
+    monkeypatch.setattr(module, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(list_text, "_BLOCK", 7)
+    data = {}
+    for each in ("utf-8-sig", encoding):
+        (tmp_path / each).mkdir()
+        packed = gzip.compress if name.endswith(".gz") else bytes
+        (tmp_path / each / name).write_bytes(packed(LINES.format("").encode(each)))
+        (file,) = url_lists(tmp_path / each)
+        text = b"\n".join(block for chunk in split_lists([file]) for _, block in read_blocks(chunk))
+        data[each] = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r", b"").split(b"\n")
+    assert data[encoding] == data["utf-8-sig"]
+    assert data[encoding][0].decode() == "http://garden.test/rosé"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_what_is_no_character_costs_its_line(encoding: str, tmp_path: Path) -> None:
+    half = "http://garden.test/\ud83d\n"
+    data = LINES.format(half).encode(encoding, "surrogatepass")
+    (tmp_path / "list.txt").write_bytes(data + b"\n")  # cut within a character
+    text = b"\n".join(block for _, block in read_blocks(Chunk(tmp_path / "list.txt", 0, 0)))
+    lines = [line.strip() for line in text.split(b"\n")]
+    for line in lines[4:]:
+        with pytest.raises(UnreadableLineError, match="not valid UTF-8"):
+            read_url(line, in_json=False)
+    assert [read_url(line, in_json=False) for line in lines[1:4]] == [
+        "",
+        "# ein Kommentar 🌹",
+        "http://garden.test/水車",
+    ]
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize(
@@ -195,7 +243,6 @@ def test_a_line_without_end_is_one_clear_line_and_not_all_of_the_memory(
     [
         (b"PK\x03\x04", "a zip archive: unpack it"),
         (b"\x1f\x8b\x08", r"gzip data: let its name end in .gz"),
-        (b"\xff\xfeh\0t\0", "UTF-16 text: save it as UTF-8"),
         (b"http\0", "binary data"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from pipelines.__main__ import main
 from pipelines.command import StageSpec
 from pipelines.documents import read_rows
-from pipelines.project.explain import Trail
+from pipelines.project.explain import Trail, _redirected_by  # pyright: ignore[reportPrivateUsage]
 from pipelines.project.forget import holders, sources
 from pipelines.project.graph import GraphStage
 from pipelines.stage import run_command
@@ -108,6 +108,30 @@ def test_a_page_is_entered_under_each_url_that_is_redirected_to_it(tmp_path: Pat
     found = {(stage, path.name) for stage, path, _ in holders(trail, stages)}
     assert trail.urls == {f"{G}/old", f"{G}/new"}
     assert ("urls", "part-00000.parquet") in found, "the list is before the fetch log, which told of the other URL"
+
+
+def test_a_page_is_found_by_any_url_on_the_way_to_it_and_no_page_that_shares_one(tmp_path: Path) -> None:
+    """`/old` leads by `/middle` and `/consent` to `/new`, `/other` by `/consent` to a page of its own."""
+    chain = [
+        ("old", "/middle"),
+        ("middle", "/consent?to=new"),
+        ("consent?to=new", "/new"),
+        ("other", "/consent?to=end"),
+    ]
+    moved = [{"url": f"{G}/{url}", "status": 302, "location": to} for url, to in chain]
+    moved += [{"url": f"{G}/consent?to=end", "status": 302, "location": "/end"}]
+    pages = [{"url": f"{G}/{name}", "body": HTML.format(f"{name} " * 90)} for name in ("new", "end")]
+    make_site(tmp_path / "site", *moved, *pages, pages=2)
+    stages = make(tmp_path)
+    for key in (f"{G}/middle", "http://GARDEN.test:80/consent?to=new#top"):
+        trail = Trail(key, stages)
+        found = {(stage, path.name) for stage, path, _ in holders(trail, stages)}
+        assert {f"{G}/old", f"{G}/new"} < trail.urls
+        assert f"{G}/end" not in trail.urls
+        assert {("download", "segment-00000.warc.gz"), ("extract", "part-00000-00000.parquet")} < found
+    hops = pa.array([["302 http://a.test/x", "301 http://a.test/y"], None, [], ["302 http://a.test/y"]])
+    pq.write_table(pa.table({"url": list("abcd"), "redirects": hops}), tmp_path / "log.parquet")
+    assert _redirected_by(tmp_path / "log.parquet", {"http://a.test/y", "http://a.test/z"}) == ["a", "d"]
 
 
 def test_a_replay_of_a_whole_archive_is_without_the_page(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(workers: Any, job: PretrainJob, 
     broken = dataclasses.replace(job, scratch=tmp_path / "broken", model=model)
     expected = workers.run(2, trained_with_hooks, whole, None)
     stopped = workers.run(2, trained_with_hooks, broken, 5)
-    assert [rank["stopped"] for rank in stopped] == ["after step 6 of 8"] * 2
+    assert [rank["stopped"] for rank in stopped] == ["step 6 of 8"] * 2
     resumed = workers.run(2, trained_with_hooks, broken, None)
     for rank in range(2):
         assert resumed[rank]["step"] == 8

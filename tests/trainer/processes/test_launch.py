@@ -84,14 +84,14 @@ def test_one_failure_ends_all_at_once_with_its_error(kind: str, message: str, ca
 
 
 def stop(process: Process) -> None:
-    raise Stopped("after step 3 of 9")
+    raise Stopped("step 3 of 9")
 
 
 def test_processes_that_were_stopped_end_the_command_as_preempted(capfd: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as ended:
         launch(stop, TWO)
     assert ended.value.code == 75
-    assert "run the same command again to go on" in capfd.readouterr().err
+    assert "training was stopped: saved step 3 of 9; run the same command again to go on" in capfd.readouterr().err
 
 
 def wait_for_stop(process: Process, folder: Path) -> None:
@@ -156,6 +156,34 @@ def test_a_signal_to_the_parent_lets_the_processes_stop_in_order(tmp_path: Path,
     assert code == (75 if number == signal.SIGTERM else -signal.SIGINT)
     assert sorted(path.name for path in tmp_path.glob("stopped-*")) == ["stopped-0", "stopped-1"]
     wait_until(lambda: not session(process.pid))
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from pipelines import exits
+from tests.trainer.processes import test_launch
+from tests.trainer.small import TWO
+from trainer.processes.launch import launch
+if __name__ == "__main__":
+    exits.unwind_on_signals()
+    exits.run(lambda: launch(test_launch.wait_for_stop, TWO, Path(sys.argv[1])) or 0)
+"""
+
+
+def test_ctrl_c_says_that_it_waits_and_which_step_was_saved(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMAND, str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+    process.send_signal(signal.SIGINT)
+    _, screen = process.communicate(timeout=120)
+    assert (process.returncode, screen.splitlines()) == (
+        130,
+        [
+            "stopping: this step is finished and saved first; a second signal ends at once",
+            "interrupted: saved as asked; run the same command again to go on",
+        ],
+    )
 
 
 @pytest.mark.nightly

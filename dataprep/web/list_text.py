@@ -1,0 +1,76 @@
+"""Files of lines in UTF-16 and UTF-32 read as UTF-8, in which the rest of the code reads them.
+
+Windows' editors and spreadsheets save lists so. The encoding is that of the byte order mark or, without one, that in
+which the file begins with ASCII. What no character stands for (half of a surrogate pair, a number beyond Unicode, a
+cut end) becomes bytes that are not UTF-8 either, so that only its line is lost.
+"""
+
+import codecs
+import contextlib
+import io
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from pipelines import store
+
+_SNIFFED = 64
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16's, with which it begins
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+_ASCII = rb"[\t\n\r -~]"
+_WITHOUT_MARK = {
+    "utf-32-le": re.compile(rb"(?:%b\0\0\0){4}" % _ASCII),
+    "utf-32-be": re.compile(rb"(?:\0\0\0%b){4}" % _ASCII),
+    "utf-16-le": re.compile(rb"(?:%b\0){4}" % _ASCII),
+    "utf-16-be": re.compile(rb"(?:\0%b){4}" % _ASCII),
+}
+_BLOCK = 1 << 20
+_LOST = "lost_as_half_of_a_pair"
+codecs.register_error(_LOST, lambda error: ("\udfff", cast(UnicodeDecodeError, error).end))
+
+
+def encoding_of(start: bytes) -> str | None:
+    """Return the encoding of a text by its first bytes if it is UTF-16 or UTF-32, else None."""
+    marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
+    ascii_in = (name for name, pattern in _WITHOUT_MARK.items() if pattern.match(start))
+    return next(marked, None) or next(ascii_in, None)
+
+
+def is_utf8(file: Path) -> bool:
+    """Return whether a file, compressed or not, is read as it is."""
+    with store.reading(file) as opened:
+        return encoding_of(opened.read(_SNIFFED)) is None
+
+
+@contextlib.contextmanager
+def reading_text(file: Path) -> Generator[BinaryIO, None, None]:
+    """Open a file as `store.reading` does, in UTF-8: from another encoding it is converted, and cannot be sought in."""
+    with store.reading(file) as opened:
+        encoding = encoding_of(opened.read(_SNIFFED))
+    with store.reading(file) as opened:
+        yield opened if encoding is None else cast(BinaryIO, io.BufferedReader(_Converted(opened, encoding), _BLOCK))
+
+
+class _Converted(io.RawIOBase):
+    def __init__(self, file: BinaryIO, encoding: str) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder(encoding)(_LOST)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        more = True
+        while more and not self._rest:
+            block = self._file.read(_BLOCK)
+            more = bool(block)
+            self._rest = self._decoder.decode(block, not more).encode("utf-8", "surrogatepass")
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size

@@ -1,0 +1,89 @@
+"""`millrace init`: a project in a folder of its own, for code that is installed elsewhere.
+
+It has what a checkout has beside the code, except that the graph's first stage runs each time and asks the installation
+for its versions (docs/decisions/0024-a-project-apart-from-the-code.md).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines import store
+from pipelines.errors import ConfigError
+from pipelines.installed import CODE, PROJECT_FILES, has_code
+from pipelines.project.graph import DVC_YAML
+from pipelines.project.versions import PACKAGES
+
+LAID_OUT = ("dvc.yaml", "params.yaml", ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore")
+FOLDERS = ("configs", ".dvc/plots")
+SAMPLE = "dataprep/sample"
+"""In paths of a checkout; `sample` in a project, where a folder `dataprep` could be taken for the package."""
+SAMPLE_DATA = ("site", "glue")
+_CODE_AS_DATA = re.compile(r"(?<=python -m pipelines versions\n)    deps:\n(?:      - .+\n)+")
+_EACH_TIME = "    always_changed: true  # the code is installed elsewhere; this asks for its versions, in a second\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """What `lay_out` found and did; paths are relative to the folder."""
+
+    written: list[Path]
+    same: list[Path]
+    """Files that stood as they would have been written."""
+    other: list[Path]
+    """Files that stood and differ; they were left as they are."""
+    begun: bool
+    """Whether a git repository was begun."""
+
+
+def lay_out(folder: Path) -> Laid:
+    """Write the files of a project that are missing in `folder`, and begin a git repository if it is in none.
+
+    Raises ConfigError if the folder is a checkout, or has a package that `python -m` would run in place of ours.
+    """
+    if has_code(folder):
+        raise ConfigError(f"{folder}: a checkout, which has all that a project needs; name another folder")
+    for hiding in (path for name in PACKAGES for path in (folder / name / "__init__.py", folder / f"{name}.py")):
+        if hiding.exists():
+            raise ConfigError(f"{hiding}: python -m would run this in place of Millrace's package; name another folder")
+    git = shutil.which("git") is not None
+    laid = Laid([], [], [], begun=git and not _in_work_tree(folder))
+    for path, content in project_files(git=git):
+        file = folder / path
+        if not os.path.lexists(file):
+            with store.create(file, durable=False) as new:
+                new.write(content)
+            laid.written.append(path)
+        else:
+            is_same = file.is_file() and file.read_bytes() == content
+            (laid.same if is_same else laid.other).append(path)
+    if laid.begun:
+        subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    return laid
+
+
+def project_files(*, git: bool) -> Iterator[tuple[Path, bytes]]:
+    """Yield the path and the content of each file of a project, in order; without git, DVC is told to do without."""
+    folders = [file for folder in FOLDERS for file in store.list_files(PROJECT_FILES / folder)]
+    for file in [*(PROJECT_FILES / name for name in LAID_OUT), *folders]:
+        path = file.relative_to(PROJECT_FILES)
+        text = file.read_text("utf-8").replace(SAMPLE, "sample")
+        if path == DVC_YAML:
+            text, replaced = _CODE_AS_DATA.subn(_EACH_TIME, text)
+            assert replaced == 1
+        elif path == Path(".dvc/config") and not git:
+            text = text.replace("[core]\n", "[core]\n    no_scm = true\n")
+        yield path, text.encode()
+    for file in [file for name in SAMPLE_DATA for file in store.list_files(CODE / SAMPLE / name)]:
+        yield "sample" / file.relative_to(CODE / SAMPLE), file.read_bytes()
+
+
+def _in_work_tree(folder: Path) -> bool:
+    """Whether a folder, which may not exist yet, is part of a git repository."""
+    above = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    command = ["git", "rev-parse", "--is-inside-work-tree"]
+    return subprocess.run(command, cwd=above, capture_output=True, check=False).stdout == b"true\n"

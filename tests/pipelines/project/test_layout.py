@@ -1,0 +1,100 @@
+"""`millrace init`: a project apart from the code, in which DVC runs the graph."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.__main__ import main
+from pipelines.project.layout import lay_out
+from pipelines.project.versions import PACKAGES
+from tests.sample_project import ROOT, environment
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_run_says_what_stands_and_overwrites_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my project"
+    assert main(["init", str(folder)]) == 0
+    assert f"now: cd '{folder}' && git add . && git commit -qm 'A new project' && dvc repro" in capsys.readouterr().out
+    whole = files(folder)
+    assert main(["init", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert f"{folder}: 0 files were missing and are there now; " in said
+    assert "kept as it is" not in said
+    assert files(folder) == whole
+    (folder / "params.yaml").write_text("mine: 1\n")
+    (folder / "configs/config.yaml").unlink()
+    assert main(["init", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{folder}/params.yaml: kept as it is, ")
+    assert f"{folder}: 1 files were missing and are there now; " in said
+    assert files(folder) == whole | {Path("params.yaml"): b"mine: 1\n"}
+
+
+def test_a_project_names_nothing_of_a_checkout(tmp_path: Path) -> None:
+    """A folder `dataprep` in it could be taken for the package, and its graph cannot depend on code elsewhere."""
+    lay_out(tmp_path)
+    graph = yaml.safe_load((tmp_path / "dvc.yaml").read_text())
+    versions = graph["stages"]["versions"]
+    assert versions["always_changed"]
+    assert "deps" not in versions
+    rest = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+    rest["stages"]["versions"] = versions
+    assert graph == rest
+    params = yaml.safe_load((tmp_path / "params.yaml").read_text())
+    assert (tmp_path / params["corpus"]["urls"]).is_file()
+    assert (tmp_path / params["glue"]["folder"]).is_dir()
+    texts = [text for path, text in files(tmp_path).items() if path.suffix == ".yaml"]
+    assert not any(b"dataprep/sample" in text for text in texts)
+    assert not any((tmp_path / package).exists() for package in PACKAGES)
+
+
+@pytest.mark.parametrize("name", ["trainer.py", "dataprep/__init__.py"])
+def test_a_folder_whose_package_would_hide_ours_is_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    before = files(tmp_path)
+    assert main(["init", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path / name}: python -m would run this in place of")
+    assert files(tmp_path) == before
+
+
+def test_a_checkout_is_no_place_for_a_project(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(ROOT)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {ROOT}: a checkout, ")
+
+
+def test_a_folder_in_a_repository_begins_none_and_without_git_dvc_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert not lay_out(tmp_path / "inside").begun
+    assert not (tmp_path / "inside/.git").exists()
+    assert "no_scm" not in (tmp_path / "inside/.dvc/config").read_text()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not lay_out(tmp_path / "without").begun
+    assert "no_scm = true" in (tmp_path / "without/.dvc/config").read_text()
+
+
+@pytest.mark.slow
+def test_dvc_runs_the_graph_of_a_project_and_finds_nothing_to_do_afterwards(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    env = environment(PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    command = [sys.executable, "-m", "dvc", "repro", "urls", "glue_download"]
+    for ran in (True, False):
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert ("Stage 'urls' didn't change, skipping" in done.stdout) != ran
+    assert yaml.safe_load((tmp_path / "versions.yaml").read_text()) == yaml.safe_load(
+        (ROOT / "versions.yaml").read_text()
+    )
