@@ -57,4 +57,4 @@ bench: install ## the benchmarks of benchmarks/README.md
 	$(BIN)/python -m benchmarks
 
 clean: ## remove what the stages made (not the DVC cache)
-	rm -rf data runs reports stats/*/.work provenance .pytest_cache .ruff_cache
+	rm -rf data runs reports stats provenance .pytest_cache .ruff_cache

@@ -1,14 +1,13 @@
 """What a stage knows of DVC, which runs it: its entry in dvc.lock.
 
-DVC deletes the outputs of a stage before it runs it, also the stats, which git tracks (`persist: true` would keep them,
-but such a stage is never restored from DVC's cache). A stage that refuses its parameters or fails would leave them
-deleted, so each stage first puts them back as dvc.lock knows them.
+DVC deletes the outputs of a stage before it runs it, also the stats (`persist: true` would keep them, but such a stage
+is never restored from DVC's cache). A stage that refuses its parameters or fails would leave them deleted, so each
+stage first puts them back as dvc.lock knows them.
 """
 
 import contextlib
 import hashlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pipelines.errors import UserError
 from pipelines.outputs import provenance_path
 
 DVC_LOCK = Path("dvc.lock")
+DVC_CACHE = Path(".dvc/cache/files/md5")
 
 
 def lock_entry() -> dict[str, Any]:
@@ -30,25 +30,23 @@ def lock_entry() -> dict[str, Any]:
 
 
 def put_back_stats() -> None:
-    """Write the stats that DVC has deleted as they were, from the stage's provenance or else as git has them."""
+    """Write the stats that DVC has deleted as they were, from the stage's provenance or else from DVC's cache."""
     for out in lock_entry().get("outs", []):
         path = Path(out["path"])
         if path.suffix != ".json" or path.exists():
             continue
-        for content in _copies(path):
+        for content in _copies(path, str(out.get("md5"))):
             if hashlib.md5(content, usedforsecurity=False).hexdigest() == out.get("md5"):
                 with store.create(path, durable=False) as file:
                     file.write(content)
                 break
 
 
-def _copies(stats: Path) -> Iterator[bytes]:
+def _copies(stats: Path, md5: str) -> Iterator[bytes]:
     """Yield the contents that a stats file may have had."""
     provenance = provenance_path(stats)
     with contextlib.suppress(UserError, KeyError, TypeError):  # it is not there, or of an earlier version
         yield store.json_bytes(store.read_json(provenance)["stats"])
-    git = ["git", "show", f":./{stats.as_posix()}"]
-    with contextlib.suppress(FileNotFoundError):  # a machine without git
-        done = subprocess.run(git, capture_output=True, check=False)
-        if not done.returncode:
-            yield done.stdout
+    cached = DVC_CACHE / md5[:2] / md5[2:]
+    if cached.is_file():
+        yield cached.read_bytes()

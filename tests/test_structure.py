@@ -165,11 +165,16 @@ def test_the_graph_fits_on_a_few_pages() -> None:
 
 
 def test_only_the_headline_numbers_are_metrics() -> None:
-    """`dvc metrics show` and `dvc exp show` make a column of each number; the stats would be more than a hundred."""
+    """`dvc metrics show` and `dvc exp show` make a column of each number; the stats would be more than a hundred.
+
+    They are cached outputs: DVC writes no run cache for a stage with another output that is not cached.
+    """
     bodies = {name: body.get("do", body) for name, body in WHOLE_GRAPH.items()}
     assert {name: body["metrics"] for name, body in bodies.items() if "metrics" in body} == {
         "metrics": [{"metrics.json": {"cache": False, "persist": True}}]
     }
+    outs = [out for body in bodies.values() for out in body.get("outs", []) if not isinstance(out, str)]
+    assert outs == [{"versions.yaml": {"cache": False, "persist": True}}]
     stages = load_stages(yaml.safe_load((ROOT / "params.yaml").read_text()), ROOT / "dvc.yaml")
     assert [stage.name for stage in stages if not stage.stats] == []
 

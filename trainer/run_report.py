@@ -40,7 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.run_report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, text in (("stats", "stats of the corpus"), ("run_stats", "stats of the run"), ("runs", "the run")):
+    for name, text in (
+        ("stats", "stats of the corpus"),
+        ("run_stats", "stats of the run"),
+        ("runs", "results of the run"),
+    ):
         parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {text}")
     parser.add_argument("page", type=Path, metavar="PAGE", help="the HTML file to write")
     parser.add_argument("--params", type=Path, help="a params.yaml; without it every task that is found is shown")

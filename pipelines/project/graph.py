@@ -30,7 +30,7 @@ class GraphStage:
     outs: tuple[Path, ...]
     """What it publishes, each with a manifest."""
     stats: tuple[Path, ...]
-    """Its files that git tracks, and DVC does not keep in its cache."""
+    """Its files of counts and scores."""
 
     @property
     def module(self) -> str:
@@ -55,14 +55,14 @@ def load_stages(params: Mapping[str, Any], file: Path = DVC_YAML) -> list[GraphS
 def _stage(name: str, body: Mapping[str, Any], params: Mapping[str, Any]) -> GraphStage:
     commands = body["cmd"] if isinstance(body["cmd"], list) else [body["cmd"]]
     outs: list[Any] = body.get("outs", [])
-    in_git = [out for out in outs if isinstance(out, dict) and next(iter(out.values())).get("cache") is False]
+    stats = [out for out in outs if str(out).startswith("stats/")]
     return GraphStage(
         name,
         tuple(_fill(command, params) for command in commands),
         tuple(Path(path) for path in _names(body.get("deps", []), params)),
         tuple(_names([p for p in body.get("params", []) if isinstance(p, str)], params)),
-        tuple(Path(path) for path in _names([out for out in outs if out not in in_git], params)),
-        tuple(Path(path) for path in _names(in_git, params)),
+        tuple(Path(path) for path in _names([out for out in outs if out not in stats], params)),
+        tuple(Path(path) for path in _names(stats, params)),
     )
 
 

@@ -38,9 +38,8 @@ def test_a_stage_that_refuses_its_parameters_leaves_its_stats_as_they_were(proje
     assert (project.folder / STATS).read_bytes() == before
 
 
-def test_in_a_clone_they_come_back_from_git(project: DvcProject) -> None:
+def test_in_a_clone_they_come_back_from_the_cache(project: DvcProject) -> None:
     before = (project.folder / STATS).read_bytes()
-    project.command("git", "add", "-f", STATS)
     project.command("rm", "-r", "provenance")
     refused(project)
     assert (project.folder / STATS).read_bytes() == before
@@ -48,9 +47,7 @@ def test_in_a_clone_they_come_back_from_git(project: DvcProject) -> None:
 
 def test_no_other_contents_come_back(project: DvcProject) -> None:
     """What neither place has as dvc.lock names it is not made up."""
-    (project.folder / STATS).write_text("{}\n")
-    project.command("git", "add", "-f", STATS)
-    project.command("rm", "-r", "provenance")
+    project.command("rm", "-r", "provenance", ".dvc/cache")
     refused(project)
     assert not (project.folder / STATS).exists()
 

@@ -7,7 +7,7 @@ to those of earlier ones, which training deletes.
 import hashlib
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,23 +16,13 @@ from pipelines.errors import UserError
 from pipelines.outputs import provenance_path
 from trainer.config import EvaluateConfig
 from trainer.reporting.results import unfinished_pretraining
+from trainer.reporting.times import Sample
 from trainer.weights.records import checkpoints, read_record
 
 logger = logging.getLogger(__name__)
 
 COUNTERS = ("step", "position", "tokens", "optimizer_steps", "loss_scale", "outliers")
 """Keys of a record that change during a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What a checkpoint added to a prompt."""
-
-    run: str
-    """A digest of what was trained and how texts are written."""
-    step: int
-    prompt: str
-    text: str
 
 
 def samples_path(run_stats: Path) -> Path:

@@ -14,11 +14,21 @@ from pipelines.errors import UserError
 from pipelines.outputs import provenance_path
 from trainer.reporting.page import Table, number
 from trainer.reporting.results import ORDER, Curve, Tasks, unfinished_pretraining
-from trainer.reporting.samples import Sample
 from trainer.weights.records import open_curve
 
 AXES = (("pp", "pipeline stages"), ("tp", "tensor-parallel"), ("dp_replicate", "replicas"), ("dp_shard", "ZeRO shards"))
 """The axes of a layout in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a checkpoint added to a prompt (`samples.py`, which the stage must not import: it runs models)."""
+
+    run: str
+    """A digest of what was trained and how texts are written."""
+    step: int
+    prompt: str
+    text: str
 
 
 @dataclass(slots=True)
