@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from pipelines import console
-from pipelines.command import StageSpec
+from pipelines.command import StageSpec, flags
 from pipelines.config import KINDS, HasIdentity, Kind, keys_of
 from pipelines.fingerprint import section_identity
 from pipelines.project.graph import load_stages, stage_modules
@@ -453,6 +453,15 @@ def help_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("module", sorted(COMMAND_MODULES))
 def test_help_imports_nothing_heavy(module: str, help_texts: Path) -> None:
     assert (help_texts / module).read_text().partition("HEAVY")[2].split() == []
+
+
+@pytest.mark.parametrize("name", sorted(GRAPH))
+def test_every_option_that_help_shows_is_known_when_mistyped_ones_are_looked_for(name: str, help_texts: Path) -> None:
+    module = stage_modules()[name]
+    at_the_left = re.findall(r"^\W*(?:-h, )?(--[^│\n]*?)  ", (help_texts / module).read_text(), re.MULTILINE)
+    shown = {option for line in at_the_left for option in re.findall(r"--[\w.-]+\w", line)}
+    assert len(shown) > 8
+    assert shown - {*flags(StageSpec.load(module))} == set()
 
 
 @pytest.mark.parametrize("name", sorted(GRAPH))
