@@ -258,6 +258,7 @@ IMPORTS_WHAT_CANNOT_COUNT = {
     "pipelines/command.py": "the stage itself",
     "pipelines/stage.py": "the stage itself",
     "pipelines/project/profiles.py": "all stages, for their parameters",
+    "pipelines/project/completion.py": "all stages, for their options",
     "pipelines/project/status.py": "all stages, for their parameters",
     "dataprep/programs.py": "the stage itself, as another program's command, which the graph does not use",
     "dataprep/clean/language/engines.py": "fasttext and lingua, no modules of ours",
