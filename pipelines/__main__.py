@@ -124,11 +124,11 @@ def build_parser() -> argparse.ArgumentParser:
     gc.set_defaults(run=run_gc, parser=gc)
     report = commands.add_parser("report", help="say where the report of the active run is")
     report.set_defaults(run=run_report, parser=report)
+    versions = commands.add_parser("versions", help="write versions.yaml: what each stage is made of")
+    versions.set_defaults(run=run_versions, parser=versions)
     completion = commands.add_parser("completion", help="print what completes `millrace` in a shell")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     completion.set_defaults(run=run_completion, parser=completion)
-    versions = commands.add_parser("versions", help="write versions.yaml: what each stage is made of")
-    versions.set_defaults(run=run_versions, parser=versions)
     return parser
 
 
