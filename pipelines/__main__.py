@@ -13,6 +13,7 @@ python -m pipelines gc [--delete] [FOLDER...]
 python -m pipelines report [--samples]
 python -m pipelines metrics
 python -m pipelines versions
+python -m pipelines completion bash|zsh|fish
 """
 
 import argparse
@@ -22,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,10 @@ from pipelines.errors import ConfigError, UserError, did_you_mean, shown
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
 from pipelines.terminal import print_error, print_line, visible
 
-COMMANDS = ("init", "use", "set", "check", "status", "explain", "forget", "gc", "report", "metrics", "versions")
+COMMANDS = (
+    *("init", "use", "set", "check", "status", "explain", "forget", "gc"),
+    *("report", "metrics", "versions", "completion"),
+)
 BROKEN_PIPE = 128 + 13
 """The exit status that a shell gives a program that SIGPIPE ended."""
 
@@ -42,8 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         print_error(f"{arguments[0]}: no such command.{did_you_mean(arguments[0], COMMANDS)}")
         return 2
-    options = build_parser().parse_args(arguments)
-    if options.run is not run_init and not Path("dvc.yaml").exists() and not getattr(options, "folders", None):
+    options, unknown = build_parser().parse_known_args(arguments)
+    if unknown:
+        known = [option for action in options.parser._actions for option in action.option_strings]
+        is_option = unknown[0].startswith("-")
+        what = f"no such option.{did_you_mean(unknown[0], known)}" if is_option else "one argument too many; see --help"
+        print_error(f"{arguments[0]} {unknown[0]}: {what}")
+        return 2
+    if (
+        options.run not in (run_init, run_completion)
+        and not Path("dvc.yaml").exists()
+        and not getattr(options, "folders", None)
+    ):
         print_error("dvc.yaml: not here; run this in the project's folder, or lay one out: millrace init FOLDER")
         return 2
     try:
@@ -69,15 +84,15 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     init = commands.add_parser("init", help="lay out a project: the graph, its profiles, and a sample")
     init.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="where; default: here")
-    init.set_defaults(run=run_init)
+    init.set_defaults(run=run_init, parser=init)
     use = commands.add_parser("use", help="compose params.yaml from a profile")
     use.add_argument("profile", nargs="?", help="one of those that --list shows, such as sample")
     use.add_argument("overrides", nargs="*", help="group=choice or key=value, such as model=gpt2 clean.min_tokens=64")
     use.add_argument("--list", action="store_true", help="show all profiles, and the choices of each group")
-    use.set_defaults(run=run_use)
+    use.set_defaults(run=run_use, parser=use)
     change = commands.add_parser("set", help="compose params.yaml again with other values, the rest as before")
     change.add_argument("overrides", nargs="+", help="group=choice or key=value, such as pretrain.steps=2000")
-    change.set_defaults(run=run_set)
+    change.set_defaults(run=run_set, parser=change)
     check = commands.add_parser("check", help="check params.yaml, and compose it again to compare")
     check.add_argument(
         "--deep", action="store_true", help="also compare every file of every published output with its manifest"
@@ -85,9 +100,9 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument(
         "folders", nargs="*", type=Path, metavar="OUTPUT", help="with --deep: only these outputs; default: the graph's"
     )
-    check.set_defaults(run=run_check)
+    check.set_defaults(run=run_check, parser=check)
     status = commands.add_parser("status", help="per stage: published or not, whether it matches, rows, bytes")
-    status.set_defaults(run=run_status)
+    status.set_defaults(run=run_status, parser=status)
     explain = commands.add_parser("explain", help="every stage's verdict on one document")
     what = explain.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -98,10 +113,10 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SPLIT:INDEX",
         help="a token by its number: train:123456, val:-1 (the last), or a folder of token shards: FOLDER:123456",
     )
-    explain.set_defaults(run=run_explain)
+    explain.set_defaults(run=run_explain, parser=explain)
     forget = commands.add_parser("forget", help="name all that holds a page, and make the next run without it")
     forget.add_argument("key", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)")
-    forget.set_defaults(run=run_forget)
+    forget.set_defaults(run=run_forget, parser=forget)
     gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
     gc.add_argument(
         "folders",
@@ -111,18 +126,21 @@ def build_parser() -> argparse.ArgumentParser:
         help="where stand-alone outputs are; default: the graph's outputs",
     )
     gc.add_argument("--delete", action="store_true", help="remove them")
-    gc.set_defaults(run=run_gc)
+    gc.set_defaults(run=run_gc, parser=gc)
     report = commands.add_parser(
         "report", help="write the report of the active run, with times and speeds, and say where it is"
     )
     report.add_argument(
         "--samples", action="store_true", help="let the checkpoints that are there write texts, which takes a while"
     )
-    report.set_defaults(run=run_report)
+    report.set_defaults(run=run_report, parser=report)
     metrics = commands.add_parser("metrics", help="write metrics.json: the headline numbers, for dvc metrics")
-    metrics.set_defaults(run=run_metrics)
+    metrics.set_defaults(run=run_metrics, parser=metrics)
     versions = commands.add_parser("versions", help="write versions.yaml: what each stage is made of")
-    versions.set_defaults(run=run_versions)
+    versions.set_defaults(run=run_versions, parser=versions)
+    completion = commands.add_parser("completion", help="print what completes `millrace` in a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(run=run_completion, parser=completion)
     return parser
 
 
@@ -431,6 +449,15 @@ def run_versions(_options: argparse.Namespace) -> int:
         check_texts(read_yaml(PARAMS_YAML), PARAMS_YAML)
     write_versions()
     print(f"{VERSIONS_YAML}: written")
+    return 0
+
+
+def run_completion(options: argparse.Namespace) -> int:
+    """Print a shell's script of completions."""
+    from pipelines.project.completion import script
+
+    commands = next(action.choices for action in build_parser()._actions if action.choices)
+    print(script(options.shell, typing.cast(Any, commands)))
     return 0
 
 

@@ -15,12 +15,14 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import itertools
 import os
+import shutil
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +30,7 @@ from annotated_types import Ge
 
 from pipelines import config as configs
 from pipelines import presets
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, choose_from, nearest
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.names import check_name, check_texts
 
@@ -253,9 +255,9 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         parameter: _without_others(_defaults(section, cls, files, params, preset=parameter == "config"), arguments)
         for parameter, (section, cls) in spec.sections.items()
     }
-    command = _command_class(spec, defaults, options)
+    _check_flags(spec, arguments)
     result = tyro.cli(
-        command,
+        _command_class(spec, defaults, options),
         prog=f"python -m {spec.command}",
         description=_wrapped(spec.doc + (f"\n\n--limit N takes the first N {spec.limit.unit}." if spec.limit else "")),
         args=list(arguments),
@@ -294,11 +296,52 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     )
 
 
+def flags(spec: StageSpec) -> dict[str, Any]:
+    """Return each option of a stage's command line -> the type of its value; for a switch there is also `--no-...`."""
+    prefixes = {section: "" if name == "config" else f"{section}." for name, (section, _) in spec.sections.items()}
+    found: dict[str, Any] = {"--help": None} | ({"--preset": str} if presets.names(spec.name) else {})
+    needed = {name: required for name, (_, required) in spec.inputs.items()} | spec.outputs
+    found |= {f"--{name}": Path for name in needed if not needed[name]}
+    for section, cls in spec.sections.values():
+        found |= dict(_flags_of(cls, prefixes[section]))
+    return {name.replace("_", "-"): hint for name, hint in {**found, **dict(_flags_of(RunOptions, ""))}.items()}
+
+
+def _flags_of(cls: type, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, hint in typing.get_type_hints(cls).items():
+        if dataclasses.is_dataclass(hint):
+            yield from _flags_of(typing.cast(type, hint), f"{prefix}{name}.")
+            continue
+        yield f"--{prefix}{name}", hint
+        if hint is bool:
+            yield f"--{prefix}no-{name}", None
+
+
+def _check_flags(spec: StageSpec, arguments: Sequence[str]) -> None:
+    """Raise ConfigError for an option that the stage lacks, or a value that is none of its choices, with the nearest.
+
+    tyro's own messages leave the nearest choice to the reader, and name a missing path where an option is mistyped.
+    """
+    known = flags(spec)
+    words = list(itertools.takewhile(lambda word: word != "--", arguments))
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if not flag.startswith("--") or flag.startswith("--tyro-"):
+            continue
+        if flag not in known:
+            raise ConfigError(f"{flag}: no such option.{nearest(flag, known) or ' See --help.'}")
+        value = value if equals else following
+        if typing.get_origin(known[flag]) is Literal and value and value not in typing.get_args(known[flag]):
+            raise ConfigError(f"{flag} {value}: no such choice.{choose_from(value, typing.get_args(known[flag]))}")
+
+
 def _wrapped(doc: str) -> str:
-    """Wrap a docstring to 80 columns, except commands; tyro joins lines that do not begin with a space."""
+    """Wrap a docstring to the terminal, except commands; tyro joins lines that do not begin with a space."""
+    columns = min(HELP_COLUMNS, shutil.get_terminal_size().columns)
     paragraphs = doc.split("\n\n")
     return "\n\n".join(
-        paragraph if paragraph.startswith(" ") else textwrap.fill(paragraph, HELP_COLUMNS, subsequent_indent="  ")
+        paragraph if paragraph.startswith(" ") else textwrap.fill(paragraph, columns, subsequent_indent="  ")
         for paragraph in paragraphs
     )
 

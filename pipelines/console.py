@@ -9,11 +9,15 @@ signals, exit statuses and everything else are the module's own.
 """
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipelines.errors import did_you_mean
+from pipelines.installed import has_code
 from pipelines.terminal import print_error
 
 PROJECT = "pipelines"
@@ -45,6 +49,7 @@ GROUPS = (
             "report": "write the report with times and speeds, and say where it is",
             "metrics": "write the headline numbers to metrics.json",
             "versions": "write what each stage is made of",
+            "completion": "print what completes this command in a shell",
         },
     ),
     Group(
@@ -104,8 +109,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (found := modules().get(name)) is None:
         print_error(f"{arguments[0]}: no such command.{did_you_mean(name, modules())}")
         return 2
+    if hiding := _hiding(found.partition(".")[0]):
+        print_error(f"{hiding}: python -m runs this in place of Millrace's package of that name; use another folder")
+        return 2
     first = [name] if found == PROJECT else []
     return os.execv(sys.executable, [sys.executable, "-m", found, *first, *arguments[1:]])  # noqa: S606 (our own)
+
+
+def _hiding(package: str) -> Path | None:
+    """Return what stands in the current folder, where Python looks first, under the name of a package of ours."""
+    if has_code(Path()):
+        return None
+    return next((path for path in (Path(package, "__init__.py"), Path(f"{package}.py")) if path.exists()), None)
 
 
 def modules() -> dict[str, str]:
@@ -120,9 +135,13 @@ def modules() -> dict[str, str]:
 def overview() -> str:
     """Return what `millrace` prints without a command."""
     width = max(len(name) for group in GROUPS for name in group.commands) + 2
-    lines = ["usage: millrace COMMAND [arguments]; millrace COMMAND --help says which", ""]
+    columns = shutil.get_terminal_size().columns
+    lines = [*textwrap.wrap("usage: millrace COMMAND [arguments]; millrace COMMAND --help says which", columns), ""]
     for group in GROUPS:
-        lines += [f"{group.title}:", *(f"  {name:<{width}}{what}" for name, what in group.commands.items()), ""]
+        lines.append(f"{group.title}:")
+        for name, what in group.commands.items():
+            lines += textwrap.wrap(f"  {name:<{width}}{what}", columns, subsequent_indent=" " * (width + 2))
+        lines.append("")
     return "\n".join(lines).rstrip()
 
 

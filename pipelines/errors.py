@@ -39,11 +39,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Choose from: {', '.join(choices)}." if choices else ""
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'X'?` for the nearest of `known`, or nothing."""
+    suggestion = did_you_mean(name, known)
+    return suggestion if suggestion.endswith("?") else ""
+
+
 def choose_from(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'X'?` if one of `known` is near, and always the whole list of choices."""
     known = sorted(known)
-    nearest = did_you_mean(name, known)
-    return nearest if nearest.endswith(".") else f"{nearest} Choose from: {', '.join(known)}."
+    return f"{nearest(name, known)} Choose from: {', '.join(known)}." if known else ""
 
 
 def describe(files: Sequence[tuple[str, str]]) -> str:

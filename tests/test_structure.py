@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.command import StageSpec
+from pipelines import console
+from pipelines.command import StageSpec, flags
 from pipelines.config import KINDS, HasIdentity, Kind, keys_of
 from pipelines.fingerprint import section_identity
 from pipelines.project.graph import load_stages, stage_modules
@@ -276,6 +277,7 @@ IMPORTS_WHAT_CANNOT_COUNT = {
     "pipelines/command.py": "the stage itself",
     "pipelines/stage.py": "the stage itself",
     "pipelines/project/profiles.py": "all stages, for their parameters",
+    "pipelines/project/completion.py": "all stages, for their options",
     "pipelines/project/status.py": "all stages, for their parameters",
     "dataprep/programs.py": "the stage itself, as another program's command, which the graph does not use",
     "dataprep/clean/language/engines.py": "fasttext and lingua, no modules of ours",
@@ -437,6 +439,7 @@ def library_name(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower()
 
 
+COMMAND_MODULES = {*stage_modules(ROOT / "dvc.yaml").values(), *console.modules().values()}
 HELP_OF_ALL = """
 import json, os, runpy, sys
 import pipelines.stage, tyro
@@ -453,25 +456,38 @@ for module in modules:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 0, module
 """
-"""One Python for all stages, with what each of them imports already there; each runs in a fork of it."""
+"""One Python for all commands, with what each of them imports already there; each runs in a fork of it."""
 
 
 @pytest.fixture(scope="module")
 def help_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a file for each stage: what `--help` prints, and the heavy modules that it imported."""
+    """A folder with a file for each command: what `--help` prints, and the heavy modules that it imported."""
     folder = tmp_path_factory.mktemp("help")
-    modules, heavy = json.dumps([*stage_modules().values()]), json.dumps(sorted(HEAVY))
+    modules, heavy = json.dumps(sorted(COMMAND_MODULES)), json.dumps(sorted(HEAVY))
     environment = {**os.environ, "COLUMNS": "200"}
     command = [sys.executable, "-c", HELP_OF_ALL, str(folder), modules, heavy]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
     return folder
 
 
+@pytest.mark.parametrize("module", sorted(COMMAND_MODULES))
+def test_help_imports_nothing_heavy(module: str, help_texts: Path) -> None:
+    assert (help_texts / module).read_text().partition("HEAVY")[2].split() == []
+
+
 @pytest.mark.parametrize("name", sorted(GRAPH))
-def test_help_shows_every_option_with_its_default_and_imports_nothing_heavy(name: str, help_texts: Path) -> None:
+def test_every_option_that_help_shows_is_known_when_mistyped_ones_are_looked_for(name: str, help_texts: Path) -> None:
     module = stage_modules()[name]
-    text, _, heavy = (help_texts / module).read_text().partition("HEAVY")
-    assert heavy.split() == []
+    at_the_left = re.findall(r"^\W*(?:-h, )?(--[^│\n]*?)  ", (help_texts / module).read_text(), re.MULTILINE)
+    shown = {option for line in at_the_left for option in re.findall(r"--[\w.-]+\w", line)}
+    assert len(shown) > 8
+    assert shown - {*flags(StageSpec.load(module))} == set()
+
+
+@pytest.mark.parametrize("name", sorted(GRAPH))
+def test_help_shows_every_option_with_its_default(name: str, help_texts: Path) -> None:
+    module = stage_modules()[name]
+    text = (help_texts / module).read_text()
     spec = StageSpec.load(module)
     for _, cls in spec.sections.values():
         for field in cls.__dataclass_fields__:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,15 +22,19 @@ from pipelines.errors import UserError
 from pipelines.manifest import content_hash
 from pipelines.terminal import print_error, print_line
 from trainer.config import PretrainConfig
-from trainer.data.batches import PretrainBatches
-from trainer.data.lineage import documents_of
 from trainer.data.order import Ids
 from trainer.processes.temporary import own_folder
 from trainer.weights.records import RECORD, newest_checkpoint, read_record
 
+if TYPE_CHECKING:
+    from trainer.data.batches import PretrainBatches
+
 
 def name_step(run: Path, train: Path, step: int, index: Path, documents: Path | None) -> Iterator[str]:
     """Yield a line for each document in the batch of `step`. `index`: a folder for the index of packed rows."""
+    from trainer.data.batches import PretrainBatches  # imports torch, for which --help need not wait
+    from trainer.data.lineage import documents_of
+
     record = read_record(run if (run / RECORD).exists() else newest_checkpoint(run))
     config = _config(record, run)
     folders = [train, *(Path(folder) for folder in config.mixture)]
@@ -56,7 +60,7 @@ def _trained_on(record: dict[str, Any]) -> Sequence[str]:
     return [record["data"]["train"], *record["data"].get("mixture", [])]
 
 
-def _sample_ids(record: dict[str, Any], batches: PretrainBatches, step: int, run: Path) -> Ids:
+def _sample_ids(record: dict[str, Any], batches: "PretrainBatches", step: int, run: Path) -> Ids:
     """Return the ids of the step's samples, counted back from the record's position."""
     end = record["position"] + (step - record["step"]) * batches.batch_size
     first = record["step"] - record["position"] // batches.batch_size + 1

@@ -23,7 +23,7 @@ from typing import Any
 
 from pipelines.config import read_yaml, write_yaml
 from pipelines.errors import ConfigError
-from pipelines.installed import CODE, IS_WHEEL, PROJECT_FILES, has_code
+from pipelines.installed import CODE, IS_WHEEL, PROJECT_FILES
 from pipelines.project.graph import DVC_YAML, stage_modules
 
 VERSIONS_YAML = Path("versions.yaml")
@@ -282,7 +282,7 @@ def current_versions() -> dict[str, Any]:
 
     (The wheel has no C sources to compute them from, and its code does not change.)
     """
-    if has_code(Path()):
+    if CONSTRAINTS.is_file() and any(Path(package).is_dir() for package in PACKAGES):
         return versions()
     return read_yaml(PROJECT_FILES / VERSIONS_YAML) if IS_WHEEL else versions(CODE)
 

@@ -94,13 +94,6 @@ def test_values_on_the_command_line_are_checked_too() -> None:
         parsed("dataprep.clean", "a")
 
 
-def test_a_mistyped_flag_names_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parsed("dataprep.clean", "a", "b", "--min-token", "3")
-    assert caught.value.code == 2
-    assert "--min-tokens" in capsys.readouterr().err
-
-
 def test_environment_variables_set_how_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_WORKERS", "3")
     monkeypatch.setenv("MILLRACE_MEMORY_BUDGET", "1GB")
@@ -227,3 +220,37 @@ def test_another_command_line_says_itself_whether_arguments_are_its_own(
     assert (tmp_path / "turned").read_text() == "llim"
     assert run(str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "1", "--log-level", "error") == 0
     assert (tmp_path / "out" / "copies").read_text() == "mill"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--langage", "de", "in", "out"], "--langage: no such option. Did you mean '--languages'?"),
+        (["--min_token=3", "in", "out"], "--min-token: no such option. Did you mean '--min-tokens'?"),
+        (["--c4.min-sentence", "3"], "--c4.min-sentence: no such option. Did you mean '--c4.min-sentences'?"),
+        (["--zzz", "in", "out"], "--zzz: no such option. See --help."),
+        (
+            ["--language-mode=exakt", "in", "out"],
+            "--language-mode exakt: no such choice. Did you mean 'exact'? Choose from: exact, prefilter, sampled.",
+        ),
+        (["in", "out", "--log-level", "wrning"], "--log-level wrning: no such choice. Did you mean 'warning'?"),
+    ],
+)
+def test_a_mistyped_option_or_choice_is_answered_with_the_nearest(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parsed("dataprep.clean", *arguments)
+    assert str(raised.value).startswith(message)
+
+
+def test_options_may_be_written_in_every_way() -> None:
+    options = [
+        "--min_tokens=3",
+        "--no-repair",
+        "--ftfy.no-fix-encoding",
+        "--log-level",
+        "error",
+        "--c4.min_sentences",
+        "2",
+    ]
+    config = parsed("dataprep.clean", "in", "out", *options).sections["config"]
+    assert (config.min_tokens, config.repair, config.ftfy.fix_encoding, config.c4.min_sentences) == (3, False, False, 2)

@@ -33,10 +33,15 @@ def test_it_has_every_command_of_the_project() -> None:
     assert all(importlib.util.find_spec(module) for module in console.modules().values())
 
 
-def test_the_overview_fits_a_terminal_and_names_each_command_once() -> None:
+@pytest.mark.parametrize("columns", [40, 80])
+def test_the_overview_fits_a_terminal_and_names_each_command_once(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     lines = console.overview().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(console.modules())
+    assert max(map(len, lines)) <= columns
+    named = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert named == list(console.modules())
 
 
 @pytest.mark.parametrize(
@@ -53,6 +58,26 @@ def test_a_command_is_run_as_python_would(given: list[str], run: list[str], monk
     monkeypatch.setattr(os, "execv", lambda *call: calls.append(call))
     console.main(given)
     assert calls == [(sys.executable, [sys.executable, "-m", *run])]
+
+
+@pytest.mark.parametrize("name", ["dataprep.py", "dataprep/__init__.py"])
+def test_a_package_of_the_same_name_in_the_folder_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert console.main(["clean", "a", "b"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {name}: python -m runs this in place of Millrace's package")
+
+
+def test_a_narrow_terminal_without_colour_gets_help_that_fits_it() -> None:
+    env = {**os.environ, "COLUMNS": "40", "NO_COLOR": "1", "FORCE_COLOR": "1"}
+    command = [sys.executable, "-m", "dataprep.clean", "--help"]
+    text = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "\x1b" not in text
+    lines = [line for line in text.splitlines() if not line.startswith(("usage: ", "    python -m "))]
+    assert max(map(len, lines)) <= 40
 
 
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -88,8 +88,10 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
         (["use", "openwebtext"], "corpus.urls"),
         (["explain", "http://nowhere.test/"], "no published output knows this URL"),
         (["report"], "not there yet; make it with dvc repro"),
+        (["use", "--lst"], "error: use --lst: no such option. Did you mean '--list'?"),
+        (["status", "now"], "error: status now: one argument too many; see --help"),
         (["verions"], "error: verions: no such command. Did you mean 'versions'?"),
-        (["wholeness", "--deep"], "error: wholeness: no such command. Choose from: check, explain, forget, gc,"),
+        (["wholeness", "--deep"], "error: wholeness: no such command. Choose from: check, completion, explain,"),
     ],
 )
 def test_a_typo_is_one_line_with_the_nearest_name_and_leaves_params_alone(

@@ -1,0 +1,66 @@
+"""`millrace completion`: what a shell offers after a few words."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines import console
+from pipelines.__main__ import main
+from pipelines.project.completion import OTHERS, SHELLS
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("completion") / "millrace.bash"
+    with file.open("w") as output:
+        subprocess.run([sys.executable, "-m", "pipelines", "completion", "bash"], stdout=output, cwd=ROOT, check=True)
+    return file
+
+
+def offered(bash_script: Path, *words: str) -> set[str]:
+    """Return what bash offers in place of the last word."""
+    *_, before, word = map(shlex.quote, words)
+    code = f"""source {bash_script}
+        COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}
+        _shtab_millrace millrace {word} {before}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return {*done.stdout.split()}
+
+
+def test_bash_offers_commands_options_choices_and_paths(bash_script: Path) -> None:
+    assert offered(bash_script, "millrace", "") >= {*console.modules()}
+    assert offered(bash_script, "millrace", "find") == {"find-duplicates"}
+    assert offered(bash_script, "millrace", "clean", "--min-to") == {"--min-tokens"}
+    assert offered(bash_script, "millrace", "clean", "--language-mode", "") == {"exact", "prefilter", "sampled"}
+    assert offered(bash_script, "millrace", "clean", "--preset", "go") == {"gopher"}
+    assert offered(bash_script, "millrace", "pretrain", "--parallel.sched") == {"--parallel.schedule"}
+    assert offered(bash_script, "millrace", "use", "sample_") == {"sample_tp"}
+    assert offered(bash_script, "millrace", "check", "--de") == {"--deep"}
+    assert offered(bash_script, "millrace", "plan", "--model", "gpt2-x") == {"gpt2-xl"}
+    assert "LICENSE" in offered(bash_script, "millrace", "clean", "LIC")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_gets_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert [name for name in console.modules() if name not in text] == []
+    if program := shutil.which(shell):
+        assert subprocess.run([program, "-n"], input=text, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_the_options_of_commands_that_are_no_stages_are_those_of_their_help(name: str) -> None:
+    command = [sys.executable, "-m", console.modules()[name], "--help"]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = re.findall(r"^\W*(--[a-z][\w-]*\w)", text, re.MULTILINE)
+    assert {*OTHERS[name]} == {*shown} - {"--help"}
