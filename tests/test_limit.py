@@ -52,6 +52,7 @@ TRIALS: dict[str, tuple[int, list[str], Callable[[dict[str, Any]], object], obje
     "glue_download": (9, ["mrpc", "glue", "--source", "GLUE"], lambda stats: stats["in"], 27),
     "decontaminate": (11, ["unique", "clear", "hits", "--glue", "glue"], lambda stats: stats["in"], 11),
     "split": (10, ["clear", "train", "val", "--val-share", "0.2"], lambda stats: stats["in"], 10),
+    "ledger": (13, ["ledger", "--clean", "clean", "--train", "train"], lambda stats: stats["out"], 13),
     "shuffle": (9, ["clear", "shuffled"], lambda stats: stats["in"], 9),
     "tokenizer": (7, ["unique", "tokenizer", "--vocab-size", "300"], lambda stats: stats["in"], 7),
     "tokenize": (6, ["unique", "tokenizer", "tokens"], lambda stats: stats["in"], 6),

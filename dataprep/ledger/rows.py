@@ -1,5 +1,6 @@
 """The rows of the ledger: what each table of rejected rows, and each shard of documents, says of its documents."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -61,11 +62,11 @@ class Origin:
     """Whether each table of rejected rows is followed by the shard of documents that its stage read."""
 
 
-def write_rows(part: Part, folder: Path, origin: Origin, members: Path | None, characters: int) -> Counts:
-    """Write the ledger's rows for the tables of one part; `members`: the folder of `Members`."""
+def write_rows(part: Part, folder: Path, origin: Origin, members: Path | None, characters: int, limit: int) -> Counts:
+    """Write the ledger's rows for the tables of one part; `members`: the folder of `Members`; `limit` 0: all rows."""
     known = Members.open(members) if members else None
     with TableWriter(folder / f"{part.name}.parquet", LEDGER_SCHEMA) as writer:
-        for row in _rows(part, origin):
+        for row in itertools.islice(_rows(part, origin), limit or None):
             doc_id = row["doc_id"]
             cluster, survivor = known.find(doc_id) if known and doc_id else (None, None)
             text = row.get("text")

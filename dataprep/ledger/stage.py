@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dataprep.ledger.members import write_members
 from dataprep.ledger.rows import KEPT_FATE, REJECTED_FATE, Origin, write_rows
-from pipelines.command import Output, Part, Source, StageSpec
+from pipelines.command import Limit, Output, Part, Source, StageSpec
 from pipelines.config import NonNegative
 from pipelines.documents import REJECTED, count_rows, part_files, read_schema
 from pipelines.errors import ConfigError, UserError
@@ -88,11 +88,14 @@ def ledger(
     if group_duplicates:
         run.step(write_members, "members", part_files(group_duplicates.path), into="members")
         members = run.scratch / "members"
-    number = 0
+    number = left = 0
     for origin, tables in origins(folders):
         parts = [Part(f"part-{number + i:05d}", files) for i, files in enumerate(grouped(tables))]
         number += len(parts)
-        run.map(write_rows, parts, origin, members, config.text_characters, into=output)
+        for some in [[part] for part in parts] if run.limit else [parts]:  # of a trial, no more tables than it takes
+            left = run.limit - output.counts.rows_out
+            if left or not run.limit:
+                run.map(write_rows, some, origin, members, config.text_characters, left, into=output)
     rows = [output.folder / name for name in sorted(output.files)]
     beside = [
         file for name in ("fetch_log", "group_duplicates", "contamination") for file in tables_of(folders.get(name))
@@ -159,4 +162,4 @@ def grouped(tables: Sequence[tuple[Path, ...]]) -> Iterator[tuple[Path, ...]]:
         yield tuple(held)
 
 
-STAGE = StageSpec.of(ledger, VERSION, SHAPED_BY)
+STAGE = StageSpec.of(ledger, VERSION, SHAPED_BY, limit=Limit("rows"))

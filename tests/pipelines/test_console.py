@@ -16,8 +16,8 @@ from pipelines.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"dataprep.clean.rule_page", "dataprep.sample.make_pairs", "dataprep.sample.make_site"}
-ELSEWHERE |= {"trainer.report", "trainer.run_report"}
-"""What makes parts of the project; and what `report` runs, and the stage of this name."""
+ELSEWHERE |= {"trainer.report", "trainer.run_report", "dataprep.glue_download.datasets_child"}
+"""What makes parts of the project; what `report` runs, and the stage of this name; a stage's own child process."""
 
 
 def runnable() -> set[str]:
