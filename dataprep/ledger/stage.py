@@ -88,12 +88,12 @@ def ledger(
     if group_duplicates:
         run.step(write_members, "members", part_files(group_duplicates.path), into="members")
         members = run.scratch / "members"
-    number = left = 0
+    number = 0
     for origin, tables in origins(folders):
         parts = [Part(f"part-{number + i:05d}", files) for i, files in enumerate(grouped(tables))]
         number += len(parts)
         for some in [[part] for part in parts] if run.limit else [parts]:  # of a trial, no more tables than it takes
-            left = run.limit - output.counts.rows_out
+            left = run.limit and run.limit - output.counts.rows_out
             if left or not run.limit:
                 run.map(write_rows, some, origin, members, config.text_characters, left, into=output)
     rows = [output.folder / name for name in sorted(output.files)]
