@@ -126,8 +126,9 @@ class StageRun:
 
     def note_limit(self, path: Path, manifest: Manifest) -> None:
         """Take note, and warn, that an input came from a trial."""
-        if manifest.limited and manifest.limited not in self._trials:
-            self._trials.add(manifest.limited)
+        trials = set(filter(None, manifest.limited.split(", ")))
+        if not trials <= self._trials:
+            self._trials |= trials
             logger.warning("%s: %s is from a trial (%s), and so is what comes of it", self.name, path, manifest.limited)
 
     def assume_unchanged(self, files: Sequence[Path]) -> None:

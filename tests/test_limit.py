@@ -52,7 +52,7 @@ TRIALS: dict[str, tuple[int, list[str], Callable[[dict[str, Any]], object], obje
     "glue_download": (9, ["mrpc", "glue", "--source", "GLUE"], lambda stats: stats["in"], 27),
     "decontaminate": (11, ["unique", "clear", "hits", "--glue", "glue"], lambda stats: stats["in"], 11),
     "split": (10, ["clear", "train", "val", "--val-share", "0.2"], lambda stats: stats["in"], 10),
-    "ledger": (13, ["ledger", "--clean", "clean", "--train", "train"], lambda stats: stats["out"], 13),
+    "ledger": (7, ["ledger", "--clean", "clean", "--train", "train"], lambda stats: stats["out"], 7),
     "shuffle": (9, ["clear", "shuffled"], lambda stats: stats["in"], 9),
     "tokenizer": (7, ["unique", "tokenizer", "--vocab-size", "300"], lambda stats: stats["in"], 7),
     "tokenize": (6, ["unique", "tokenizer", "tokens"], lambda stats: stats["in"], 6),
@@ -140,6 +140,11 @@ def test_a_limit_is_a_whole_number_from_1_on(
         status = ended.code
     assert status == 2
     assert re.search(r"limit", capsys.readouterr().err)
+
+
+def test_a_trial_is_named_once_however_many_inputs_come_from_it(trials: dict[str, Any]) -> None:
+    said = Manifest.load(manifest_path(trials["ledger"][0])).limited.split(", ")
+    assert len(said) == len({*said}) > 3
 
 
 def test_a_limit_is_another_run_and_none_is_the_run_that_it_was(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ from pipelines.command import Part
 folder = Path(sys.argv[1])
 table = folder / "rejected.parquet"
 (folder / "out").mkdir()
-write_rows(Part("part-00000", (table,)), folder / "out", Origin("clean", "rejected", {table: "x"}), None, 500)
+write_rows(Part("part-00000", (table,)), folder / "out", Origin("clean", "rejected", {table: "x"}), None, 500, 0)
 summarise(Part("summary", ()), folder / "out", Inputs({}, [folder / "out" / "part-00000.parquet"]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
