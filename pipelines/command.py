@@ -332,8 +332,9 @@ def _check_flags(spec: StageSpec, arguments: Sequence[str]) -> None:
         if flag not in known:
             raise ConfigError(f"{flag}: no such option.{nearest(flag, known) or ' See --help.'}")
         value = value if equals else following
-        if typing.get_origin(known[flag]) is Literal and value and value not in typing.get_args(known[flag]):
-            raise ConfigError(f"{flag} {value}: no such choice.{choose_from(value, typing.get_args(known[flag]))}")
+        choices = [str(choice) for choice in typing.get_args(known[flag])]  # those of parallel.zero are numbers
+        if typing.get_origin(known[flag]) is Literal and value and value not in choices:
+            raise ConfigError(f"{flag} {value}: no such choice.{choose_from(value, choices)}")
 
 
 def _wrapped(doc: str) -> str:

@@ -71,6 +71,11 @@ def parquet_options() -> dict[str, Any]:
     return {"compression": "zstd", "compression_level": 3}
 
 
+def fills_group(rows: int, size: int) -> bool:
+    """Whether so many rows, of so many characters and bytes, are a row group."""
+    return rows == ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES
+
+
 class TableWriter:
     """Writes rows to one Parquet file: row groups of 1024 rows, equal bytes for equal rows.
 
@@ -100,7 +105,7 @@ class TableWriter:
         for i in self._sized:
             self._held_bytes += len(values[i] or "")
         self.rows += 1
-        if len(self._held) == ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
+        if fills_group(len(self._held), self._held_bytes):
             self._flush()
 
     def write_columns(self, columns: Sequence[pa.Array]) -> None:

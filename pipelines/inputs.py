@@ -10,7 +10,7 @@ from pipelines import documents as formats
 from pipelines import jsonl, store
 from pipelines.command import Documents, Output, Part, Source
 from pipelines.errors import UserError, describe
-from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest, is_published, load_checked
+from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest, is_published, load_checked, manifest_path
 from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,9 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
             logger.warning("%s: not read, %d file(s): %s", run.name, len(unread), describe(unread))
         if path.is_file() and not formats.is_jsonl(path) and path.stat().st_size:
             raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also .gz, .zst, .xz)")
+        for source in sources:
+            if manifest_path(source).is_file():
+                run.note_limit(source, Manifest.load(manifest_path(source)))
         if not sources:
             raise UserError(f"{path}: holds neither document shards (part-*.parquet) nor JSONL files")
         files += _ingest(run, f"{name}-{number}", sources)

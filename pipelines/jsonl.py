@@ -19,11 +19,11 @@ from pipelines import store
 from pipelines.columns import column
 from pipelines.documents import (
     DOCUMENT_SCHEMA,
-    ROW_GROUP_ROWS,
     UNREADABLE_FILE,
     DocumentWriter,
     Row,
     TableWriter,
+    fills_group,
     read_rows,
     read_schema,
     reason_of,
@@ -186,6 +186,7 @@ def _ingest_block(
 ) -> None:
     number = 0
     held: list[Fields] = []
+    size = 0
     with (
         DocumentWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
         TableWriter(folder / BROKEN / f"{name}.parquet", BROKEN_SCHEMA, optional=True) as broken,
@@ -196,13 +197,14 @@ def _ingest_block(
                     raise line
                 if not _is_blank(line):
                     held.append(_parse_line(line, source))
+                    size += sum(len(value or "") for value in held[-1])
             except BrokenLineError as problem:
                 line_number = None if problem.rule == UNREADABLE_FILE else number
                 broken.write({"line": line_number, "rule": problem.rule, "value": str(problem)})
                 counts.reject(problem.rule)
-            if len(held) == ROW_GROUP_ROWS:
+            if fills_group(len(held), size):
                 documents.write_columns(_document_columns(held))
-                held = []
+                held, size = [], 0
         if held:
             documents.write_columns(_document_columns(held))
     counts.rows_in += documents.rows + broken.rows

@@ -142,6 +142,22 @@ def test_a_limit_is_a_whole_number_from_1_on(
     assert re.search(r"limit", capsys.readouterr().err)
 
 
+def test_what_is_made_from_a_trial_in_one_file_says_so(trials: dict[str, Any], tmp_path: Path) -> None:
+    shown = trials["deduplicate"][0]
+    assert shown.suffix == ".jsonl"
+    assert run_command(STAGES["shuffle"], [str(shown), str(tmp_path / "out")]) == 0
+    assert "deduplicate --limit 14" in Manifest.load(manifest_path(tmp_path / "out")).limited
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16", "utf-32-be"])
+def test_lists_of_any_encoding_are_cut_at_lines(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "list.txt"
+    file.write_text("http://mill.test/1\r\n\n# mine\nhttp://mill.test/2\nhttp://mill.test/3\n", encoding, newline="")
+    (copy,) = first_lines([file], 2, tmp_path / "copies")
+    lines = copy.read_text("utf-8").removeprefix("\ufeff").split()
+    assert lines == ["http://mill.test/1", "#", "mine", "http://mill.test/2"]
+
+
 def test_a_trial_is_named_once_however_many_inputs_come_from_it(trials: dict[str, Any]) -> None:
     said = Manifest.load(manifest_path(trials["ledger"][0])).limited.split(", ")
     assert len(said) == len({*said}) > 3

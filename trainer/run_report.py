@@ -30,7 +30,7 @@ from trainer.reporting import charts, pictures
 from trainer.reporting.corpus import read_corpus
 from trainer.reporting.page import page_values
 from trainer.reporting.results import Tasks, read_results
-from trainer.reporting.samples import add_samples, by_prompt, read_samples
+from trainer.reporting.samples import add_samples, by_prompt, samples_of
 from trainer.reporting.task_results import read_tasks
 from trainer.reporting.times import read_times
 
@@ -82,7 +82,7 @@ def write_page(stats: Path, run_stats: Path, runs: Path, page: Path, params: Pat
     results = read_results(stats, run_stats, runs, shown, unfinished=True)
     tasks = read_tasks(runs, shown)
     times = read_times(stats, run_stats, runs, shown)
-    times.samples = by_prompt(read_samples(run_stats))
+    times.samples = by_prompt(samples_of(run_stats, runs, _evaluate_section(params)))
     drawn, live = draw_pictures(results, tasks), draw_charts(results, tasks)
     if times.speed.get("step"):
         drawn["speed"], live["speed"] = pictures.speed(times.speed), charts.speeds(times.speed)

@@ -61,7 +61,7 @@ def _write(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         if lines.exists():
             files[rejected.name] = made.files[lines.name]
             renames.insert(0, (lines, rejected))
-        Manifest(files, made.counts).save(rows.with_name("manifest.json"))
+        Manifest(files, made.counts, made.limited).save(rows.with_name("manifest.json"))
         for old in (manifest, rejected):  # so that a manifest never describes other files
             store.remove(old)
         for source, target in [*renames, (rows.with_name("manifest.json"), manifest)]:

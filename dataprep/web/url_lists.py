@@ -224,12 +224,18 @@ def first_lines(files: Sequence[Path], limit: int, folder: Path) -> list[Path]:
         name = file.name.removesuffix(file.suffix) if file.suffix in store.COMPRESSED else file.name
         copies.append(folder / f"{number:05d}" / name)
         with store.create(copies[-1]) as copy:
-            for line in store.read_lines(file) if limit else ():
+            for line in _plain_lines(file) if limit else ():
                 copy.write(line.rstrip(b"\r\n") + b"\n")
                 limit -= bool(line.strip() and not line.lstrip().startswith(b"#"))
                 if not limit:
                     break
     return copies
+
+
+def _plain_lines(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a list in UTF-8, whatever encoding it is in."""
+    with reading_text(file) as opened:
+        yield from opened
 
 
 def line_ranges(file: Path) -> Iterator[tuple[int, int, int]]:

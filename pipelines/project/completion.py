@@ -19,6 +19,7 @@ OTHERS = {
     ),
     "generate": ("--new-tokens", "--temperature", "--top-k", "--seed"),
     "glue-submission": ("--overwrite", "--fill-missing"),
+    "browse": ("--port", "--rows"),
     "curves": ("--overwrite",),
     "batches": ("--step", "--documents"),
 }

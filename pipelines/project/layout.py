@@ -23,7 +23,8 @@ FOLDERS = ("configs", ".dvc/plots")
 SAMPLE = "dataprep/sample"
 """In paths of a checkout; `sample` in a project, where a folder `dataprep` could be taken for the package."""
 SAMPLE_DATA = ("site", "glue")
-_CODE_AS_DATA = re.compile(r"(?<=python -m pipelines versions\n)    deps:\n(?:      - .+\n)+")
+_CODE_AS_DATA = re.compile(r"(?<=python -m pipelines versions\n)    deps: \[.+\]\n")
+_CODE_OF_METRICS = ", pipelines/project/metrics.py]"
 _EACH_TIME = "    always_changed: true  # the code is installed elsewhere; this asks for its versions, in a second\n"
 
 
@@ -75,6 +76,8 @@ def project_files(*, git: bool) -> Iterator[tuple[Path, bytes]]:
         if path == DVC_YAML:
             text, replaced = _CODE_AS_DATA.subn(_EACH_TIME, text)
             assert replaced == 1
+            assert _CODE_OF_METRICS in text
+            text = text.replace(_CODE_OF_METRICS, "]")
         elif path == Path(".dvc/config") and not git:
             text = text.replace("[core]\n", "[core]\n    no_scm = true\n")
         yield path, text.encode()

@@ -254,3 +254,11 @@ def test_options_may_be_written_in_every_way() -> None:
     ]
     config = parsed("dataprep.clean", "in", "out", *options).sections["config"]
     assert (config.min_tokens, config.repair, config.ftfy.fix_encoding, config.c4.min_sentences) == (3, False, False, 2)
+
+
+@pytest.mark.parametrize("words", [["--parallel.zero", "2"], ["--parallel.zero=2"]])
+def test_choices_may_be_numbers(words: list[str]) -> None:
+    spec = StageSpec.load("trainer.evaluate")
+    assert parse(spec, ["export", "val", "out", *words]).sections["parallel"].zero == 2
+    with pytest.raises(ConfigError, match=r"--parallel.zero 7: no such choice. Choose from: 0, 1, 2, 3"):
+        parse(spec, ["export", "val", "out", "--parallel.zero", "7"])

@@ -174,9 +174,9 @@ def test_when_nothing_comes_out_the_place_of_the_rejected_rows_is_named(
     assert (tmp_path / rejected).exists()
 
 
-def test_pandas_opens_a_folder_by_the_line_in_the_guide(corpus: Path, tmp_path: Path) -> None:
+def test_pandas_opens_a_folder_by_the_line_in_the_docs(corpus: Path, tmp_path: Path) -> None:
     run(corpus, tmp_path / "out")
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs/reference/formats.md").read_text()
     (call,) = re.findall(r"(?m)^pandas\.read_parquet\(.*\)$", guide)
     code = f"import pandas; print(len({call.replace('data/sample/clean', str(tmp_path / 'out'))}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

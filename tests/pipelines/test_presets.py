@@ -91,5 +91,5 @@ def test_presets_are_no_way_around_the_parameter_file(tmp_path: Path) -> None:
 def test_a_stage_without_presets_has_no_such_flag() -> None:
     assert presets.names("split") == []
     assert presets.names("tokenizer") == [], "that group sets more than its stage's section"
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="--preset: no such option"):
         parse(StageSpec.load("dataprep.split"), ["a", "b", "c", "--preset", "x"])

@@ -77,13 +77,13 @@ def test_hugging_face_datasets_opens_the_shards_as_they_are(tmp_path: Path) -> N
     assert [row["input_ids"] for row in rows] == [d.tolist() for d in DOCUMENTS]
 
 
-def test_pyarrow_opens_a_published_folder_by_the_line_in_the_guide(tmp_path: Path) -> None:
+def test_pyarrow_opens_a_published_folder_by_the_line_in_the_docs(tmp_path: Path) -> None:
     import pyarrow.dataset
 
     for number in range(2):
         write_tokens(tmp_path / f"part-{number:05d}.arrow", DOCUMENTS, IDS, META)
     Manifest({}, Counts()).save(tmp_path / "manifest.json")
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs/reference/formats.md").read_text()
     (arguments,) = re.findall(r"(?m)^tokens = pyarrow\.dataset\.dataset\(\".*?\", (.*)\)$", guide)
     assert arguments == 'format="arrow", ignore_prefixes=[".", "manifest"]'
     tokens = pyarrow.dataset.dataset(str(tmp_path), format="arrow", ignore_prefixes=[".", "manifest"])

@@ -78,6 +78,7 @@ def fa4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     monkeypatch.setattr(attention, "mixes_kernels", False)
     monkeypatch.setattr(attention, "takes_fa4", True)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
 
 
 def parts(seed: int = 0) -> list[Tensor]:
@@ -144,12 +145,9 @@ def test_flash_attention_4_takes_the_backward_pass(compiled: bool) -> None:
 
 
 @pytest.mark.usefixtures("fa4")
-def test_flash_attention_4_is_asked_for_the_same_bits_where_training_is() -> None:
-    torch.use_deterministic_algorithms(True)
-    try:
-        gradients(mixed)
-    finally:
-        torch.use_deterministic_algorithms(False)
+def test_flash_attention_4_is_asked_for_the_same_bits_where_training_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    gradients(mixed)
     assert calls == ["cudnn", "fa4, exact"]
 
 

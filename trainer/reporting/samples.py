@@ -46,6 +46,18 @@ def by_prompt(samples: list[Sample]) -> dict[str, list[Sample]]:
     return {prompt: [sample for sample in samples if sample.prompt == prompt] for prompt in prompts}
 
 
+def samples_of(run_stats: Path, runs: Path, config: EvaluateConfig) -> list[Sample]:
+    """Return the samples of the run as it is trained now; those of an earlier training under its name are left out."""
+    known = {_identity(read_record(folder), config) for folder in _checkpoints(runs).values()}
+    return [sample for sample in read_samples(run_stats) if sample.run in known]
+
+
+def _checkpoints(runs: Path) -> dict[int, Path]:
+    """Return the checkpoints of a training, ended or not: step -> folder."""
+    scratch = unfinished_pretraining(runs)
+    return checkpoints(scratch / "checkpoints" if scratch else runs / "pretrain")
+
+
 def add_samples(run_stats: Path, runs: Path, val: Path, tokenizer: Path, config: EvaluateConfig) -> None:
     """Let each checkpoint that has no samples yet write `config.texts` of them, as `evaluate` does.
 
@@ -58,8 +70,7 @@ def add_samples(run_stats: Path, runs: Path, val: Path, tokenizer: Path, config:
     from trainer.weights.conversion import read_model
     from trainer.weights.huggingface import open_tokenizer, require_same_tokenizer
 
-    scratch = unfinished_pretraining(runs)
-    found = checkpoints(scratch / "checkpoints" if scratch else runs / "pretrain")
+    found = _checkpoints(runs)
     if not found:
         return
     stream = check_tokens_of_anyone(val)

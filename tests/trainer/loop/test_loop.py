@@ -339,11 +339,12 @@ def test_compiled_training_and_validation_have_one_shape(
     workers: Any, job: PretrainJob, changes: dict[str, Any]
 ) -> None:
     """A graph with gradients and one without them, although the tokens make a smaller batch and a shorter row too."""
-    shapes, rows = workers.run(1, compiled_shapes, with_config(job, compile=True, global_batch_size=6, **changes))[0]
+    sizes = {"global_batch_size": 6, "validation_samples": 0, **changes}
+    shapes, rows = workers.run(1, compiled_shapes, with_config(job, compile=True, **sizes))[0]
     size = changes.get("micro_batch_size", 6)
     assert shapes == [(size, 16, 32)] * 2
     assert set(rows) == {size}
-    plain = workers.run(1, batch_sizes, with_config(job, global_batch_size=6, **changes))[0]
+    plain = workers.run(1, batch_sizes, with_config(job, **sizes))[0]
     assert plain > {size}, "otherwise there was nothing to fill up"
 
 
