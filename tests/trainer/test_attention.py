@@ -55,7 +55,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 
 @pytest.fixture
-def fa4(monkeypatch: pytest.MonkeyPatch) -> None:
+def fa4(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """FlashAttention-4's interface, with the CPU's flash attention behind it."""
 
     def bwd(
@@ -78,7 +78,10 @@ def fa4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     monkeypatch.setattr(attention, "mixes_kernels", False)
     monkeypatch.setattr(attention, "takes_fa4", True)
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    before = torch.are_deterministic_algorithms_enabled()  # which another test of this process may have left on
+    torch.use_deterministic_algorithms(False)
+    yield
+    torch.use_deterministic_algorithms(before)
 
 
 def parts(seed: int = 0) -> list[Tensor]:
@@ -145,8 +148,8 @@ def test_flash_attention_4_takes_the_backward_pass(compiled: bool) -> None:
 
 
 @pytest.mark.usefixtures("fa4")
-def test_flash_attention_4_is_asked_for_the_same_bits_where_training_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+def test_flash_attention_4_is_asked_for_the_same_bits_where_training_is() -> None:
+    torch.use_deterministic_algorithms(True)
     gradients(mixed)
     assert calls == ["cudnn", "fa4, exact"]
 
