@@ -10,6 +10,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -24,6 +25,8 @@ R = TypeVar("R")
 
 PARENTS_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 """Blocked in the server, so that it does not die of what a terminal or a batch system sends to the whole group."""
+LONGEST_END = 10.0
+"""Seconds to wait for workers to end that have been told to."""
 KILLED = (
     "a worker process was killed (out of memory?); finished work is kept: "
     "run the same command again, perhaps with fewer --workers"
@@ -64,6 +67,8 @@ class LocalEngine:
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._tracker: int | None = None
         """The process that knows the pool's semaphores, and removes them if this one is killed."""
+        self._line, self._workers_line = socket.socketpair()
+        """Every worker holds the second end: it kills itself when the first one is shut, which tells when all have."""
 
     def prepare(self) -> None:
         """Let the workers' server import the stage while this process still prepares the work."""
@@ -97,7 +102,7 @@ class LocalEngine:
         first.start()
         first.join()
         self._tracker = _tracker_pid()
-        return concurrent.futures.ProcessPoolExecutor(self.workers, self._context, _start_worker)
+        return concurrent.futures.ProcessPoolExecutor(self.workers, self._context, _start_worker, (self._workers_line,))
 
     def stop(self) -> None:
         """Kill the workers and their children; that costs the shards in progress, which have no receipt yet."""
@@ -114,6 +119,12 @@ class LocalEngine:
                 # It was killed. Its successor would print a traceback for each semaphore that it does not know.
                 resource_tracker.unregister = _do_nothing
             self._pool.shutdown(wait=True, cancel_futures=True)
+            # If the workers' server was killed, the pool takes them for ended, but they may still write to scratch.
+            self._workers_line.close()
+            self._line.shutdown(socket.SHUT_WR)
+            multiprocessing.connection.wait([self._line], LONGEST_END)
+        self._line.close()
+        self._workers_line.close()
 
 
 @contextlib.contextmanager
@@ -149,23 +160,23 @@ def _do_nothing(*_: object) -> None:
     pass
 
 
-def _start_worker() -> None:
+def _start_worker(line: socket.socket) -> None:
     # A separate process group: a worker's children end with it, and Ctrl-C on a terminal reaches only the parent.
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
     try:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=_end_with_parent, args=(line,), daemon=True).start()
     except RuntimeError:  # no memory for a thread: the parent says so
         os._exit(1)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(line: socket.socket) -> None:
     # A killed parent cannot tell its pool: without this thread, workers would wait forever.
     parent = multiprocessing.parent_process()
     if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
+        multiprocessing.connection.wait([parent.sentinel, line])
         os.killpg(0, signal.SIGKILL)
 
 

@@ -5,13 +5,14 @@ library is imported for it. Until the work begins, a signal ends the command at 
 import that is under way.
 """
 
+import contextlib
 import os
 import resource
 import signal
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import NoReturn
 
 from pipelines.imports import hide_pandas
@@ -33,7 +34,11 @@ LONGEST_IMPORT = 30.0
 _waiting: set[int] = set()
 """Signals that will be sent again in a moment."""
 _since: dict[int, float] = {}
-"""When a signal that waits for the end of an import came first."""
+"""When a signal that waits for the end of an import or of a library's call came first."""
+_raised: list[int] = []
+"""Signals that were raised as KeyboardInterrupt; a library may have made an error of its own of it, or none."""
+_postponed: list[None] = []
+"""An item for each `postponed` block that is open."""
 _NO_MEMORY = (
     "failed to map segment",
     "annot allocate memory",
@@ -93,11 +98,13 @@ def run(main: Callable[[], int]) -> NoReturn:
     try:
         status = main()
         ignore_signals()  # the work is done
-    except KeyboardInterrupt as stopped:
-        status = interrupted(stopped)
     except SystemExit:
         ignore_signals()
         raise
+    except BaseException as error:
+        if (stopped := stopped_by(error)) is None:
+            raise
+        status = interrupted(stopped)
     import logging  # not above: the sooner signals are handled, the better
 
     logging.disable()  # a library whose import was interrupted may have a last word
@@ -114,6 +121,32 @@ def unwind_on_signals() -> None:
     """
     _handle(_unwind)
     sys.unraisablehook = _send_again
+
+
+@contextlib.contextmanager
+def postponed() -> Generator[None]:
+    """Raise no KeyboardInterrupt inside this block, but soon after: for a short call into a library that bears none.
+
+    Code in Rust that runs some Python of its own panics, for example, and prints so itself.
+    """
+    _postponed.append(None)
+    try:
+        yield
+    finally:
+        _postponed.pop()
+
+
+def raise_if_swallowed() -> None:
+    """Raise KeyboardInterrupt again if one was raised before: what was going on then has been cut short."""
+    if _raised:
+        raise KeyboardInterrupt(_raised[0])
+
+
+def stopped_by(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the KeyboardInterrupt that ended the work, also if a library made an error of its own of it."""
+    if isinstance(error, KeyboardInterrupt):
+        return error
+    return KeyboardInterrupt(_raised[0]) if _raised else None
 
 
 def ignore_signals() -> None:
@@ -186,11 +219,12 @@ def _leaves_nothing() -> bool:
 
 
 def _unwind(number: int, frame: types.FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but only after an import: a library may swallow it there, or abort."""
+    """Raise KeyboardInterrupt, but only after an import or a `postponed` call: a library may swallow it, or abort."""
     if number in _waiting:
         return  # it is on its way already
-    if not _is_importing(frame):
+    if not _postponed and not _is_importing(frame):
         _since.pop(number, None)
+        _raised.append(number)
         raise KeyboardInterrupt(number)
     since = _since.setdefault(number, time.monotonic())
     if time.monotonic() - since > LONGEST_IMPORT:

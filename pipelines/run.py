@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipelines import documents, engine, store
+from pipelines import documents, engine, exits, store
 from pipelines.command import Invocation, Output, Part
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
@@ -190,6 +190,7 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
     temporary.mkdir(parents=True)
     with documents.in_scratch(task.scratch):
         counts = function(task.part, temporary, *arguments)
+    exits.raise_if_swallowed()  # a library may have gone on after Ctrl-C with a part of the shard
     files: dict[str, Any] = {}
     for file in store.list_files(temporary):
         name = file.relative_to(temporary).as_posix()

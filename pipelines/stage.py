@@ -70,26 +70,33 @@ def run_command(spec: StageSpec, arguments: Sequence[str], *, restart: bool = Fa
         log.configure(call.options.log_level, verbose=call.options.verbose)
         exits.unwind_on_signals()
         run_stage(spec, call)
-    except UserError as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 (a panic of Rust is not an Exception)
+        return _failed(error)
+    return 0
+
+
+def _failed(error: BaseException) -> int:
+    """Print what ended the work as one line; return the exit status. Raises `error` if it is a bug."""
+    if stopped := exits.stopped_by(error):
+        return exits.interrupted(stopped)
+    if isinstance(error, UserError):
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt as stopped:
-        return exits.interrupted(stopped)
-    except BrokenPipeError:  # the reader of standard output has gone: `--help | head`
+    if isinstance(error, BrokenPipeError):  # the reader of standard output has gone: `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
-        if exits.is_lack_of_memory(error):
-            return exits.out_of_memory()
-        if not isinstance(error, OSError):
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        print_error(
-            f"{where}{error.strerror or error}; finished work is kept and no output is half written: fix the cause "
-            "(disk space, permissions) and run the same command again"
-        )
-        return 1
-    return 0
+    if exits.is_lack_of_memory(error):
+        return exits.out_of_memory()
+    if not isinstance(error, OSError):
+        raise error
+    where = f"{error.filename}: " if error.filename else ""
+    print_error(
+        f"{where}{error.strerror or error}; finished work is kept and no output is half written: fix the cause "
+        "(disk space, permissions) and run the same command again"
+    )
+    return 1
 
 
 def _start_again(variables: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from dataprep.text.tokenizers import TextEncoder, settings_of, special_tokens, splits_into_words, uses_model_alone
+from pipelines import exits
 
 Array = np.ndarray[Any, Any]
 Rows = tuple[Array, Array]
@@ -76,12 +77,15 @@ class GigatokenEngine:
         self.failures = 0
 
         # Without the added tokens, their names are ordinary text.
-        self._encode = gigatoken.Tokenizer.from_json(orjson.dumps({**settings, "added_tokens": []})).encode
+        with exits.postponed():
+            self._encode = gigatoken.Tokenizer.from_json(orjson.dumps({**settings, "added_tokens": []})).encode
 
     def encode(self, texts: pa.Array) -> Rows:
         """Return the ids of each text, as TokenEngine defines them."""
         try:
-            return joined([self._encode(text) for text in texts.view(pa.large_binary()).to_pylist()])
+            with exits.postponed():
+                rows = [self._encode(text) for text in texts.view(pa.large_binary()).to_pylist()]
+            return joined(rows)
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except BaseException:  # noqa: BLE001 (a panic of Rust is not an Exception)

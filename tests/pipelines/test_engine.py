@@ -135,6 +135,57 @@ def test_a_killed_helper_is_one_line_or_costs_nothing(
     assert digests(tmp_path / "out") == undisturbed
 
 
+BUSY = """
+import multiprocessing, os, signal, sys, threading, time
+from multiprocessing import forkserver
+from pathlib import Path
+from pipelines.engine import LocalEngine
+from pipelines.errors import UserError
+
+def work(folder):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a worker does that has just been started
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    engine = LocalEngine(2, [])
+    try:
+        items = engine.map(work, sys.argv[1:] * 2)
+        def kill():
+            while len(list(Path(sys.argv[1]).iterdir())) < 2:
+                time.sleep(0.01)
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+        threading.Thread(target=kill).start()
+        list(items)
+    except UserError as error:
+        print(error)
+    workers = [worker._popen for worker in multiprocessing.active_children()]  # so that nothing ends them by itself
+    engine.close()
+    for file in Path(sys.argv[1]).iterdir():
+        try:
+            print(len(os.listdir(f"/proc/{file.name}/fd")), "open files")
+        except OSError:
+            print("0 open files")
+"""
+
+
+def test_when_an_engine_is_closed_no_worker_lives_although_their_server_was_killed(tmp_path: Path) -> None:
+    """The pool takes them for ended, while they may still write to the scratch that the command removes."""
+    (tmp_path / "busy.py").write_text(BUSY)
+    (tmp_path / "started").mkdir()
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "busy.py"), str(tmp_path / "started")],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    first, *workers = done.stdout.splitlines()
+    assert first.startswith("a worker process was killed"), done.stderr
+    assert workers == ["0 open files"] * 2
+
+
 def descendants(pid: int, *, deep: bool = True) -> list[int]:
     try:
         children = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -141,6 +141,91 @@ def main():
     assert run_as_command(tmp_path, main) == (75, "stopped by SIGTERM: run the same command again to go on\n")
 
 
+@pytest.mark.parametrize("error", ["RuntimeError('of a library')", "BaseException('a panic of Rust')"])
+def test_a_signal_that_a_library_makes_an_error_of_its_own_of_ends_the_work_as_a_signal(
+    error: str, tmp_path: Path
+) -> None:
+    """As pydantic does of one that arrives while it builds a validator."""
+    main = f"""
+import signal
+def main():
+    exits.unwind_on_signals()
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        raise {error} from None
+    return 0
+"""
+    assert run_as_command(tmp_path, main) == (75, "stopped by SIGTERM: run the same command again to go on\n")
+
+
+SWALLOWING = """
+import signal, sys
+from pathlib import Path
+from pipelines.command import Part, Source, StageSpec, Table
+from pipelines.manifest import Counts
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
+
+def swallowing(run: StageRun, path: Source, output: Table) -> None:
+    \"\"\"Work.\"\"\"
+    run.map(work, [Part("0", (path.path,))], run.workers, into=output)
+
+def work(part: Part, folder: Path, kind: int) -> Counts:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        if kind == 2:
+            raise ValueError("of a library") from None
+        if kind == 3:
+            from pipelines.errors import UserError
+            raise UserError("this page cannot be read") from None
+    (folder / "part").write_text("half")
+    return Counts()
+
+STAGE = StageSpec.of(swallowing, 1, ())
+
+if __name__ == "__main__":
+    stage_main("swallowing")
+"""
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_a_shard_during_which_a_library_swallowed_a_signal_is_not_taken_for_done(kind: int, tmp_path: Path) -> None:
+    (tmp_path / "swallowing.py").write_text(SWALLOWING)
+    (tmp_path / "in").write_text("x")
+    command = [sys.executable, str(tmp_path / "swallowing.py"), str(tmp_path / "in"), str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run(
+        [*command, "--workers", str(kind)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        130,
+        "interrupted: finished work is kept; run the same command again to go on\n",
+    )
+    assert not list(tmp_path.glob(".work/out-*/receipts/**/*.json"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_signal_during_a_call_that_bears_none_ends_the_work_right_after_it(tmp_path: Path) -> None:
+    main = """
+import signal, sys, time
+def main():
+    exits.unwind_on_signals()
+    with exits.postponed():
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        print("the call ended", file=sys.stderr)
+    time.sleep(30)
+    return 0
+"""
+    status, stderr = run_as_command(tmp_path, main)
+    assert (status, stderr.splitlines()) == (
+        75,
+        ["the call ended", "stopped by SIGTERM: run the same command again to go on"],
+    )
+
+
 def test_a_signal_amid_an_import_that_goes_on_after_any_error_ends_the_work(tmp_path: Path) -> None:
     """As pyarrow imports pandas; and modules in Rust or C++ would abort if they were interrupted."""
     (tmp_path / "hasty.py").write_text(

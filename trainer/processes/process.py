@@ -190,7 +190,8 @@ def _hide_workspace(gpu: "torch.device") -> None:
 
 
 def join(process: Process, store: Any, parallel: ParallelConfig) -> None:
-    """Join the process group."""
+    """Join the process group; return when every process has."""
+    import torch
     import torch.distributed as dist
 
     from trainer.weights.index import restrict_torch
@@ -206,6 +207,8 @@ def join(process: Process, store: Any, parallel: ParallelConfig) -> None:
         device_id=process.device if on_gpu else None,
         timeout=datetime.timedelta(minutes=parallel.timeout_minutes),
     )
+    # One that ends at once would break the connections that others still make, whose errors would hide its own.
+    dist.all_reduce(torch.zeros(1))
 
 
 @contextlib.contextmanager
