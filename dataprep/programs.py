@@ -20,6 +20,7 @@ from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import SCRATCH, WORK
 from pipelines.stage import locked, run_command
 from pipelines.terminal import print_error, visible
+from pipelines.utf import check_utf8
 
 
 def run_program(
@@ -108,6 +109,7 @@ def is_text_line(value: Any) -> bool:
 
 def read_objects(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
     """Yield the number and bytes of each non-blank line, and its JSON object, or None if it is not one."""
+    check_utf8(path)
     for number, line in enumerate(store.read_lines(path), start=1):
         if not line.strip():
             continue

@@ -11,6 +11,7 @@ from pipelines import store
 from pipelines.config import given
 from pipelines.errors import UserError
 from pipelines.identity import canonical_url
+from pipelines.utf import reading_text, text_lines
 
 FORGOTTEN = "forgotten"
 """The rule that rejects such a page."""
@@ -50,7 +51,7 @@ def read_entries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield each entry of a list as it is spelled, and its key; raises UserError for a line that is none."""
     if path.is_dir():
         raise UserError(f"{path}: is a folder; name a file with one URL or document id on each line")
-    for number, line in enumerate(store.read_lines(path), start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         text = line.decode("utf-8-sig", "replace").strip()
         if text and not text.startswith("#"):
             if not (key := entry_key(text)):
@@ -68,8 +69,13 @@ def add_entries(path: Path, entries: list[str]) -> list[str]:
             keys.add(key)
             new.append(entry)
     if new:
-        before = path.read_bytes() if path.exists() else b""
+        before = _in_utf8(path) if path.exists() else b""
         with store.create(path) as file:
             file.write(before + (b"\n" if before and not before.endswith(b"\n") else b""))
             file.write("".join(f"{entry}\n" for entry in new).encode())
     return new
+
+
+def _in_utf8(path: Path) -> bytes:
+    with reading_text(path) as file:
+        return file.read()

@@ -12,6 +12,7 @@ from pipelines.command import Documents, Output, Part, Source
 from pipelines.errors import UserError, describe
 from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest, is_published, load_checked, manifest_path
 from pipelines.run import StageRun
+from pipelines.utf import check_utf8
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +178,7 @@ class Ingested:
         number = first["url"].rpartition(":")[2]
         error = jsonl.no_documents(self.source, lines, f"line {number}: {first['value']}")
         if alone:
+            check_utf8(self.source)
             raise error
         yield self._rejected_row(None, formats.UNREADABLE_FILE, formats.reason_of(error, self.source))
 

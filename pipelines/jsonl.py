@@ -40,6 +40,8 @@ BLOCK_BYTES = 8 << 20
 BUNDLE_BYTES = 4 << 20
 """Uncompressed bytes of JSONL that are compressed and written at once: a constant for the same reason."""
 BROKEN = "broken"
+NO_DOCUMENTS = "none of its"
+"""How the reason begins why a file that has only broken lines is not read."""
 BROKEN_SCHEMA = pa.schema([("line", pa.int64()), ("rule", pa.string()), ("value", pa.string())])
 """Broken lines, by number in their block, from 1; null stands for the whole file."""
 
@@ -133,7 +135,7 @@ def read_jsonl(
 
 def no_documents(path: Path, lines: int, first_problem: str) -> UserError:
     """Return the error for a file that has only broken lines."""
-    return UserError(f"{path}: none of its {lines} lines is a document; {first_problem}")
+    return UserError(f"{path}: {NO_DOCUMENTS} {lines} lines is a document; {first_problem}")
 
 
 def count_blocks(path: Path) -> int:

@@ -269,6 +269,7 @@ IMPORTS_BY_NAME = re.compile(r"import_module\(|__import__\(|run_module\(|StageSp
 READS_WHAT_CANNOT_COUNT = {
     "pipelines/stage.py": "takes __file__ from __main__, so that workers do not import it again",
     "pipelines/installed.py": "presets and `init`, which the graph does not use; a preset's values are parameters",
+    "trainer/checks.py": "where a package for curves was found, for the message",
     "trainer/processes/computer.py": "asks git for the commit of the code, for the provenance",
     "dataprep/sample/texts.py": "the sample's own sources, which no stage imports",
     "dataprep/sample/pages.py": "the sample's own sources, which no stage imports",
@@ -279,6 +280,7 @@ IMPORTS_WHAT_CANNOT_COUNT = {
     "pipelines/project/profiles.py": "all stages, for their parameters",
     "pipelines/project/completion.py": "all stages, for their options",
     "pipelines/project/status.py": "all stages, for their parameters",
+    "trainer/checks.py": "packages for curves, no modules of ours",
     "dataprep/programs.py": "the stage itself, as another program's command, which the graph does not use",
     "dataprep/clean/language/engines.py": "fasttext and lingua, no modules of ours",
     "dataprep/dedup/datasketch_backend.py": "scipy, no module of ours",

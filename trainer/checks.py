@@ -5,9 +5,10 @@ processes or on the data are checked where they are resolved, in `trainer/plan/_
 """
 
 import functools
-import importlib.util
+import importlib
 import math
 import platform
+import sys
 from importlib.metadata import version
 
 from pipelines.config import given
@@ -24,6 +25,12 @@ from trainer.config import (
     WatchConfig,
 )
 from trainer.placements import check_placements
+
+_NEEDED_OF = {
+    "tensorboard": ("tensorboard.summary.writer.event_file_writer", "EventFileWriter"),
+    "wandb": ("wandb", "init"),
+}
+"""Of each package for curves, a module and a name in it that a training needs."""
 
 
 def check_model(model: ModelConfig) -> None:
@@ -122,15 +129,34 @@ def check_watch(section: str, config: WatchConfig, parallel: ParallelConfig) -> 
     """Raise ConfigError for monitoring that is impossible with this layout or installation."""
     config.window(section)
     for package, wanted, off in (("tensorboard", config.tensorboard, "false"), ("wandb", config.wandb, "''")):
-        if wanted and importlib.util.find_spec(package) is None:
-            raise ConfigError(
-                f"{section}.{package}: the package {package} is not installed: pip install {package}, or set it to "
-                f"{off}"
-            )
+        if wanted and (problem := _why_unusable(package)):
+            raise ConfigError(f"{section}.{package}: the package {package} {problem}, or set it to {off}")
     if config.draw_schedule and parallel.pp == 1:
         raise ConfigError(
             f"{section}.draw_schedule {config.draw_schedule}: there is no pipeline, since parallel.pp is 1; set it to 0"
         )
+
+
+def _why_unusable(package: str) -> str:
+    """Return why a package for curves cannot be used, and what to do; empty if it can, which only an import shows."""
+    try:
+        module = importlib.import_module(package)
+        if module.__file__:
+            needed, name = _NEEDED_OF[package]
+            getattr(importlib.import_module(needed), name)
+            return ""
+        # A folder of that name, as earlier runs leave it in the working directory, is a package to Python, too.
+        found = f" (the folder {next(iter(module.__path__))} only has its name)"
+    except Exception as error:  # noqa: BLE001 - what the import of a damaged package raises
+        if not (isinstance(error, ModuleNotFoundError) and error.name == package):
+            place = getattr(sys.modules.get(package), "__file__", None)
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+            return (
+                f"cannot be used ({f'{place}: ' if place else ''}{why}): rename a file of yours that has its name, or "
+                f"pip install --force-reinstall {package}"
+            )
+        found = ""
+    return f"is not installed{found}: pip install {package}"
 
 
 def check_finetune(

@@ -157,8 +157,8 @@ class CleanConfig:
     min_language_probability: Fraction = 0.0
     """Lowest probability of a kept document's language, 0 to 1. Where prefilter decides, the probability is 1; for
     English with at least 0.99, that agrees with the engine on 99.97 % of real texts."""
-    language_mode: Literal["exact", "prefilter", "sampled"] = "prefilter"
-    """exact: the engine reads the whole text; prefilter: resiliparse decides the sure cases; sampled was removed."""
+    language_mode: Literal["exact", "prefilter"] = "prefilter"
+    """exact: the engine reads the whole text; prefilter: resiliparse decides the sure cases."""
     language_engine: Literal["langdetect", "resiliparse", "fasttext", "lingua"] = "langdetect"
     """Library that detects languages; fasttext needs language_model, fasttext and lingua need an extra of the
     installation."""

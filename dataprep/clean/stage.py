@@ -88,10 +88,6 @@ def check_config(config: CleanConfig) -> None:
         )
     if config.c4.max_bad_words is not None and not given(config.bad_words):
         raise ConfigError("clean.c4.max_bad_words: needs a list of words; give clean.bad_words=FILE, one word per line")
-    if config.language_mode == "sampled":
-        raise ConfigError(
-            "clean.language_mode: sampled was removed, because exact is faster and more accurate; write exact"
-        )
     _check_rules(config)
     _check_limits(config)
     _check_compat(config)

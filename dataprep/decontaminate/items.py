@@ -29,6 +29,7 @@ from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
 from pipelines.jsonl import MAX_LINE_BYTES, BrokenLineError, read_jsonl
 from pipelines.manifest import Counts
+from pipelines.utf import text_lines
 
 Array = np.ndarray[Any, Any]
 Batch = tuple[list[int], dict[str, pa.Array]]
@@ -231,7 +232,7 @@ def read_target(file: Path) -> Iterator[tuple[int, str | BrokenLineError]]:
         for number, row in read_jsonl(file):
             yield number, row if isinstance(row, BrokenLineError) else row["text"]
         return
-    for number, line in enumerate(store.read_lines(file, MAX_LINE_BYTES), start=1):
+    for number, line in enumerate(text_lines(file, MAX_LINE_BYTES), start=1):
         if line.strip():
             yield number, _plain_item(line)
 

@@ -16,6 +16,7 @@ from pipelines import store
 from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import MANIFEST, manifest_path
+from pipelines.utf import text_lines
 
 _NO_EFFECT = {
     "scraper": "texts are always extracted by the stage extract",
@@ -76,6 +77,6 @@ def _download(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 def _first_urls(source: Path, number: int, target: Path) -> Path:
     """Write the first lines of a list to `target`, and return it."""
     with store.create(target) as file:
-        for _, line in zip(range(number), store.read_lines(source), strict=False):
+        for _, line in zip(range(number), text_lines(source), strict=False):
             file.write(line.rstrip(b"\r\n") + b"\n")
     return target

@@ -29,9 +29,10 @@ from pipelines.documents import UNREADABLE_FILE, rejected_rows
 from pipelines.errors import UserError, describe
 from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.identity import document_id
-from pipelines.jsonl import only_reader
+from pipelines.jsonl import NO_DOCUMENTS, only_reader
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
+from pipelines.utf import check_utf8
 
 if TYPE_CHECKING:
     from dataprep.extract.page_child import PageChild
@@ -115,7 +116,10 @@ def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: 
     """Report the files that could not be read; raise UserError if there was only one file, or no document at all."""
     if files == 1 or not counts.rows_out:
         name, why = unreadable[0]
-        raise UserError(f"{(path if path.is_dir() else path.parent) / name}: {why}")
+        file = (path if path.is_dir() else path.parent) / name
+        if file.is_file() and why.startswith(NO_DOCUMENTS):
+            check_utf8(file)
+        raise UserError(f"{file}: {why}")
     logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
 
 

@@ -17,10 +17,11 @@ import xxhash
 
 from dataprep.glue.tasks import GlueTask, RowError
 from dataprep.glue_download.datasets_child import ENVIRONMENT
-from dataprep.glue_download.tsv import BOM, rows_of, split_sources
+from dataprep.glue_download.tsv import rows_of, split_sources
 from pipelines import oracle, store
 from pipelines.command import Part
 from pipelines.manifest import Counts
+from pipelines.utf import is_utf8, text_lines
 
 LIBRARY = "datasets"
 LEAST_BYTES = 128_000_000
@@ -62,13 +63,13 @@ class Sample:
         self.copy = copy
         self._task, self._split, self._file = task, split, file
         self._numbers = [1]
-        lines = enumerate(store.read_lines(file), start=1)
+        lines = enumerate(text_lines(file), start=1)
         _, first = next(lines, (1, b""))
-        self._lines = [first.removeprefix(BOM)]
+        self._lines = [first]
         width = self._lines[0].count(b"\t")
         for number, line in lines:
             taken = number <= FIRST or xxhash.xxh3_64_intdigest(line) % ONE_IN == 0
-            if taken and line and line.count(b"\t") == width and _is_utf8(line):
+            if taken and line and line.count(b"\t") == width and is_utf8(line):
                 self._numbers.append(number)
                 self._lines.append(line)
         with store.create(copy, durable=False) as opened:
@@ -88,14 +89,6 @@ class Sample:
     def _rows(self, lines: Sequence[bytes]) -> list[object]:
         rows = rows_of(iter(enumerate(lines, start=1)), self._file, self._task, self._split) if lines else ()
         return [row.rule if isinstance(row, RowError) else row for row in rows]
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _cells(files: Sequence[Path], output: Path) -> Iterator[list[str]] | None:

@@ -18,6 +18,7 @@ from dataprep.readers.parquet import bounded_batches
 from pipelines import store
 from pipelines.documents import JSONL_SUFFIXES, open_parquet
 from pipelines.errors import ConfigError, UserError, did_you_mean
+from pipelines.utf import text_lines
 
 LabelKind = Literal["auto", "classes", "score"]
 MAX_CLASSES = 1000
@@ -196,9 +197,9 @@ def _parquet_rows(file: Path, wanted: Sequence[str], optional: Sequence[str]) ->
 
 
 def _json_rows(file: Path) -> RawRows:
-    for number, line in enumerate(store.read_lines(file), start=1):
+    for number, line in enumerate(text_lines(file), start=1):
         if line.strip():
-            yield f"{file.name}:{number}", _json_row(line.removeprefix(b"\xef\xbb\xbf"))
+            yield f"{file.name}:{number}", _json_row(line)
 
 
 def _json_row(line: bytes) -> dict[str, Any] | RowError:
@@ -235,8 +236,7 @@ def _check_header(location: str, header: Sequence[str], wanted: Sequence[str]) -
 
 def _lines(file: Path) -> Iterator[str]:
     """Yield lines of text; a byte that is not UTF-8 becomes a lone surrogate, which valid text never contains."""
-    for number, line in enumerate(store.read_lines(file)):
-        yield (line if number else line.removeprefix(b"\xef\xbb\xbf")).decode(errors="surrogateescape")
+    return (line.decode(errors="surrogateescape") for line in text_lines(file))
 
 
 def _tsv_cells(file: Path) -> Iterator[tuple[int, list[str]]]:

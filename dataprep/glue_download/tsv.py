@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.glue.tasks import GlueTask, RowError, Rows, squeeze
-from pipelines import store
 from pipelines.errors import UserError, did_you_mean
-
-BOM = b"\xef\xbb\xbf"
+from pipelines.utf import text_lines
 
 _ORIGINAL = ("", "original", "raw", "original/raw")
 """Subfolders of a task's folder that may have its files; the first with all of them is used."""
@@ -104,7 +102,7 @@ def read_splits(files: Sequence[Path], task: GlueTask) -> Iterator[tuple[str, Pa
     """Yield (split, its first file, rows) for each split of `task` that has a file."""
     if original := mrpc_original(files, task):
         train, test, ids = original
-        dev_ids = {tuple(line.removeprefix(BOM).split(b"\t")) for line in store.read_lines(ids)}
+        dev_ids = {tuple(line.split(b"\t")) for line in text_lines(ids)}
 
         def is_dev(line: bytes) -> bool:
             return tuple(line.split(b"\t")[1:3]) in dev_ids
@@ -138,7 +136,7 @@ def read_tsv(
 
     Raises UserError if the columns of the file are not those of the task.
     """
-    return rows_of(enumerate(store.read_lines(file), start=1), file, task, split, numbers, keep=keep)
+    return rows_of(enumerate(text_lines(file), start=1), file, task, split, numbers, keep=keep)
 
 
 def rows_of(
@@ -153,12 +151,11 @@ def rows_of(
     """Yield the rows of numbered lines of a file, as `read_tsv` does of all."""
     lines = ((number, line) for number, line in numbered if line)
     number, line = next(lines, (1, b""))
-    first = line.removeprefix(BOM)
-    cells = first.decode(errors="replace").split("\t")
+    cells = line.decode(errors="replace").split("\t")
     columns = task.header(cells)
     if columns is None:
         columns = task.positional(len(cells), split)
-        lines = chain([(number, first)], lines)
+        lines = chain([(number, line)], lines)
     if columns is None:
         layouts = task.unlabelled if split.startswith("test") else task.labelled
         raise UserError(

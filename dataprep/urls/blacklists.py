@@ -11,6 +11,7 @@ text, and a lookup also compares the text, so it is exact.
 """
 
 import contextlib
+import io
 import logging
 import re
 import tarfile
@@ -18,7 +19,7 @@ from array import array
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from pipelines.compression import DAMAGE
 from pipelines.errors import UserError
 from pipelines.identity import Address, normal_host, split_url
 from pipelines.manifest import Counts
+from pipelines.utf import as_utf8, reading_text, text_lines
 
 logger = logging.getLogger(__name__)
 
@@ -244,14 +246,14 @@ def _lists_in(file: Path) -> Iterator[tuple[str, str, bool, Iterator[bytes]]]:
     if file.name.endswith(ARCHIVES):
         yield from _lists_in_archive(file)
         return
-    with store.reading(file) as opened:
+    with reading_text(file) as opened:
         check_text(opened.read(SNIFFED), file, "a blacklist")
     bare = _bare(file)
     kind, dash, category = bare.stem.partition("-")
     if dash and kind in ("domains", "extensions"):
-        yield str(file), category, kind == "extensions", store.read_lines(file)
+        yield str(file), category, kind == "extensions", text_lines(file)
     else:
-        yield str(file), bare.parent.name if bare.name in _UT1_NAMES else bare.stem, False, store.read_lines(file)
+        yield str(file), bare.parent.name if bare.name in _UT1_NAMES else bare.stem, False, text_lines(file)
 
 
 def _lists_in_archive(file: Path) -> Iterator[tuple[str, str, bool, Iterator[bytes]]]:
@@ -270,7 +272,7 @@ def _lists_in_archive(file: Path) -> Iterator[tuple[str, str, bool, Iterator[byt
 
 def _lines_of_member(file: Path, member: IO[bytes]) -> Iterator[bytes]:
     with _reading_archive(file):
-        yield from member
+        yield from as_utf8(cast(io.BufferedReader, member))
 
 
 @contextlib.contextmanager

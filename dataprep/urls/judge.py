@@ -39,6 +39,7 @@ from dataprep.web.url_lists import (
 from pipelines.errors import UserError
 from pipelines.identity import canonical_url
 from pipelines.manifest import Counts
+from pipelines.utf import is_utf8
 
 _MARK_BYTES = BYTE_ORDER_MARK.encode()
 _UNREADABLE = ("invalid_utf8", "invalid_json", "no_url")
@@ -311,15 +312,7 @@ def split_lines(block: bytes) -> tuple[pa.Array, dict[int, bytes]]:
         text = pa.array([block.decode()], pa.large_string())
     except UnicodeDecodeError:
         lines = block.split(b"\n")
-        invalid = {row: line for row, line in enumerate(lines) if not _is_utf8(line)}
+        invalid = {row: line for row, line in enumerate(lines) if not is_utf8(line)}
         text = pa.array([b"\n".join(b"" if row in invalid else line for row, line in enumerate(lines))])
         text = text.cast(pa.large_string())
     return call_function("split_pattern", [text], options).flatten(), invalid
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

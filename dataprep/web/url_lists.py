@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import orjson
 
-from dataprep.web.list_text import is_utf8, reading_text
 from pipelines import store
 from pipelines.documents import is_jsonl
 from pipelines.errors import RejectedRowError, UserError, describe
 from pipelines.identity import canonical_url
 from pipelines.manifest import MANIFEST, why_not_read
+from pipelines.utf import file_encoding, reading_text
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ def split_lists(files: Sequence[Path]) -> list[Chunk]:
     """Return the chunks of list files, in order."""
     chunks: list[Chunk] = []
     for list_number, file in enumerate(files):
-        if file.suffix in store.COMPRESSED or file.stat().st_size <= CHUNK_BYTES or not is_utf8(file):
+        if file.suffix in store.COMPRESSED or file.stat().st_size <= CHUNK_BYTES or file_encoding(file):
             chunks.append(Chunk(file, len(chunks), list_number))
             continue
         for start, stop, first_line in line_ranges(file):

@@ -10,8 +10,9 @@ import pytest
 
 from dataprep.extract import parts
 from pipelines import jsonl
-from pipelines.command import StageSpec
+from pipelines.command import Part, StageSpec
 from pipelines.documents import DOCUMENT_SCHEMA, part_files, read_schema
+from pipelines.manifest import Counts
 from pipelines.metadata import METADATA
 from pipelines.stage import run_command
 from tests.dataprep.corpora import digests, rows, run
@@ -127,6 +128,49 @@ def test_shards_of_a_run_agree_even_if_one_of_them_has_no_keys(tmp_path: Path, m
         metadata = json.loads(row[METADATA] or "{}")
         metadata.pop("repairs", None)
         assert metadata == json.loads(texts[row["doc_id"]] or "{}")
+
+
+def state(folder: Path) -> dict[str, tuple[int, int, str]]:
+    """Of each file in a folder: its inode, when it was written, and its digest."""
+    files = digests(folder)
+    return {name: ((at := (folder / name).stat()).st_ino, at.st_mtime_ns, files[name]) for name in files}
+
+
+def test_what_is_published_stays_while_a_later_run_adds_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shards are written again in scratch, where those that are published are links to the same files."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    plain = [{"text": line["text"], "url": line["url"]} for line in records(30)]
+    for name, lines in (("a", plain[:10]), ("b", records(60)[30:]), ("c", plain[10:20]), ("d", plain[20:])):
+        write(folder / f"{name}.jsonl", lines)
+    command = ("dataprep.extract", folder, tmp_path / "out", "--workers", 1)
+    assert run(*command) == 0
+    published = state(tmp_path / "out")
+    assert run(*command) == 1, "it is there"
+    assert state(tmp_path / "out") == published
+
+    write(folder / "e.jsonl", plain[:5])
+    added: list[str] = []
+
+    def ends(part: Part, into: Path) -> Counts:
+        added.append(part.name)
+        if len(added) == 3:
+            raise KeyboardInterrupt
+        return add_metadata(part, into)
+
+    add_metadata = parts.add_metadata
+    ends.__qualname__ = add_metadata.__qualname__  # receipts name it
+    monkeypatch.setattr(parts, "add_metadata", ends)
+    assert run(*command, "--overwrite") == 130
+    assert len(added) == 3
+    assert state(tmp_path / "out") == published
+    monkeypatch.undo()
+    assert run(*command, "--overwrite") == 0
+    assert run("dataprep.extract", folder, tmp_path / "again", "--workers", 1) == 0
+    assert digests(tmp_path / "out") == digests(tmp_path / "again")
+    assert {METADATA in read_schema(file).names for file in part_files(tmp_path / "out")} == {True}
 
 
 def test_without_further_keys_no_output_has_the_column(tmp_path: Path) -> None:

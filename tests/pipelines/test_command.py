@@ -231,7 +231,7 @@ def test_another_command_line_says_itself_whether_arguments_are_its_own(
         (["--zzz", "in", "out"], "--zzz: no such option. See --help."),
         (
             ["--language-mode=exakt", "in", "out"],
-            "--language-mode exakt: no such choice. Did you mean 'exact'? Choose from: exact, prefilter, sampled.",
+            "--language-mode exakt: no such choice. Did you mean 'exact'? Choose from: exact, prefilter.",
         ),
         (["in", "out", "--log-level", "wrning"], "--log-level wrning: no such choice. Did you mean 'warning'?"),
     ],

@@ -19,6 +19,7 @@ from dataprep.clean.rules.document import HEAD_CHARACTERS, LINE_END, DocumentTex
 from dataprep.clean.rules.rule import Rule
 from dataprep.clean.rules.words import BLOCK_CHARACTERS, blocks, count_sentences, split_words
 from pipelines.errors import UserError
+from pipelines.utf import reading_text
 
 SOURCE = (
     "Raffel et al. 2020, JMLR 21/140, section 2.2; tensorflow/datasets: text/c4_utils.py; "
@@ -175,8 +176,10 @@ def _blocks_of_runs(text: str) -> Iterator[list[str]]:
 
 
 def _read_bad_words(file: Path) -> list[str]:
+    with reading_text(file) as opened:
+        data = opened.read()
     try:
-        lines = file.read_text("utf-8-sig").splitlines()
+        lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise UserError(f"{file}: not UTF-8; save the list of bad words as UTF-8 text, one a line") from None
     words = sorted({line.strip().lower() for line in lines} - {""})

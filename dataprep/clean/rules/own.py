@@ -10,6 +10,7 @@ order. The file is run once per process, under a name of its own, and leaves no 
 """
 
 import functools
+import json
 import re
 import sys
 import traceback
@@ -21,7 +22,8 @@ from typing import Any
 from dataprep.clean.rules.document import DocumentText
 from pipelines.config import file_of
 from pipelines.documents import Row
-from pipelines.errors import ConfigError, UserError, did_you_mean, shown
+from pipelines.errors import ConfigError, UserError, did_you_mean, nearest, shown
+from pipelines.metadata import METADATA
 
 FAMILY = "rules"
 """How the names of these rules begin, as those of other families do."""
@@ -31,20 +33,36 @@ _MODULE = "millrace_own_rules"
 
 
 class Document:
-    """What a rule of the user's sees of a document."""
+    """What a rule of the user's sees of a document; a rule judges it, and cannot change it."""
 
     def __init__(self, row: Row, document: DocumentText) -> None:
-        self.text: str = document.text
-        """The text after all edits, the one that is kept."""
-        self.original: str = row["text"]
-        """The text as read, before the edits."""
-        self.url: str = row["url"] or ""
-        """Its URL; empty if the document has none."""
-        self.source: str = row["source"] or ""
-        """Where it came from, such as the name of a file."""
-        self.doc_id: str = row["doc_id"].hex()
-        """Its identity, 32 hexadecimal digits."""
+        self._row = row
         self._document = document
+
+    @property
+    def text(self) -> str:
+        """The text after all edits, the one that is kept."""
+        return self._document.text
+
+    @property
+    def original(self) -> str:
+        """The text as read, before the edits."""
+        return self._row["text"]
+
+    @property
+    def url(self) -> str:
+        """Its URL; empty if the document has none."""
+        return self._row["url"] or ""
+
+    @property
+    def source(self) -> str:
+        """Where it came from, such as the name of a file."""
+        return self._row["source"] or ""
+
+    @property
+    def doc_id(self) -> str:
+        """Its identity, 32 hexadecimal digits."""
+        return self._row["doc_id"].hex()
 
     @property
     def language(self) -> str:
@@ -52,6 +70,14 @@ class Document:
         language = self._document.language
         assert language is not None, "documents come with a detector"
         return language.code
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The other keys of its record, such as date or licence; empty if it has none."""
+        return json.loads(self._row.get(METADATA) or "{}")
+
+
+ATTRIBUTES = [name for name in vars(Document) if not name.startswith("_")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +127,7 @@ class OwnRule:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises
             why = _describe(error, Path(file_of(self.name)))
-            raise UserError(f"clean.rules: {self.name}: {why}, in {_named(row)}; correct the function") from None
+            raise UserError(f"clean.rules: {self.name}: {why}, in {_named(row)}; {_advice(error)}") from None
         if answer is None or answer is True:
             return None
         if not isinstance(answer, (bool, str, int, float)):
@@ -154,6 +180,13 @@ def _describe(error: BaseException, file: Path, *, named: bool = False) -> str:
     if named:
         return f"{file}: {', '.join(part for part in (line, text) if part)}"
     return f"{text} ({line})" if line else text
+
+
+def _advice(error: BaseException) -> str:
+    """Return what to do about an exception in a function; of a name that a document lacks, which it has."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, Document):
+        return f"a document has {', '.join(ATTRIBUTES)}.{nearest(error.name or '', ATTRIBUTES)}"
+    return "correct the function"
 
 
 def _named(row: Row) -> str:

@@ -191,7 +191,7 @@ def test_settings_are_refused_before_the_input_is_opened(
 
 
 @pytest.mark.parametrize("way", ["command line", "parameter file", "preset"])
-def test_the_language_mode_that_was_removed_is_named_as_such(
+def test_the_language_mode_that_was_removed_is_refused_with_the_modes_there_are(
     way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "The wheel of the mill turns."}\n')
@@ -205,7 +205,12 @@ def test_the_language_mode_that_was_removed_is_named_as_such(
         "preset": ["--preset", tmp_path / "preset.yaml"],
     }[way]
     assert run(tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--overwrite", *options) == 2
-    message = "clean.language_mode: sampled was removed, because exact is faster and more accurate; write exact"
+    expected = "clean.language_mode: expected 'exact' or 'prefilter', got 'sampled'"
+    message = {
+        "command line": "--language-mode sampled: no such choice. Choose from: exact, prefilter.",
+        "parameter file": f"{tmp_path}/params.yaml: {expected}",
+        "preset": f"{tmp_path}/preset.yaml: {expected}",
+    }[way]
     assert capsys.readouterr().err == f"error: {message}\n"
     assert (tmp_path / "out.jsonl").read_text() == "made before\n"
     assert not (tmp_path / ".work").exists()
@@ -215,7 +220,7 @@ def test_the_language_mode_that_was_removed_is_refused_when_a_profile_is_compose
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(ROOT)
-    with pytest.raises(ConfigError, match=r"^clean\.language_mode: sampled was removed, .*; write exact$"):
+    with pytest.raises(ConfigError, match=r"clean\.language_mode: expected 'exact' or 'prefilter', got 'sampled'$"):
         compose("sample", ["clean.language_mode=sampled"])
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dataprep.web import list_text
 from dataprep.web import url_lists as module
 from dataprep.web.url_lists import (
     Chunk,
@@ -22,6 +21,7 @@ from dataprep.web.url_lists import (
     unescaped,
     url_lists,
 )
+from pipelines import utf
 from pipelines.errors import UserError
 
 
@@ -64,7 +64,7 @@ def test_a_list_in_utf_16_or_32_is_the_same_list(
 ) -> None:
     """Also one of several chunks' size, and with characters cut between blocks."""
     monkeypatch.setattr(module, "CHUNK_BYTES", 50)
-    monkeypatch.setattr(list_text, "_BLOCK", 7)
+    monkeypatch.setattr(utf, "_BLOCK", 7)
     data = {}
     for each in ("utf-8-sig", encoding):
         (tmp_path / each).mkdir()

@@ -40,7 +40,7 @@ def test_bash_offers_commands_options_choices_and_paths(bash_script: Path) -> No
     assert offered(bash_script, "millrace", "") >= {*console.modules()}
     assert offered(bash_script, "millrace", "find") == {"find-duplicates"}
     assert offered(bash_script, "millrace", "clean", "--min-to") == {"--min-tokens"}
-    assert offered(bash_script, "millrace", "clean", "--language-mode", "") == {"exact", "prefilter", "sampled"}
+    assert offered(bash_script, "millrace", "clean", "--language-mode", "") == {"exact", "prefilter"}
     assert offered(bash_script, "millrace", "clean", "--preset", "go") == {"gopher"}
     assert offered(bash_script, "millrace", "pretrain", "--parallel.sched") == {"--parallel.schedule"}
     assert offered(bash_script, "millrace", "use", "sample_") == {"sample_tp"}

@@ -2,9 +2,10 @@
 
 import dataclasses
 import gzip
-import importlib.util
 import json
 import logging
+import re
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -152,10 +153,58 @@ def test_event_files_can_be_read_back(tmp_path: Path) -> None:
 def test_a_missing_package_is_refused_with_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch, package: str, wanted: Any
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else object())
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf"^pretrain.{package}: the package {package} .* pip install {package}, or"):
         check_watch("pretrain", PretrainConfig(**{package: wanted}), ParallelConfig())
     check_watch("pretrain", PretrainConfig(), ParallelConfig())
+
+
+@pytest.mark.parametrize("package", ["tensorboard", "wandb"])
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        # Earlier runs leave folders of these names in the working directory.
+        (
+            {"PACKAGE/run-1/log": ""},
+            r"is not installed \(the folder TMP/PACKAGE only has its name\): pip install PACKAGE",
+        ),
+        (
+            {"PACKAGE.py": ""},
+            r"cannot be used \(TMP/PACKAGE\.py: \w+Error: .*\): rename a file of yours that has its name",
+        ),
+        (
+            {"PACKAGE/__init__.py": "import gone"},
+            r"cannot be used \(ModuleNotFoundError: No module named 'gone'\): ren",
+        ),
+        (
+            {"PACKAGE/__init__.py": "raise TypeError('a\\nb')"},
+            r"cannot be used \(TypeError: a b\): rename .*, or pip inst",
+        ),
+    ],
+)
+def test_what_only_has_the_name_of_a_package_is_refused_in_one_line(
+    tmp_path: Path, package: str, files: dict[str, str], why: str
+) -> None:
+    for name, text in files.items():
+        file = tmp_path / name.replace("PACKAGE", package)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    wanted = f"{package}={True if package == 'tensorboard' else 'gpt2'!r}"
+    code = f"""
+import sys
+from pipelines.errors import ConfigError
+from trainer.checks import check_watch
+from trainer.config import ParallelConfig, PretrainConfig
+sys.path[:] = [{str(tmp_path)!r}, *[path for path in sys.path if "site-packages" not in path]]
+try:
+    check_watch("pretrain", PretrainConfig({wanted}), ParallelConfig())
+except ConfigError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = result.stdout.splitlines()
+    expected = why.replace("PACKAGE", package).replace("TMP", re.escape(str(tmp_path)))
+    assert re.match(rf"pretrain\.{package}: the package {package} {expected}.*, or set it to (false|'')$", line)
 
 
 class WandbRun:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dataprep.clean.config import CleanConfig
-from dataprep.clean.rules.own import own_rules
+from dataprep.clean.rules.own import ATTRIBUTES, own_rules
 from dataprep.clean.stage import clean_part
 from pipelines.command import Part, StageSpec
 from pipelines.errors import ConfigError, UserError
@@ -38,15 +38,18 @@ def ask(folder: Path, code: str) -> Any:
     return clean_shard(shard(folder, {"http://mill.test/": ENGLISH}), folder / "out", config)[2]
 
 
+PAGE = (ROOT / "docs" / "howto" / "own-rule.md").read_text()
+
+
 def example() -> str:
-    """Return the file of rules in the guide."""
-    block = re.search(r"```python\n(.*?def shouting.*?)```", (ROOT / "docs" / "guide.md").read_text(), re.DOTALL)
+    """Return the file of rules on the page that says how to write one."""
+    block = re.search(r"<<'END'\n(.*?def shouting.*?\n)END\n", PAGE, re.DOTALL)
     assert block is not None
-    return "\n".join(line.removeprefix("  ") for line in block[1].splitlines())
+    return block[1]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_example_of_the_guide_rejects_with_rule_value_and_stats(
+def test_the_example_of_the_page_rejects_with_rule_value_and_stats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -57,9 +60,7 @@ def test_the_example_of_the_guide_rejects_with_rule_value_and_stats(
     for name in "ab":
         lines = [json.dumps({"url": url + name, "text": text + name}) for url, text in texts.items()]
         Path(f"{name}.jsonl").write_text("\n".join(lines))
-    (command,) = re.findall(
-        r"python -m dataprep.clean raw.jsonl clean.jsonl (--rules .*)", (ROOT / "docs" / "guide.md").read_text()
-    )
+    (command,) = re.findall(r"python -m dataprep.clean raw.jsonl clean.jsonl (--rules .*) --sample-rejected 3", PAGE)
     words = ["a.jsonl", "b.jsonl", "clean.jsonl", *command.split(), "--workers", str(workers), "--stats", "s.json"]
     assert run_command(CLEAN, words) == 0
     rejected = [json.loads(line) for line in Path("clean.rejected.jsonl").read_text().splitlines()]
@@ -83,6 +84,38 @@ def rule(document):
     source = shard(tmp_path, {"http://mill.test/": "rivâ€™er" + GERMAN})
     (row,) = clean_shard(source, tmp_path / "out", config)[2]
     assert row["value"] == """("riv'er", 'rivâ€™er', 'http://mill.test/', 'test', '0000') de"""
+
+
+def test_a_rule_sees_the_other_keys_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = re.search(r"```python\n(def old\(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    rules(tmp_path, f"{block[1]}\n\ndef keys(document):\n    return str(document.metadata)", "keys")
+    lines = [{"date": "2014-05-01", "n": [1, 2**70]}, {"date": "2016-05-01"}, {"date": None}, {}]
+    Path("a.jsonl").write_text(
+        "".join(json.dumps({"text": f"{ENGLISH} {n}", **each}) + "\n" for n, each in enumerate(lines))
+    )
+    Path("b.jsonl").write_text(json.dumps({"text": ENGLISH}))
+    for source, out, rule in (("a", "by_date", "old"), ("a", "keys", "keys"), ("b", "none", "keys")):
+        assert run_command(CLEAN, [f"{source}.jsonl", f"{out}.jsonl", "--rules", f"rules.py:{rule}"]) == 0
+    kept = [json.loads(line) for line in Path("by_date.jsonl").read_text().splitlines()]
+    assert [row.get("date") for row in kept] == ["2016-05-01", None, None]
+    values = {
+        out: [json.loads(line)["value"] for line in Path(f"{out}.rejected.jsonl").read_text().splitlines()]
+        for out in ("by_date", "keys", "none")
+    }
+    assert values == {"by_date": ["2014-05-01"], "keys": [str(each) for each in lines], "none": ["{}"]}
+
+
+@pytest.mark.parametrize("keyword", ["text", "metadata"])
+def test_a_rule_cannot_change_a_document(tmp_path: Path, keyword: str) -> None:
+    code = f"def rule(document):\n    document.{keyword} = 'other'"
+    with pytest.raises(UserError, match=rf"rules.py:rule: AttributeError: .*'{keyword}' .*\(line 2\), in document 0"):
+        ask(tmp_path, code)
+
+
+def test_the_page_lists_what_a_document_has() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == ATTRIBUTES
 
 
 @pytest.mark.parametrize(
@@ -115,7 +148,12 @@ def test_only_nothing_and_true_keep_a_document(tmp_path: Path, answer: str, valu
             "def rule(document):\n    pass\n    1 / 0",
             r"rule: ZeroDivisionError: division by zero \(line 3\), in DOCUMENT",
         ),
-        ("def rule(document):\n    return document.words", r"AttributeError: .* 'words' \(line 2\), in DOCUMENT"),
+        (
+            "def rule(document):\n    return document.words",
+            r"'words' \(line 2\), in .*; a document has text, original, url, source, doc_id, language, metadata\.$",
+        ),
+        ("def rule(document):\n    return document.Text", r"'Text' .*; a document has .*\. Did you mean 'text'\?$"),
+        ("def rule(document):\n    return document.text.size", r"AttributeError: 'str' .*; correct the function$"),
         ("def rule():\n    pass", r"TypeError: rule\(\) takes 0 positional arguments but 1 was given, in DOCUMENT"),
         ("def rule(document):\n    raise SystemExit(3)", r"SystemExit: 3 \(line 2\), in DOCUMENT"),
         (

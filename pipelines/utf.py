@@ -1,6 +1,6 @@
-"""Files of lines in UTF-16 and UTF-32 read as UTF-8, in which the rest of the code reads them.
+"""Text in UTF-8, and lists in UTF-16 and UTF-32 read as UTF-8, in which the rest of the code reads them.
 
-Windows' editors and spreadsheets save lists so. The encoding is that of the byte order mark or, without one, that in
+Windows' editors and spreadsheets save UTF-16. The encoding is that of the byte order mark or, without one, that in
 which the file begins with ASCII. What no character stands for (half of a surrogate pair, a number beyond Unicode, a
 cut end) becomes bytes that are not UTF-8 either, so that only its line is lost.
 """
@@ -9,11 +9,13 @@ import codecs
 import contextlib
 import io
 import re
-from collections.abc import Generator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from pipelines import store
+from pipelines.errors import UserError
 
 _SNIFFED = 64
 _MARKS = {
@@ -40,19 +42,55 @@ def encoding_of(start: bytes) -> str | None:
     return next(marked, None) or next(ascii_in, None)
 
 
-def is_utf8(file: Path) -> bool:
-    """Return whether a file, compressed or not, is read as it is."""
+def is_utf8(data: bytes) -> bool:
+    """Return whether all of `data` is valid UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def file_encoding(file: Path) -> str | None:
+    """Return the encoding of a file, compressed or not, if `reading_text` converts it, else None."""
     with store.reading(file) as opened:
-        return encoding_of(opened.read(_SNIFFED)) is None
+        return encoding_of(opened.read(_SNIFFED))
 
 
 @contextlib.contextmanager
 def reading_text(file: Path) -> Generator[BinaryIO, None, None]:
     """Open a file as `store.reading` does, in UTF-8: from another encoding it is converted, and cannot be sought in."""
+    encoding = file_encoding(file)
     with store.reading(file) as opened:
-        encoding = encoding_of(opened.read(_SNIFFED))
-    with store.reading(file) as opened:
-        yield opened if encoding is None else cast(BinaryIO, io.BufferedReader(_Converted(opened, encoding), _BLOCK))
+        yield _converted(opened, encoding)
+
+
+def text_lines(file: Path, most_bytes: int = sys.maxsize - 1) -> Iterator[bytes]:
+    """Yield the lines of a file as `store.read_lines` does, in UTF-8 and without a byte order mark."""
+    with reading_text(file) as opened:
+        for offset, line in store.lines_of(opened, most_bytes):
+            yield line if offset else line.removeprefix(codecs.BOM_UTF8)
+
+
+def as_utf8(file: io.BufferedReader) -> BinaryIO:
+    """Return a file that is open at its start, such as a member of an archive, as `reading_text` does."""
+    return _converted(cast(BinaryIO, file), encoding_of(file.peek(_SNIFFED)[:_SNIFFED]))
+
+
+def check_utf8(file: Path) -> None:
+    """Raise UserError for a file in another encoding, where the bytes of its lines are passed on as they are."""
+    if encoding := file_encoding(file):
+        raise UserError(f"{file}: {other_encoding(encoding)}")
+
+
+def other_encoding(encoding: str) -> str:
+    """Return what is wrong with a file in UTF-16 or UTF-32, and what to do."""
+    name = encoding.upper()[: len("UTF-16")]
+    return f"{name} text; save it as UTF-8 (iconv -f {name} -t UTF-8)"
+
+
+def _converted(file: BinaryIO, encoding: str | None) -> BinaryIO:
+    return file if encoding is None else cast(BinaryIO, io.BufferedReader(_Converted(file, encoding), _BLOCK))
 
 
 class _Converted(io.RawIOBase):
