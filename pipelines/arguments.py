@@ -3,14 +3,16 @@
 The libraries that parse them afterwards, tyro and argparse, answer in boxes, or with a usage line before the error.
 """
 
+import argparse
 import itertools
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 
@@ -27,17 +29,63 @@ class Place:
     required: bool = True
     many: bool = False
     """Takes any number of words; `required`, at least one."""
+    choices: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         name = f"{self.name}..." if self.many else self.name
         return name if self.required else f"[{name}]"
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that raises ConfigError where argparse would print its usage and an error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the error."""
+        raise ConfigError(f"{message}; see --help")
+
+
+class Parser(OneLineParser):
+    """A parser of a command of ours: its words are checked as those of a stage are."""
+
+    hints: Mapping[str, Any] = types.MappingProxyType({})
+    """Option -> its type, if the parser itself does not know its limits."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Check the words and parse them. Raises ConfigError for the first that is wrong."""
+        if any(action.nargs == argparse.PARSER for action in self._actions):  # the command's own parser checks the rest
+            return super().parse_known_args(args, namespace)
+        command = " ".join(self.prog.split()[3:])  # `explain` of `python -m pipelines explain`
+        known = {
+            option: self.hints.get(option, _hint_of(each)) for each in self._actions for option in each.option_strings
+        }
+        places = [_place_of(each) for each in self._actions if not each.option_strings]
+        try:
+            check_words(sys.argv[1:] if args is None else args, known, places)
+            return super().parse_known_args(args, namespace)
+        except ConfigError as error:
+            colon = ":" if str(error).startswith("expected") else ""
+            raise ConfigError(f"{command}{colon} {error}" if command else str(error)) from None
+
+
+def _hint_of(action: argparse.Action) -> Any:
+    """Return the type of an option's value as a dataclass would write it; None for a switch."""
+    if action.nargs == 0:
+        return None
+    kind = Literal[*action.choices] if action.choices else action.type if action.type in (int, float) else str
+    return tuple[kind, ...] if action.nargs else kind
+
+
+def _place_of(action: argparse.Action) -> Place:
+    name = str(action.metavar or action.dest.upper())
+    choices = tuple(map(str, action.choices or ()))
+    return Place(name, action.required and action.nargs not in ("?", "*"), action.nargs in ("*", "+"), choices)
+
+
 def check_words(words: Sequence[str], known: Mapping[str, Any], places: Sequence[Place]) -> None:
     """Raise ConfigError for the first option, value or path that is wrong. `known`: option -> type of its value."""
-    if not {"-h", "--help"}.isdisjoint(words):
+    wants_help = not {"-h", "--help"}.isdisjoint(words)
+    if wants_help:
         known = {**known, "-h": None}
-        places = ()
     options = list(itertools.takewhile(lambda word: word != "--", words))
     loose = list(words[len(options) + 1 :])
     swallowing = ""
@@ -68,8 +116,11 @@ def check_words(words: Sequence[str], known: Mapping[str, Any], places: Sequence
         index += len(values) - bool(equals)
         for each in values:
             check_value(flag, each, hint)
-    if places:
+    if not wants_help:
         check_number(loose, places, swallowing)
+        for place, word in zip(places, loose, strict=False):
+            if place.choices and word not in place.choices:
+                raise ConfigError(f"{word}: no such choice.{choose_from(word, place.choices)}")
 
 
 def is_option(word: str) -> bool:
@@ -80,10 +131,12 @@ def is_option(word: str) -> bool:
 def check_value(flag: str, text: str, hint: Any) -> None:
     """Raise ConfigError unless `text` is a value of this type, within its limits."""
     choices = [str(choice) for choice in _choices(hint)]  # those of parallel.zero are numbers
+    if text == "None" and _may_be_none(hint):
+        return
     if choices and text not in choices:
         raise ConfigError(f"{flag} {text}: no such choice.{choose_from(text, choices)}")
     kind, limits = _number(hint)
-    if kind and not (text == "None" and _may_be_none(hint)):
+    if kind:
         try:
             value = kind(text)
         except ValueError:
@@ -107,7 +160,8 @@ def check_number(words: Sequence[str], places: Sequence[Place], swallowing: str 
     got = f"{len(words)} argument{'s' * (len(words) != 1)}" if words else "none"
     named = f" ({' '.join(shown(word) for word in words[:5])})" if words else ""
     why = f" ({swallowing} takes all words after it, up to the next option or --)" if swallowing else ""
-    raise ConfigError(f"expected {' '.join(map(str, places))}, got {got}{named}{why}; see --help")
+    expected = " ".join(map(str, places)) or "no argument"
+    raise ConfigError(f"expected {expected}, got {got}{named}{why}; see --help")
 
 
 def _expected(hint: Any) -> str:

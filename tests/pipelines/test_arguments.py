@@ -1,5 +1,10 @@
 """Each mistake on a command line is one line that names the option, the value and what is allowed."""
 
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from pipelines.command import StageSpec, parse
@@ -71,3 +76,39 @@ def test_only_near_names_are_suggested() -> None:
     assert did_you_mean("colour", ["clean", "crawl"]) == " Choose from: clean, crawl."
     assert choose_from("markdown", ["megatron", "nanogpt"]) == " Choose from: megatron, nanogpt."
     assert choose_from("megatrn", ["megatron", "nanogpt"]).startswith(" Did you mean 'megatron'?")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "message"),
+    [
+        ("trainer.plan.__main__", ["--foo"], "--foo: no such option. See --help."),
+        ("trainer.plan.__main__", ["--gpus", "-1"], "--gpus -1: expected a whole number from 0 to 65536"),
+        ("trainer.plan.__main__", ["x"], "expected no argument, got 1 argument ('x'); see --help"),
+        ("trainer.generate", [], "expected EXPORT [PROMPT], got none; see --help"),
+        ("trainer.generate", ["a", "b", "--top-k", "many"], "--top-k many: expected a whole number of at least 0"),
+        ("trainer.glue_submission", [], "expected OUTPUT.zip FOLDERS..., got none; see --help"),
+        ("trainer.glue_submission", ["a", "b"], "a: GLUE takes a zip; name a file that ends with .zip"),
+        ("dataprep.browse", ["--port", "0"], "--port 0: expected a whole number from 1 to 65535"),
+        ("dataprep.browse", ["--rows", "few"], "--rows few: expected a whole number of at least 0"),
+        ("trainer.curves", [], "expected PICTURE RUNS..., got none; see --help"),
+        ("trainer.batches", ["a", "b"], "the following arguments are required: --step; see --help"),
+        ("trainer.batches", ["a", "b", "--step", "x"], "--step x: expected a whole number of at least 1"),
+        ("trainer.run_report", ["a"], "expected STATS RUN_STATS RUNS PAGE, got 1 argument ('a'); see --help"),
+        (
+            "dataprep.find_duplicates",
+            ["--inputs", "a", "id", "--seed", "x"],
+            "argument --seed: invalid int value: 'x'; see --help",
+        ),
+    ],
+)
+def test_commands_that_are_no_stages_answer_in_the_same_way(
+    module: str, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    imported = importlib.import_module(module)
+    status = imported.STAGE.other_command(words) if hasattr(imported, "STAGE") else main_of(imported.main, words)
+    assert (status, capsys.readouterr().err) == (2, f"error: {message}\n")
+
+
+def main_of(main: Callable[..., int], words: list[str]) -> int:
+    return main(words) if inspect.signature(main).parameters else main()
