@@ -16,13 +16,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
+from annotated_types import Interval
 
 from pipelines import store
-from pipelines.config import PARAMS_YAML, read_yaml
+from pipelines.arguments import Parser
+from pipelines.config import PARAMS_YAML, NonNegative, read_yaml
 from pipelines.documents import count_rows, open_parquet, part_files
-from pipelines.errors import UserError
+from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import MANIFEST, load_checked
 from pipelines.terminal import print_error, visible
 
@@ -64,7 +67,7 @@ _START = (
 
 def main(arguments: Sequence[str]) -> int:
     """Start the server in this process's place; return an exit status only if that fails."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dataprep.browse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("ledger", type=Path, nargs="?", help="default: that of the corpus in params.yaml")
@@ -72,17 +75,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--rows", type=int, default=ROWS, help=f"most rows, spread over the whole ledger; 0: all (default: {ROWS:,})"
     )
-    call = parser.parse_args(arguments)
-    if call.rows < 0 or not 0 < call.port < 1 << 16:
-        parser.error("--rows is at least 0, --port from 1 to 65535")
+    parser.hints = {"--rows": NonNegative, "--port": Annotated[int, Interval(ge=1, le=65_535)]}
     try:
+        call = parser.parse_args(arguments)
         ledger = call.ledger or active_ledger()
         shards = check_ledger(ledger)
         python = environment(cache_folder() / "browse")
         table = shown_rows(ledger, shards, call.rows, cache_folder() / "browse")
     except UserError as error:
         print_error(error)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
         print_error(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
         return 1

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.arguments import Parser
 from pipelines.config import PARAMS_YAML, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
@@ -47,12 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         print_error(f"{arguments[0]}: no such command.{did_you_mean(arguments[0], COMMANDS)}")
         return 2
-    options, unknown = build_parser().parse_known_args(arguments)
-    if unknown:
-        known = [option for action in options.parser._actions for option in action.option_strings]
-        is_option = unknown[0].startswith("-")
-        what = f"no such option.{did_you_mean(unknown[0], known)}" if is_option else "one argument too many; see --help"
-        print_error(f"{arguments[0]} {unknown[0]}: {what}")
+    try:
+        options = build_parser().parse_args(arguments)
+    except ConfigError as error:
+        print_error(error)
         return 2
     if (
         options.run not in (run_init, run_completion)
@@ -78,21 +77,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands and their options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m pipelines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     init = commands.add_parser("init", help="lay out a project: the graph, its profiles, and a sample")
     init.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="where; default: here")
-    init.set_defaults(run=run_init, parser=init)
+    init.set_defaults(run=run_init)
     use = commands.add_parser("use", help="compose params.yaml from a profile")
     use.add_argument("profile", nargs="?", help="one of those that --list shows, such as sample")
     use.add_argument("overrides", nargs="*", help="group=choice or key=value, such as model=gpt2 clean.min_tokens=64")
     use.add_argument("--list", action="store_true", help="show all profiles, and the choices of each group")
-    use.set_defaults(run=run_use, parser=use)
+    use.set_defaults(run=run_use)
     change = commands.add_parser("set", help="compose params.yaml again with other values, the rest as before")
     change.add_argument("overrides", nargs="+", help="group=choice or key=value, such as pretrain.steps=2000")
-    change.set_defaults(run=run_set, parser=change)
+    change.set_defaults(run=run_set)
     check = commands.add_parser("check", help="check params.yaml, and compose it again to compare")
     check.add_argument(
         "--deep", action="store_true", help="also compare every file of every published output with its manifest"
@@ -100,23 +99,22 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument(
         "folders", nargs="*", type=Path, metavar="OUTPUT", help="with --deep: only these outputs; default: the graph's"
     )
-    check.set_defaults(run=run_check, parser=check)
+    check.set_defaults(run=run_check)
     status = commands.add_parser("status", help="per stage: published or not, whether it matches, rows, bytes")
-    status.set_defaults(run=run_status, parser=status)
+    status.set_defaults(run=run_status)
     explain = commands.add_parser("explain", help="every stage's verdict on one document")
-    what = explain.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    explain.add_argument(
         "key", nargs="?", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)"
     )
-    what.add_argument(
+    explain.add_argument(
         "--token",
         metavar="SPLIT:INDEX",
         help="a token by its number: train:123456, val:-1 (the last), or a folder of token shards: FOLDER:123456",
     )
-    explain.set_defaults(run=run_explain, parser=explain)
+    explain.set_defaults(run=run_explain)
     forget = commands.add_parser("forget", help="name all that holds a page, and make the next run without it")
     forget.add_argument("key", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)")
-    forget.set_defaults(run=run_forget, parser=forget)
+    forget.set_defaults(run=run_forget)
     gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
     gc.add_argument(
         "folders",
@@ -126,21 +124,21 @@ def build_parser() -> argparse.ArgumentParser:
         help="where stand-alone outputs are; default: the graph's outputs",
     )
     gc.add_argument("--delete", action="store_true", help="remove them")
-    gc.set_defaults(run=run_gc, parser=gc)
+    gc.set_defaults(run=run_gc)
     report = commands.add_parser(
         "report", help="write the report of the active run, with times and speeds, and say where it is"
     )
     report.add_argument(
         "--samples", action="store_true", help="let the checkpoints that are there write texts, which takes a while"
     )
-    report.set_defaults(run=run_report, parser=report)
+    report.set_defaults(run=run_report)
     metrics = commands.add_parser("metrics", help="write metrics.json: the headline numbers, for dvc metrics")
-    metrics.set_defaults(run=run_metrics, parser=metrics)
+    metrics.set_defaults(run=run_metrics)
     versions = commands.add_parser("versions", help="write versions.yaml: what each stage is made of")
-    versions.set_defaults(run=run_versions, parser=versions)
+    versions.set_defaults(run=run_versions)
     completion = commands.add_parser("completion", help="print what completes `millrace` in a shell")
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
-    completion.set_defaults(run=run_completion, parser=completion)
+    completion.add_argument("shell", metavar="bash|zsh|fish", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(run=run_completion)
     return parser
 
 
@@ -327,6 +325,8 @@ def run_explain(options: argparse.Namespace) -> int:
     """Print what each stage says of one document."""
     from pipelines.project.explain import explain, explain_token, nearest
 
+    if bool(options.key) == bool(options.token):
+        raise ConfigError("explain: name a URL or document id, or a token with --token SPLIT:INDEX; see --help")
     stages = _stages()
     if options.token:
         facts = list(explain_token(options.token, stages))

@@ -30,7 +30,8 @@ from annotated_types import Ge
 
 from pipelines import config as configs
 from pipelines import presets
-from pipelines.errors import ConfigError, choose_from, nearest
+from pipelines.arguments import Place, check_number, check_words, plain_type
+from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.names import check_name, check_texts
 
@@ -239,23 +240,22 @@ def _unwrap(hint: Any) -> tuple[Any, bool]:
 
 
 def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
-    """Parse the command line of a stage; exit with a usage message if it is wrong, as argparse does.
-
-    Raises ConfigError for a wrong parameter file or value.
-    """
+    """Parse the command line of a stage. Raises ConfigError for a wrong word, parameter file or value."""
     import tyro
 
     options = RunOptions(
         workers=_environment_workers(),
         memory_budget=os.environ.get("MILLRACE_MEMORY_BUDGET", "50%"),
     )
+    all_places = places(spec)
+    shows = any(word.startswith("--sample") for word in arguments)  # only the output, for its rejected rows
+    check_words(arguments, flags(spec), [_optional(place, shows) for place in all_places])
     files = _files(arguments)
     params = _params(files.params)
     defaults = {
         parameter: _without_others(_defaults(section, cls, files, params, preset=parameter == "config"), arguments)
         for parameter, (section, cls) in spec.sections.items()
     }
-    _check_flags(spec, arguments)
     result = tyro.cli(
         _command_class(spec, defaults, options),
         prog=f"python -m {spec.command}",
@@ -276,11 +276,8 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     if many := _variadic(spec):
         last = [name for name, required in spec.outputs.items() if required]
         positional: tuple[str, ...] = result.arguments
-        only_shows = result.run.sample_rejected and len(positional) == len(last)  # the rows of an existing output
-        if len(positional) < len(last) + (many in spec.inputs) and not only_shows:
-            raise ConfigError(
-                f"{where}: expected {_metavar(spec, many)}, got {len(positional)} argument(s); see --help"
-            )
+        if not result.run.sample_rejected:
+            check_number(positional, all_places)
         first, rest = positional[: -len(last)], positional[-len(last) :]
         values[many] = tuple(Path(path) for path in first) if many in spec.inputs else first
         values |= {name: Path(path) for name, path in zip(last, rest, strict=True)}
@@ -303,38 +300,35 @@ def flags(spec: StageSpec) -> dict[str, Any]:
     needed = {name: required for name, (_, required) in spec.inputs.items()} | spec.outputs
     found |= {f"--{name}": Path for name in needed if not needed[name]}
     for section, cls in spec.sections.values():
-        found |= dict(_flags_of(cls, prefixes[section]))
-    return {name.replace("_", "-"): hint for name, hint in {**found, **dict(_flags_of(RunOptions, ""))}.items()}
+        found |= dict(flags_of(cls, prefixes[section]))
+    return {name.replace("_", "-"): hint for name, hint in found.items()} | dict(flags_of(RunOptions))
 
 
-def _flags_of(cls: type, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, hint in typing.get_type_hints(cls).items():
-        if dataclasses.is_dataclass(hint):
-            yield from _flags_of(typing.cast(type, hint), f"{prefix}{name}.")
+def flags_of(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each option that a dataclass stands for, and the type of its value."""
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        kind = plain_type(hint)
+        if dataclasses.is_dataclass(kind):
+            yield from flags_of(typing.cast(type, kind), f"{prefix}{name}.")
             continue
-        yield f"--{prefix}{name}", hint
-        if hint is bool:
-            yield f"--{prefix}no-{name}", None
+        option = f"--{prefix}{name}".replace("_", "-")
+        yield option, kind if kind is bool else hint
+        if kind is bool:
+            yield f"--{prefix}no-{name}".replace("_", "-"), None
 
 
-def _check_flags(spec: StageSpec, arguments: Sequence[str]) -> None:
-    """Raise ConfigError for an option that the stage lacks, or a value that is none of its choices, with the nearest.
+def places(spec: StageSpec) -> list[Place]:
+    """Return the paths and words of a stage's command line, in order."""
+    needed = [(name, required) for name, (_, required) in spec.inputs.items()] + [*spec.outputs.items()]
+    many = _variadic(spec)
+    first = [Place(many.upper(), required=many in spec.inputs, many=True)] if many else []
+    words = [Place(name.upper()) for name in spec.words if name != many]
+    required = [Place(name.upper()) for name, is_needed in needed if is_needed and name != many]
+    return [*first, *words, *required]
 
-    tyro's own messages leave the nearest choice to the reader, and name a missing path where an option is mistyped.
-    """
-    known = flags(spec)
-    words = list(itertools.takewhile(lambda word: word != "--", arguments))
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        flag, equals, value = word.partition("=")
-        flag = flag.replace("_", "-")
-        if not flag.startswith("--") or flag.startswith("--tyro-"):
-            continue
-        if flag not in known:
-            raise ConfigError(f"{flag}: no such option.{nearest(flag, known) or ' See --help.'}")
-        value = value if equals else following
-        choices = [str(choice) for choice in typing.get_args(known[flag])]  # those of parallel.zero are numbers
-        if typing.get_origin(known[flag]) is Literal and value and value not in choices:
-            raise ConfigError(f"{flag} {value}: no such choice.{choose_from(value, choices)}")
+
+def _optional(place: Place, shows: bool) -> Place:
+    return dataclasses.replace(place, required=False) if shows and place.many else place
 
 
 def _wrapped(doc: str) -> str:
@@ -354,10 +348,6 @@ def _in_order(paths: tuple[Path, ...], kind: type) -> tuple[Path, ...]:
 
 def _as_tuple(value: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
     return value if isinstance(value, tuple) else () if value is None else (value,)
-
-
-def _metavar(spec: StageSpec, many: str) -> str:
-    return " ".join([f"{many.upper()}...", *(name.upper() for name, required in spec.outputs.items() if required)])
 
 
 def _environment_workers() -> int:
@@ -409,7 +399,7 @@ def _defaults(section: str, cls: type, files: argparse.Namespace, params: Mappin
 def _without_others(default: Any, arguments: Sequence[str]) -> Any:
     """Return a section without the values in whose place the command line names another: epochs, if it names steps."""
     named: dict[str, str] = {}
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = word.partition("=")
         if flag.startswith("--"):
             named[flag.removeprefix("--").replace("-", "_")] = value if equals else following
@@ -439,7 +429,7 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
         first = documents if many in spec.inputs else "words"
         last = "; ".join(_output_help(spec, name) for name, required in spec.outputs.items() if required)
         hint = "(required)" if many in spec.inputs else "(words are optional)"
-        text = arg(help=f"{first}; last, {last}", metavar=_metavar(spec, many), help_behavior_hint=hint)
+        text = arg(help=f"{first}; last, {last}", metavar=" ".join(map(str, places(spec))), help_behavior_hint=hint)
         fields.append(("arguments", Positional[Annotated[tuple[str, ...], text]]))
     fields += [
         (name, Positional[Annotated[str, arg(help=f"the {name}", metavar=name.upper())]])

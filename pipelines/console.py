@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.errors import did_you_mean
+from pipelines.errors import nearest
 from pipelines.installed import has_code
 from pipelines.terminal import print_error
 
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name = arguments[0].replace("_", "-")
     if (found := modules().get(name)) is None:
-        print_error(f"{arguments[0]}: no such command.{did_you_mean(name, modules())}")
+        print_error(f"{arguments[0]}: no such command.{nearest(name, modules()) or ' `millrace` lists them all.'}")
         return 2
     if hiding := _hiding(found.partition(".")[0]):
         print_error(f"{hiding}: python -m runs this in place of Millrace's package of that name; use another folder")

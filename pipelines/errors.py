@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 MOST_LONGER = 3
 """Most names suggested that begin with what was given."""
+LEAST_ALIKE = 0.7
+"""How alike a name must be to what was given, from 0 to 1, to be suggested: a letter or two differ."""
 
 
 class UserError(Exception):
@@ -24,25 +26,24 @@ class RejectedRowError(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'X'?` for the nearest of `known`, ignoring case, or else the whole list of choices.
-
-    Names that begin with `name`, if they are few, are nearer than any other.
-    """
+    """Return ` Did you mean 'X'?` for the nearest of `known`, or else the whole list of choices."""
     choices = sorted(known)
-    cased = {choice.casefold(): choice for choice in choices}
-    longer = [repr(cased[each]) for each in cased if name and each.startswith(name.casefold())]
-    if 0 < len(longer) <= MOST_LONGER:
-        return f" Did you mean {' or '.join(longer)}?"
-    nearest = difflib.get_close_matches(name.casefold(), cased, n=1)
-    if nearest:
-        return f" Did you mean {cased[nearest[0]]!r}?"
-    return f" Choose from: {', '.join(choices)}." if choices else ""
+    return nearest(name, choices) or (f" Choose from: {', '.join(choices)}." if choices else "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'X'?` for the nearest of `known`, or nothing."""
-    suggestion = did_you_mean(name, known)
-    return suggestion if suggestion.endswith("?") else ""
+    """Return ` Did you mean 'X'?` for the nearest of `known`, ignoring case; nothing if none is near.
+
+    Names that begin with `name`, if they are few, are nearer than any other.
+    """
+    # Without their dashes: all options have these in common.
+    bare = {choice.casefold().lstrip("-"): choice for choice in sorted(known)}
+    wanted = name.casefold().lstrip("-")
+    longer = [repr(bare[each]) for each in bare if wanted and each.startswith(wanted)]
+    if 0 < len(longer) <= MOST_LONGER:
+        return f" Did you mean {' or '.join(longer)}?"
+    alike = difflib.get_close_matches(wanted, bare, n=1, cutoff=LEAST_ALIKE)
+    return f" Did you mean {bare[alike[0]]!r}?" if alike else ""
 
 
 def choose_from(name: str, known: Iterable[str]) -> str:

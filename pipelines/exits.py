@@ -117,7 +117,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 def unwind_on_signals() -> None:
     """From now on, raise KeyboardInterrupt on SIGTERM and Ctrl-C, so that the work ends in order.
 
-    A second signal cuts short the orderly end that a stage may make, as training does.
+    A further signal cuts short the orderly end that a stage may make; that of training, a third.
     """
     _handle(_unwind)
     sys.unraisablehook = _send_again

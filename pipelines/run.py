@@ -78,10 +78,10 @@ class StageRun:
             store.remove(leftover)
         done = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
         todo = [task for task in tasks if task.receipt not in done]
+        label = step_label(self.name, function.__name__)
         if done:
-            logger.info("%s: %s: %d of %d shards are already done", self.name, function.__name__, len(done), len(tasks))
+            logger.info("%s: %d of %d shards are already done", label, len(done), len(tasks))
         results = self.engine.map(functools.partial(do_shard, function, arguments), todo)
-        label = f"{self.name}: {function.__name__}"
         for task, receipt in _track(label, zip(todo, results, strict=True), tasks, todo):
             done[task.receipt] = receipt
         counts = Counts()
@@ -141,6 +141,12 @@ class StageRun:
 
     def _receipt(self, target: Output, part: Part) -> Path:
         return self.scratch / "receipts" / target.folder.relative_to(self.scratch) / f"{part.name}.json"
+
+
+def step_label(stage: str, function: str) -> str:
+    """Return what users read of a step: `clean` for `clean_part`, `split: count sides` for `count_sides`."""
+    step = function.strip("_").removesuffix("_part")
+    return stage if step == stage else f"{stage}: {step.replace('_', ' ')}"
 
 
 def _track(

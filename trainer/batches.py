@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines import exits
-from pipelines.config import check
-from pipelines.errors import UserError
+from pipelines.arguments import Parser
+from pipelines.config import Count, check
+from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import content_hash
 from pipelines.terminal import print_error, print_line
 from trainer.config import PretrainConfig
@@ -87,7 +88,7 @@ def _urls(documents: Path, ids: set[bytes]) -> dict[bytes, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m trainer.batches", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path, help="a folder that pretrain published, or one of its step-* folders")
@@ -96,15 +97,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--documents", type=Path, help="the folder of documents that were tokenized, to show their URLs"
     )
-    call = parser.parse_args(arguments)
-    exits.unwind_on_signals()
+    parser.hints = {"--step": Count}
     try:
+        call = parser.parse_args(arguments)
+        exits.unwind_on_signals()
         with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
             for line in name_step(call.run, call.train, call.step, Path(folder), call.documents):
                 print_line(line)
     except UserError as error:
         print_error(error)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import store
-from pipelines.errors import UserError
+from pipelines.arguments import Parser
+from pipelines.errors import ConfigError, UserError
 from pipelines.terminal import print_error
 from trainer.reporting import pictures
 from trainer.reporting.results import Curve, read_curve_columns
@@ -129,14 +130,14 @@ def _paint_epochs(axes: Any, several: Sequence[Curve], column: str, style: Mappi
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m trainer.curves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("picture", type=Path, help="the SVG to write")
     parser.add_argument("runs", type=Path, nargs="+", help="folders that pretrain or finetune published")
     parser.add_argument("--overwrite", action="store_true", help="replace a picture that exists")
-    call = parser.parse_args(arguments)
     try:
+        call = parser.parse_args(arguments)
         if call.picture.exists() and not call.overwrite:
             raise UserError(f"{call.picture}: exists already; --overwrite replaces it")
         if call.picture.suffix != ".svg":
@@ -147,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
             file.write(draw_curves([read_run(run) for run in call.runs]).encode())
     except UserError as error:
         print_error(error)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 

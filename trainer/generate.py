@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pipelines.arguments import Place, check_words
+from pipelines.command import flags_of
 from pipelines.errors import ConfigError, UserError
 from pipelines.terminal import print_error, without_controls
 from trainer.config import SamplingConfig
@@ -94,7 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         checked = configs.check(SamplingConfig, sampling, "generate", "command line")
         print(without_controls(write_text(export, prompt, checked)))
 
+    arguments = sys.argv[1:] if arguments is None else arguments
+    places = (Place("EXPORT"), Place("PROMPT", required=False))
     try:
+        check_words(arguments, {"--help": None, **dict(flags_of(SamplingConfig))}, places)
         tyro.cli(generate, prog="python -m trainer.generate", description=__doc__, args=arguments)
     except UserError as error:
         print_error(error)

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Annotated
 
 from pipelines import store
+from pipelines.arguments import Place, check_words
 from pipelines.errors import ConfigError, UserError
 from pipelines.terminal import print_error, print_line
 from trainer.glue.submission import FILES, HEADER, SUBMISSION, TestFile
 
+OPTIONS = ("--help", "--fill-missing", "--no-fill-missing", "--overwrite", "--no-overwrite")
 _TIME = (1980, 1, 1, 0, 0, 0)
 """The time of every file in a zip, so that equal predictions give equal bytes."""
 
@@ -93,8 +95,8 @@ def main() -> int:
         fill_missing: Annotated[bool, arg(help="add placeholders for missing files")] = False,
         overwrite: Annotated[bool, arg(help="replace a zip that exists")] = False,
     ) -> None:
-        if output.suffix != ".zip" or not folders:
-            raise ConfigError("expected OUTPUT.zip and the folders of finetune or glue_score; see --help")
+        if output.suffix != ".zip":
+            raise ConfigError(f"{output}: GLUE takes a zip; name a file that ends with .zip")
         if output.exists() and not overwrite:
             raise UserError(f"{output}: exists already; --overwrite replaces it")
         if output.exists() and not is_submission(output):
@@ -109,7 +111,9 @@ def main() -> int:
             )
             print(f"{', '.join(missing)}: {what}", file=sys.stderr)
 
+    places = (Place("OUTPUT.zip"), Place("FOLDERS", many=True))
     try:
+        check_words(sys.argv[1:], dict.fromkeys(OPTIONS), places)
         tyro.cli(glue_submission, prog="python -m trainer.glue_submission", description=__doc__)
     except UserError as error:
         print_error(error)

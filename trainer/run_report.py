@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines import log, store
+from pipelines.arguments import Parser
 from pipelines.config import load_section, read_yaml
 from pipelines.errors import ConfigError, UserError
 from pipelines.terminal import print_error, print_line
@@ -37,7 +38,7 @@ from trainer.reporting.times import read_times
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; return the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m trainer.run_report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, text in (
@@ -56,9 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar=("VAL", "TOKENIZER"),
         help="let the checkpoints go on with the first documents of these token shards",
     )
-    options = parser.parse_args(arguments)
-    log.configure("warning")
+    page = ""
     try:
+        options = parser.parse_args(arguments)
+        log.configure("warning")
+        page = options.page
         if options.samples:
             val, tokenizer = options.samples
             add_samples(options.run_stats, options.runs, val, tokenizer, _evaluate_section(options.params))
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
-        print_error(f"{error.filename or options.page}: {error.strerror or error}")
+        print_error(f"{error.filename or page}: {error.strerror or error}")
         return 1
     print_line(str(options.page))
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines import console, presets
+from pipelines.arguments import plain_type
 from pipelines.command import StageSpec, flags
 from pipelines.installed import PROJECT_FILES
 
@@ -66,6 +67,7 @@ def _names(group: str) -> list[str]:
 
 
 def _add_option(parser: argparse.ArgumentParser, option: str, hint: Any) -> None:
+    hint = plain_type(hint)
     if hint in (None, bool):
         parser.add_argument(option, action="store_true")
     elif typing.get_origin(hint) is Literal:

@@ -88,7 +88,7 @@ def test_a_parameter_file_must_spell_out_every_key(tmp_path: Path) -> None:
 
 
 def test_values_on_the_command_line_are_checked_too() -> None:
-    with pytest.raises(ConfigError, match=r"expected less than or equal to 1, got 1\.5"):
+    with pytest.raises(ConfigError, match=r"^--val-share 1\.5: expected a number from 0 to 1$"):
         parsed("dataprep.split", "a", "b", "c", "--val-share", "1.5")
     with pytest.raises(ConfigError, match=r"expected DOCUMENTS\.\.\. OUTPUT, got 1 argument"):
         parsed("dataprep.clean", "a")
@@ -114,7 +114,7 @@ def test_run_options_never_shape_an_output() -> None:
 
 
 def test_options_of_the_run_are_checked_too() -> None:
-    with pytest.raises(ConfigError, match=r"run\.workers: expected greater than or equal to 0, got -3"):
+    with pytest.raises(ConfigError, match=r"^--workers -3: expected a whole number of at least 0$"):
         parsed("dataprep.clean", "a", "b", "--workers", "-3")
 
 

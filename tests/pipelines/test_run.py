@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.command import Part
 from pipelines.manifest import Counts
-from pipelines.run import ShardTask, do_shard
+from pipelines.run import ShardTask, do_shard, step_label
 
 
 def write_hello(part: Part, folder: Path) -> Counts:
@@ -55,3 +55,16 @@ def test_only_what_will_be_published_is_brought_to_disk(tmp_path: Path, monkeypa
     assert any(name.endswith("part-0.bin") for name in synced)
     assert "files" in {Path(name).name for name in synced}
     assert any("part-0.json" in name for name in synced)
+
+
+@pytest.mark.parametrize(
+    ("stage", "function", "shown"),
+    [
+        ("clean", "clean_part", "clean"),
+        ("split", "count_sides", "split: count sides"),
+        ("clean", "read_json_lines", "clean: read json lines"),
+        ("remove_duplicates", "remove_part", "remove_duplicates: remove"),
+    ],
+)
+def test_progress_names_a_step_and_no_function(stage: str, function: str, shown: str) -> None:
+    assert step_label(stage, function) == shown

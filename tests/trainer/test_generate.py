@@ -50,7 +50,7 @@ def test_the_command_prints_a_text_and_refuses_a_folder_without_model(
     assert "config.json: no such file" in said
 
 
-def test_wrong_options_are_refused(road: Road) -> None:
-    assert main([str(road.export), "x", "--top-k", "-1"]) == 2
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main([str(road.export), "x", "--top-k", "1.5"])
+@pytest.mark.parametrize("value", ["-1", "1.5"])
+def test_wrong_options_are_refused(road: Road, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(road.export), "x", "--top-k", value]) == 2
+    assert capsys.readouterr().err == f"error: --top-k {value}: expected a whole number of at least 0\n"

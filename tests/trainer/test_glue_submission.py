@@ -66,7 +66,7 @@ def test_missing_tasks_are_named_and_filled_on_request(
         ("short", "WNLI.tsv: 145 rows, but GLUE's test split has 146"),
         ("order", "WNLI.tsv: expected the columns index and prediction and the rows 0, 1, ..."),
         ("there", "exists already; --overwrite replaces it"),
-        ("name", "expected OUTPUT.zip"),
+        ("name", "name a file that ends with .zip"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_leaves_no_zip(

@@ -79,6 +79,9 @@ SERVER_KILLED = (
     "a process that training needs to start was killed (out of memory?): run the same command again to go on from the "
     "last checkpoint"
 )
+SAVING = "stopping: this step is finished and saved first"
+STILL_SAVING = "stopping: still saving; one more signal ends at once, without this step"
+NOT_SAVED = "stopping at once: steps since the last checkpoint are lost"
 OUT_OF_MEMORY = (
     "out of memory: run the same command again to go on from the last checkpoint, with a smaller micro batch or a "
     "higher limit (ulimit -v)"
@@ -267,16 +270,36 @@ def _failure(failed: list[_LocalProcess], logs: Path | None) -> UserError:
 
 
 def _ask_to_stop(processes: list[_LocalProcess]) -> None:
-    """Make the processes save a checkpoint at their next step; a second signal interrupts the wait."""
-    if any(process.outcome is None for process in processes):
-        below_bar = "\n" if sys.stderr.isatty() else ""
-        print(
-            f"{below_bar}stopping: this step is finished and saved first; a second signal ends at once", file=sys.stderr
-        )
-    for process in processes:
-        if process.outcome is None and process.child.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.child.pid, signal.SIGTERM)
+    """Make the processes save a checkpoint at their next step, and wait for it.
+
+    A second signal, which an impatient hand sends during the save, only says so; a third ends the wait.
+    """
+    if all(process.outcome is not None for process in processes):
+        return
+    try:
+        with _signals_wait():
+            _say(SAVING)
+            for process in processes:
+                if process.outcome is None and process.child.pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.child.pid, signal.SIGTERM)
+        _await_outcomes(processes)
+    except (KeyboardInterrupt, SystemExit):
+        try:
+            _say(STILL_SAVING)
+            _await_outcomes(processes)
+        except (KeyboardInterrupt, SystemExit):
+            _say(NOT_SAVED)
+            raise
+
+
+def _say(line: str) -> None:
+    below_bar = "\n" if sys.stderr.isatty() else ""
+    print(f"{below_bar}{line}", file=sys.stderr)
+
+
+def _await_outcomes(processes: list[_LocalProcess]) -> None:
+    """Wait until all processes are done, or one has failed."""
     while any(process.outcome is None for process in processes):
         _listen(processes)
         if any(process.failed for process in processes):

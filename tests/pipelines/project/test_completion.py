@@ -64,3 +64,28 @@ def test_the_options_of_commands_that_are_no_stages_are_those_of_their_help(name
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     shown = re.findall(r"^\W*(--[a-z][\w-]*\w)", text, re.MULTILINE)
     assert {*OTHERS[name]} == {*shown} - {"--help"}
+
+
+INTERNAL = {
+    *("pipelines", "pipelines.console", "trainer.report", "trainer.run_report", "dataprep.clean.rule_page"),
+    *("dataprep.sample.make_site", "dataprep.sample.make_pairs", "dataprep.glue_download.datasets_child"),
+}
+"""Modules that are run by others, or that `millrace` has no command for."""
+
+
+def test_every_module_that_runs_is_a_stage_or_among_the_others() -> None:
+    runnable: set[str] = set()
+    for package in ("pipelines", "dataprep", "trainer"):
+        for file in (ROOT / package).rglob("*.py"):
+            parts = file.relative_to(ROOT).with_suffix("").parts
+            if parts[-1] == "__main__" or '\nif __name__ == "__main__":' in file.read_text("utf-8"):
+                runnable.add(".".join(parts).removesuffix(".__main__"))
+    commands = {module: name for name, module in console.modules().items() if module != console.PROJECT}
+    assert runnable - commands.keys() == INTERNAL
+    stages = {name for module, name in commands.items() if "stage_main(" in _text_of(module)}
+    assert {*commands.values()} - stages == {*OTHERS}
+
+
+def _text_of(module: str) -> str:
+    path = ROOT.joinpath(*module.split("."))
+    return (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")

@@ -180,20 +180,51 @@ def test_ctrl_c_says_that_it_waits_and_which_step_was_saved(tmp_path: Path) -> N
     assert (process.returncode, screen.splitlines()) == (
         130,
         [
-            "stopping: this step is finished and saved first; a second signal ends at once",
+            "stopping: this step is finished and saved first",
             "interrupted: saved as asked; run the same command again to go on",
         ],
     )
 
 
-@pytest.mark.nightly
-def test_a_second_signal_does_not_wait_for_a_long_step(tmp_path: Path) -> None:
-    process = start_waiting(tmp_path, "never_stop")
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
+def save_slowly(process: Process, folder: Path) -> None:
+    """A checkpoint that takes long to write, like that of a large model."""
+    (folder / f"ready-{process.rank.number}").touch()
+    while not process.stop.requested:
+        time.sleep(0.01)
+    wait_until(lambda: (folder / "written").exists())
+    raise Stopped("step 3 of 9")
+
+
+def test_a_second_ctrl_c_during_the_save_does_not_lose_the_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMAND.replace("wait_for_stop", "save_slowly"), str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == "stopping: this step is finished and saved first\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == "stopping: still saving; one more signal ends at once, without this step\n"
+    (tmp_path / "written").touch()
+    _, screen = process.communicate(timeout=120)
+    assert (process.returncode, screen) == (
+        130,
+        "interrupted: saved step 3 of 9; run the same command again to go on\n",
+    )
+
+
+def test_only_a_third_signal_does_not_wait_for_a_long_step_and_it_says_what_is_lost(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMAND.replace("wait_for_stop", "never_stop"), str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr.readline().startswith("stopping: ")
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 75
+    _, screen = process.communicate(timeout=120)
+    assert process.returncode == 75
+    assert screen.startswith("stopping at once: steps since the last checkpoint are lost\n")
     wait_until(lambda: not session(process.pid))
 
 

@@ -1,0 +1,114 @@
+"""Each mistake on a command line is one line that names the option, the value and what is allowed."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from pipelines.command import StageSpec, parse
+from pipelines.console import PROJECT, modules
+from pipelines.errors import ConfigError, choose_from, did_you_mean, nearest
+from pipelines.project.completion import OTHERS
+
+STAGES = sorted(module for name, module in modules().items() if module != PROJECT and name not in OTHERS)
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "-1", "1.5", ""])
+@pytest.mark.parametrize("module", STAGES)
+def test_a_wrong_limit_is_one_line_at_every_stage(module: str, value: str) -> None:
+    for words in (["--limit", value], [f"--limit={value}"]):
+        with pytest.raises(ConfigError) as raised:
+            parse(StageSpec.load(module), words)
+        assert str(raised.value) == f"--limit {value}: expected a whole number of at least 1"
+
+
+CLEAN, TOKENIZE = "dataprep.clean", "dataprep.tokenize"
+SWALLOWED = (
+    "expected DOCUMENTS... OUTPUT, got none (--languages takes all words after it, up to the next option or --); see "
+    "--help"
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "message"),
+    [
+        (CLEAN, [], "expected DOCUMENTS... OUTPUT, got none; see --help"),
+        (CLEAN, ["a"], "expected DOCUMENTS... OUTPUT, got 1 argument ('a'); see --help"),
+        (TOKENIZE, ["a"], "expected DOCUMENTS TOKENIZER OUTPUT, got 1 argument ('a'); see --help"),
+        (TOKENIZE, list("abcd"), "expected DOCUMENTS TOKENIZER OUTPUT, got 4 arguments ('a' 'b' 'c' 'd'); see --help"),
+        ("dataprep.glue_download", [], "expected [TASKS...] OUTPUT, got none; see --help"),
+        (CLEAN, ["a", "b", "--min-tokens"], "--min-tokens: needs a value: a whole number of at least 0; see --help"),
+        (CLEAN, ["--min-tokens", "--repair"], "--min-tokens: needs a value: a whole number of at least 0; see --help"),
+        (CLEAN, ["--min-tokens", "many"], "--min-tokens many: expected a whole number of at least 0"),
+        (CLEAN, ["--min-tokens=-3"], "--min-tokens -3: expected a whole number of at least 0"),
+        ("dataprep.split", ["--val-share", "nan"], "--val-share nan: expected a number from 0 to 1"),
+        ("trainer.pretrain", ["--mixture-weights", "1", "x"], "--mixture-weights x: expected a number above 0"),
+        (CLEAN, ["--mask", "email", "fon"], "--mask fon: no such choice. Choose from: email, ip, phone."),
+        (CLEAN, ["--overwrite=yes"], "--overwrite=yes: takes no value; --overwrite switches it on"),
+        (CLEAN, ["-x"], "-x: no such option. See --help."),
+        (CLEAN, ["--split.x"], "--split.x: no such option. See --help."),
+        (
+            CLEAN,
+            ["--languages", "de", "in", "out"],
+            SWALLOWED,
+        ),
+    ],
+)
+def test_a_wrong_word_is_one_line(module: str, words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(StageSpec.load(module), words)
+    assert str(raised.value) == message
+
+
+def test_words_that_look_like_options_and_values_that_are_none_are_taken() -> None:
+    spec = StageSpec.load(CLEAN)
+    assert parse(spec, ["--languages", "de", "en", "--", "in", "out"]).sections["config"].languages == ("de", "en")
+    assert parse(spec, ["in", "out", "--languages=de", "en"]).sections["config"].languages == ("de", "en")
+    assert parse(spec, ["in", "out", "--limit", "None"]).options.limit is None
+    assert parse(spec, ["--", "--in", "-out"]).outputs["output"].name == "-out"
+
+
+def test_only_near_names_are_suggested() -> None:
+    assert nearest("--no-such-thing", ["--limit", "--seed", "--sample-rejected"]) == ""
+    assert nearest("--limt", ["--limit", "--seed"]) == " Did you mean '--limit'?"
+    assert did_you_mean("colour", ["clean", "crawl"]) == " Choose from: clean, crawl."
+    assert choose_from("markdown", ["megatron", "nanogpt"]) == " Choose from: megatron, nanogpt."
+    assert choose_from("megatrn", ["megatron", "nanogpt"]).startswith(" Did you mean 'megatron'?")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "message"),
+    [
+        ("trainer.plan.__main__", ["--foo"], "--foo: no such option. See --help."),
+        ("trainer.plan.__main__", ["--gpus", "-1"], "--gpus -1: expected a whole number from 0 to 65536"),
+        ("trainer.plan.__main__", ["x"], "expected no argument, got 1 argument ('x'); see --help"),
+        ("trainer.generate", [], "expected EXPORT [PROMPT], got none; see --help"),
+        ("trainer.generate", ["a", "b", "--top-k", "many"], "--top-k many: expected a whole number of at least 0"),
+        ("trainer.glue_submission", [], "expected OUTPUT.zip FOLDERS..., got none; see --help"),
+        ("trainer.glue_submission", ["a", "b"], "a: GLUE takes a zip; name a file that ends with .zip"),
+        ("dataprep.browse", ["--port", "0"], "--port 0: expected a whole number from 1 to 65535"),
+        ("dataprep.browse", ["--rows", "few"], "--rows few: expected a whole number of at least 0"),
+        ("trainer.curves", [], "expected PICTURE RUNS..., got none; see --help"),
+        ("trainer.batches", ["a", "b"], "the following arguments are required: --step; see --help"),
+        ("trainer.batches", ["a", "b", "--step", "x"], "--step x: expected a whole number of at least 1"),
+        ("trainer.run_report", ["a"], "expected STATS RUN_STATS RUNS PAGE, got 1 argument ('a'); see --help"),
+        (
+            "dataprep.find_duplicates",
+            ["--inputs", "a", "id", "--seed", "x"],
+            "argument --seed: invalid int value: 'x'; see --help",
+        ),
+    ],
+)
+def test_commands_that_are_no_stages_answer_in_the_same_way(
+    module: str, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    imported = importlib.import_module(module)
+    status = imported.STAGE.other_command(words) if hasattr(imported, "STAGE") else main_of(imported.main, words)
+    assert (status, capsys.readouterr().err) == (2, f"error: {message}\n")
+
+
+def main_of(main: Callable[..., int], words: list[str]) -> int:
+    return main(words) if inspect.signature(main).parameters else main()
