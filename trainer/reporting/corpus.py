@@ -208,7 +208,7 @@ def lengths(counts: Mapping[str, Mapping[str, int]]) -> Histogram | None:
         if place % every == 0
     ]
     bars = _mirrored([kept.get(i, 0) for i in shown], [rejected.get(i, 0) for i in shown])
-    return Histogram("Characters", bars, ticks, _amounts(kept.values(), rejected.values()))
+    return Histogram("Length in characters", bars, ticks, _amounts(kept.values(), rejected.values()))
 
 
 def _short(value: int) -> str:

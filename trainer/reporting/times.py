@@ -150,7 +150,7 @@ def _segment_table(segments: Sequence[Mapping[str, Any]]) -> Table:
         )
         for part in segments
     ]
-    return Table(("steps", "device", "layout", "time", "tokens/s", "MFU", "GB"), rows)
+    return Table(("steps", "device", "layout", "time", "tokens/s", "MFU", "peak memory (GB)"), rows)
 
 
 def _finetuning_table(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
@@ -166,7 +166,7 @@ def _finetuning_table(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
         for name, record in records.items()
         if name.startswith("finetune_") and (parts := _segments(record))
     ]
-    return Table(("task", "device", "processes", "time", "tokens/s", "GB"), rows) if rows else None
+    return Table(("task", "device", "processes", "time", "tokens/s", "peak memory (GB)"), rows) if rows else None
 
 
 def _stage_times(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
