@@ -640,6 +640,7 @@ SEGMENT = {
         "processes": 4,
     },
     "device": "NVIDIA H100 80GB HBM3",
+    "precision": "bf16",
     "peak_memory_gb": 12.3456,
     "torch": "2.13.0",
     "seconds": 7384.5,
@@ -678,6 +679,7 @@ def test_the_report_by_hand_has_hardware_times_and_speeds_that_the_stage_has_not
     for said in (
         "device NVIDIA H100 80GB HBM3, 4 processes",
         "layout 4 replicas",
+        "precision it ran in bf16",
         "wall time of training 4 h 6 min",
         "speed 4,097 tokens/s, a step in 125 ms",
         "MFU 40.5%",

@@ -108,6 +108,7 @@ def _hardware(record: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) 
     rows = [
         ("device", f"{device}{cores if last['device'] == 'cpu' else ''}, {processes} processes"),
         ("layout", layout_in_words(last["layout"])),
+        *([("precision it ran in", last["precision"])] if "precision" in last else []),  # earlier releases wrote none
         ("wall time of training", duration(sum(part["seconds"] for part in segments))),
         ("speed", f"{number(last['tokens_per_second'])} tokens/s, a step in {duration(last['median_step_seconds'])}"),
         ("TFLOP/s of a process", f"{last['tflops_per_process']:.3g}"),
