@@ -1,7 +1,10 @@
 """Looks through a ledger in a browser: filters, charts and text search, by Embedding Atlas.
 
-    python -m dataprep.browse                          the ledger of the active corpus
-    python -m dataprep.browse data/web/ledger --rows 0
+The ledger is what stage `ledger` writes: a row for each page and document that the corpus has seen, with what became
+of it and why. This prints the address of the page to open; click a column's value there to see only its rows.
+
+    python -m dataprep.browse                             the ledger of the active corpus, of many rows 200,000
+    python -m dataprep.browse data/web/ledger --rows 0    another one, all its rows
 
 Embedding Atlas is no part of this project: the first call installs it, in a fixed version and without its language
 models, into an environment of its own in the user's cache (600 MB, the only time that a network is needed). After that
@@ -70,10 +73,20 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="python -m dataprep.browse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("ledger", type=Path, nargs="?", help="default: that of the corpus in params.yaml")
-    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}, or the next one that is free")
     parser.add_argument(
-        "--rows", type=int, default=ROWS, help=f"most rows, spread over the whole ledger; 0: all (default: {ROWS:,})"
+        "ledger",
+        type=Path,
+        nargs="?",
+        help="folder that stage ledger wrote; default: that of the corpus in params.yaml",
+    )
+    parser.add_argument(
+        "--port", type=int, default=PORT, help=f"port of this machine; default: {PORT}, or the next one that is free"
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=ROWS,
+        help=f"most rows to show, spread over the whole ledger, some 2.5 kB of memory each; 0: all (default: {ROWS:,})",
     )
     parser.hints = {"--rows": NonNegative, "--port": Annotated[int, Interval(ge=1, le=65_535)]}
     try:

@@ -83,7 +83,9 @@ def one_line(row: Row) -> str:
         _cut(visible(name), NAME_CHARACTERS, middle=True),
         _cut(visible(_rounded(row["value"])), VALUE_CHARACTERS if text else LINE_CHARACTERS),
     ]
-    parts[-1] += f", {_cut(visible(threshold), VALUE_CHARACTERS)}" if threshold else ""
+    # A rule of one's own has no threshold but a function, FILE:FUNCTION.
+    by = "by " if threshold and row["rule"] == f"rules_{threshold.rpartition(':')[2]}" else ""
+    parts[-1] += f", {by}{_cut(visible(threshold), VALUE_CHARACTERS)}" if threshold else ""
     line = ": ".join([*parts, *([visible(text[:TEXT_CHARACTERS])] if text else [])])
     return _cut(line, LINE_CHARACTERS)
 

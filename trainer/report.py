@@ -38,7 +38,7 @@ from trainer.reporting.times import Times
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("matplotlib", "jinja2")
 
 
@@ -128,15 +128,13 @@ def draw_pictures(results: Results, tasks: Sequence[TaskResults]) -> dict[str, s
     from trainer.reporting import pictures
 
     drawn: dict[str, str] = {}
-    if results.flow:
-        drawn["funnel"] = pictures.funnel(results.flow)
     if results.pretrain:
         drawn["pretraining"] = pictures.pretraining(results.pretrain, uniform_loss(results))
     if results.finetune:
         drawn["finetuning"] = pictures.finetuning(results.finetune)
     for task in tasks:
-        if task.epochs or task.confusions:
-            drawn[task.picture] = pictures.task(task.picture, task.epochs, task.confusions)
+        if task.several_epochs:
+            drawn[task.picture] = pictures.epochs(task.epochs, task.picture)
     return drawn
 
 
@@ -144,7 +142,8 @@ def draw_charts(results: Results, tasks: Sequence[TaskResults]) -> dict[str, lis
     """Return the charts that take the place of pictures where there is JavaScript, by the picture's name."""
     return {
         "pretraining": charts.pretraining(results.pretrain, uniform_loss(results)) if results.pretrain else [],
-        "finetuning": charts.finetuning(results.finetune, tasks),
+        "finetuning": charts.finetuning(results.finetune),
+        **{task.picture: charts.epochs(task.epochs) for task in tasks if task.several_epochs},
     }
 
 

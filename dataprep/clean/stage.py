@@ -32,7 +32,7 @@ from pipelines.run import StageRun
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
 SHAPED_BY = ("ftfy", "langdetect", "numpy", "pyarrow", "regex", "resiliparse", "tokenizers", "xxhash")
 
 

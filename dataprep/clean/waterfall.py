@@ -19,7 +19,9 @@ WIDTH = 80
 """Most columns of the tables."""
 NARROW = 60
 """Columns below which the table has only those of _MOST_WANTED: the others would leave rules two letters a line."""
-_MOST_WANTED = ("rule", "rejected", "share")
+OF_INPUT = "of input"
+"""Heading of shares: of all rows read, not of those that reached the rule."""
+_MOST_WANTED = ("rule", "rejected", OF_INPUT)
 EDIT = "edit_"
 """Prefix of the totals of documents that an edit changed."""
 BROKEN_INPUT = "broken_input"
@@ -76,15 +78,15 @@ def show(stats: Mapping[str, Any], documents: int) -> bool:
     edited, judged, audited = stats["edits"], stats["waterfall"], stats["language_audit"]
     if edited:
         rows = [(row["edit"], f"{row['changed']:,}", _percent(row["changed"] / documents)) for row in edited]
-        console.print(_table(("edit", "changed", "share"), rows, lines=terminal))
+        console.print(_table(("edit", "changed", OF_INPUT), rows, lines=terminal))
     with_rejections = [row for row in judged if row["rejected"]]
     if with_rejections:
-        heads = ("rule", "threshold", "in", "rejected", "share", "size")
+        heads = ("rule", "threshold", "in", "rejected", OF_INPUT, "size")
         kept = [console.width >= NARROW or head in _MOST_WANTED for head in heads]
         rows = [tuple(itertools.compress(_cells(row), kept)) for row in with_rejections]
         console.print(_table(tuple(itertools.compress(heads, kept)), rows, lines=terminal))
-        if len(with_rejections) < len(judged):
-            console.print(f"rules that rejected nothing: {len(judged) - len(with_rejections)}")
+        if idle := [row["rule"] for row in judged if not row["rejected"]]:
+            console.print(f"rules that rejected nothing: {', '.join(idle)}", markup=False)
     if audited["audited"]:
         console.print(f"language audit: {audited['agreed']:,} of {audited['audited']:,} decisions agree with exact")
     return bool(with_rejections)

@@ -7,7 +7,11 @@ the reason marked, duplicates side by side.
 
 Each stage keeps the rows that it rejects, and what none rejected is in train or val, so together these tables have
 every document once; only one that `decontaminate` cut has a row for each piece. `shard` and `offset` say where the
-text is. Leave out the folders of stages that have not run: what the last of them kept has the fate `kept`.
+text is.
+
+--urls, --download, --extract, --clean, --group-duplicates, --remove-duplicates and --decontaminate are the output
+folders of these stages; --fetch-log and --contamination the second ones of `download` and `decontaminate`, --train and
+--val those of `split`. Leave out those of stages that have not run: what the last of them kept has the fate `kept`.
 
 DuckDB, pandas and Embedding Atlas open the files as they are; `millrace browse` starts the last of these.
 

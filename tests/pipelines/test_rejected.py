@@ -119,3 +119,9 @@ def test_an_output_that_is_not_there_needs_an_input(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == (
         f"error: {tmp_path / 'out'}: no such output, so no rejected rows to show; to create it, name the input first\n"
     )
+
+
+def test_a_rule_of_ones_own_is_named_by_its_file_and_function() -> None:
+    """It has no threshold, which would read as if the value had to be one."""
+    row = {"doc_id": None, "url": "http://a.test/", "rule": "rules_shouting", "value": "0.7", "text": "LOUD"}
+    assert one_line({**row, "threshold": "mine.py:shouting"}) == "http://a.test/: 0.7, by mine.py:shouting: LOUD"

@@ -141,6 +141,16 @@ def test_stats_have_the_scores_and_provenance_the_layout_and_speeds(road: Road, 
     (segment,) = json.loads((tmp_path / "provenance/pretrain.json").read_text())["segments"]
     assert (segment["from_step"], segment["to_step"], segment["layout"]["processes"]) == (0, 8, 1)
     assert segment["tokens_per_second"] > 0
+    assert segment["precision"] == "fp32"
+
+
+def test_the_provenance_has_the_precision_that_it_ran_in(road: Road, tmp_path: Path) -> None:
+    """A CPU has no fp8: what was asked for is in run.json, what computed in the segment."""
+    extra = ("--precision", "fp8", "--steps", "2", "--stats", str(tmp_path / "stats/pretrain.json"))
+    assert pretrain(road, tmp_path / "pretrain", *extra, "--parallel.dp-replicate", "1") == 0
+    (segment,) = json.loads((tmp_path / "provenance/pretrain.json").read_text())["segments"]
+    assert segment["precision"] == "bf16"
+    assert json.loads((tmp_path / "pretrain/run.json").read_text())["pretrain"]["precision"] == "fp8"
 
 
 def test_a_finished_run_is_extended_from_its_checkpoint(road: Road, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from pipelines.stage import run_command
 from trainer import run_report
 from trainer.report import escape_markdown
 from trainer.reporting import charts
-from trainer.reporting.page import entered, number, short
-from trainer.reporting.pictures import MAX_POINTS, funnel, smooth, thin
+from trainer.reporting.page import FunnelBar, entered, funnel, number, page_values, short
+from trainer.reporting.pictures import MAX_POINTS, smooth, thin
 from trainer.reporting.results import Results, StageCounts, Tasks, read_results
 from trainer.reporting.times import duration
 
@@ -155,16 +155,22 @@ def test_the_page_shows_the_funnel_the_scores_the_texts_and_glue(results: Path) 
     assert report(results) == 0
     text = Reader(page(results)).text
     for reason in ("blacklisted_domain 5", "robots_txt 6", "too_short 20", "near_duplicate 10", "contaminated 1"):
-        assert text.count(reason) >= 2, f"{reason} belongs in the picture and in the table"
-    assert "60 of 88 kept" in text
-    for value in ("12,345", "1.23 M", "70.11", "untrained.loss 7.625", "The mill turns and turns."):
+        assert text.count(reason) >= 2, f"{reason} belongs in the funnel and in the table"
+    assert "60 of 88 documents kept" in text
+    for value in (
+        "12,345",
+        "1.23 M",
+        "70.11",
+        "untrained: validation loss 7.625 nats per token",
+        "The mill turns and turns.",
+    ):
         assert value in text
     assert "mnli matched 0.5125" in text
     assert "mnli mismatched 0.5375" in text
     assert "mrpc 0.7426 0.8125 0.6838 408" in text
     assert "mrpc clean 0.7426 0.8125 0.6838 400" in text
     assert "parameters 1.23 M 60 steps" in text
-    assert "validation loss 7.6 4.249 4.249" in text  # first, last, lowest
+    assert "validation loss (nats per token) 7.6 4.249 4.249" in text  # first, last, lowest
     assert "a uniform guess: 7.62" in text  # ln(2048)
 
 
@@ -222,10 +228,10 @@ def test_markdown_says_the_same_and_shows_the_pictures(results: Path) -> None:
     assert report(results) == 0
     text = (results / "report/report.md").read_text()
     assert "| mrpc | 0.7426 | 0.8125 | 0.6838 | 408 |" in text
-    assert "| clean | 88 | 60 | too\\_short 20, not\\_english 8 |" in text
+    assert "| clean | 88 documents | 60 documents | too\\_short 20, not\\_english 8 |" in text
     assert "> **The mill** turns and turns." in text
     pictures = re.findall(r"\]\((pictures/\w+\.svg)\)", text)
-    assert pictures == ["pictures/pretraining.svg", "pictures/finetuning.svg", "pictures/funnel.svg"]
+    assert pictures == ["pictures/pretraining.svg", "pictures/finetuning.svg"]
     for picture in pictures:
         assert ET.parse(results / "report" / picture).getroot().tag.endswith("svg")
 
@@ -252,22 +258,87 @@ def test_each_task_shows_its_epochs_its_confusion_matrix_and_where_it_is_most_wr
     assert report(results) == 0
     reader = Reader(page(results))
     assert "mrpc 0.7776 0.7375 to 0.8125 – 0.7426 0.8125" in reader.text  # Matthews is ax's
-    assert "mrpc accuracy and F1 0.7776 on 408 rows, 95 %: 0.7375 to 0.8125" in reader.text
+    assert "mrpc accuracy and F1 0.7776 on 408 rows, 95%: 0.7375 to 0.8125" in reader.text
     assert "ax test 0.2500 – 0.2500" in reader.text
-    for text in ("Loss by epoch", "Scores by epoch", "Confusion, validation", "Confusion, test", "209"):
+    for text in (
+        "Loss by epoch",
+        "Scores by epoch",
+        "Confusion, validation",
+        "Confusion, test",
+        f"not_ equivalent 120 93% 9 7% {HOSTILE} 70 25% 209 75%",
+    ):
         assert text in reader.text
     assert reader.text.count(f"{'x' * 300}") == 5
     assert "x" * 400 not in reader.text
     assert reader.text.count("0.9877") == 5
     assert "img" not in reader.tags
-    assert reader.charts
+    assert [chart["title"] for chart in reader.charts["glue_mrpc"]] == ["Loss by epoch", "Scores by epoch"]
     assert len(reader.ids) == len(set(reader.ids))
     markdown = (results / "report/report.md").read_text()
     assert "### mrpc" in markdown
     assert "<" not in markdown
-    for name in ("glue_mrpc", "glue_ax"):
-        assert f"](pictures/{name}.svg)" in markdown
-        assert ET.parse(results / f"report/pictures/{name}.svg").getroot().tag.endswith("svg")
+    assert "| label | not\\_equivalent |" in markdown
+    assert "| no | 120 (93%) | 9 (7%) |" in markdown
+    assert "](pictures/glue_mrpc.svg)" in markdown
+    assert ET.parse(results / "report/pictures/glue_mrpc.svg").getroot().tag.endswith("svg")
+    assert "glue_ax.svg" not in markdown  # it has no epochs
+
+
+def test_one_epoch_is_told_in_words(results: Path) -> None:
+    """A curve of one point would say nothing."""
+    write_details(results)
+    epochs = "epoch,step,loss,lr,train_loss,train_f1,validation_loss,validation_f1\n1,82,0.7,0,0.68,0.7,0.69,0.625\n"
+    write(results / "runs/web-tiny/finetune/mrpc/epochs.csv", epochs)
+    assert report(results) == 0
+    reader = Reader(page(results))
+    assert "One epoch, 82 steps; the mean loss over it was 0.7000 nats per row." in reader.text
+    assert (
+        "after the epoch validation rows training rows loss (nats per row) 0.6900 0.6800 F1 0.6250 0.7000"
+        in reader.text
+    )
+    assert "glue_mrpc" not in reader.charts
+    assert not (results / "report/pictures/glue_mrpc.svg").exists()
+    assert "| F1 | 0.6250 | 0.7000 |" in (results / "report/report.md").read_text()
+
+
+def test_of_many_classes_the_most_frequent_confusions_are_listed(results: Path) -> None:
+    """A matrix of them has room on no phone; the task's folder has its picture."""
+    labels = [f"class {i}" for i in range(5)]
+    counts = [[90 if i == j else (i * 5 + j) % 7 for j in range(5)] for i in range(5)]
+    counts[3][1] = 40
+    write(
+        results / "runs/web-tiny/finetune/mrpc/scores.json",
+        {"validation": {"accuracy": 0.5, "confusion": {"labels": labels, "counts": counts}}},
+    )
+    assert report(results) == 0
+    assert "label prediction rows of the label class 3 class 1 40 29%" in Reader(page(results)).text
+    markdown = (results / "report/report.md").read_text()
+    assert "| class 3 | class 1 | 40 | 29% |" in markdown
+    assert markdown.count("\n| class ") == 10
+
+
+def test_every_column_of_a_long_table_says_its_name_where_rows_stack(results: Path) -> None:
+    write_details(results)
+    assert report(results) == 0
+    for row in re.findall(r"<tr>(<td .*?)</tr>", page(results)):
+        assert row.count("<td data-label=") == row.count("<td")
+    assert '<td data-label="95% interval">0.7375 to 0.8125</td>' in page(results)
+
+
+def test_words_of_the_table_of_tasks_are_explained(results: Path) -> None:
+    assert report(results) == 0
+    text = Reader(page(results)).text
+    assert "clean : without the validation rows that a document of the corpus contained before" in text
+    assert "kept clean" not in text
+    scores = {"headline": 0.5, "accuracy": 0.5, "rows": 9, "interval": {"headline": [0.4, 0.6]}}
+    write(
+        results / "runs/web-tiny/finetune/mrpc/scores.json",
+        dict.fromkeys(("validation", "validation_clean", "validation_kept_clean"), scores),
+    )
+    assert report(results, "--overwrite") == 0
+    for shown in (Reader(page(results)).text.replace(" : ", ": "), (results / "report/report.md").read_text()):
+        assert "kept clean: without those that a document still contains after decontamination" in shown
+        assert "interval: 95% of 1,000 bootstrap resamples" in shown
 
 
 def test_the_page_is_whole_in_itself_and_well_formed(results: Path) -> None:
@@ -294,7 +365,8 @@ def test_nothing_from_the_data_becomes_markup(results: Path) -> None:
     assert "img" not in reader.tags
     assert reader.text.count(HOSTILE) >= 5
     assert next(chart["title"] for chart in reader.charts["finetuning"]) == f"{name}: loss"
-    assert 'alert("$1$")' in (results / "report/pictures/funnel.svg").read_text()  # no formula, quotes as they are
+    pictures = "".join(file.read_text() for file in (results / "report/pictures").iterdir())
+    assert "&lt;!--&lt;script&gt;task" in pictures
     markdown = (results / "report/report.md").read_text()
     assert "<" not in markdown
     assert "a \\| b \\`c\\` \\*d\\* &lt;img&gt;" in markdown
@@ -368,7 +440,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     text = Reader(page(tmp_path)).text
     for stage in ("pretrain", "evaluate", "finetune"):
         assert f"dvc repro {stage}" in text
-    assert "9 of 10 kept" in text
+    assert "9 of 10 documents kept" in text
     missing = json.loads(output.read_text())["missing"]
     assert "stats/web/extract.json" in missing
     assert "runs/web-tiny/pretrain/curve.csv" in missing
@@ -425,15 +497,36 @@ def test_stages_stand_in_the_order_of_the_graph(results: Path) -> None:
 
 
 def test_rows_that_vanish_without_a_reason_are_shown() -> None:
-    svg = funnel([StageCounts("clean", 100, 70, (("too_short", 20),), {})])
-    assert "no reason given 10" in svg
-    assert "no reason given" not in funnel([StageCounts("clean", 100, 80, (("too_short", 20),), {})])
+    bar = funnel_of(StageCounts("clean", 100, 90, (("too_short", 4),), {}))
+    assert bar.kept == "90 of 100 documents kept"
+    assert bar.parts == [("too_short 4", 4.0, 0), ("no reason given 6", 6.0, 1)]
 
 
 def test_many_reasons_all_stand_under_their_bar() -> None:
-    reasons = tuple((f"reason_number_{i}", 40 - i) for i in range(30))
-    svg = funnel([StageCounts("download", 2000, 2000 - sum(n for _, n in reasons), reasons, {})])
-    assert all(f"{rule} {rows}" in svg for rule, rows in reasons)
+    """The page wraps them; those beyond the last colour share it."""
+    reasons = tuple((f"a_reason_with_a_long_name_{i}", 1) for i in range(30))
+    bar = funnel_of(StageCounts("clean", 30, 0, reasons, {}))
+    assert [name for name, _, _ in bar.parts] == [f"{name} 1" for name, _ in reasons]
+    assert {color for _, _, color in bar.parts} == set(range(6))
+
+
+def funnel_of(stage: StageCounts) -> FunnelBar:
+    return funnel(Results("web", "web-tiny", corpus_stages=[stage]))[0]
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        (StageCounts("tokenize_val", 1, 1, (), {}), "1 document in, 1 document out"),
+        (StageCounts("tokenizer", 1055, 0, (), {}), "1,055 documents in, – out"),
+        (StageCounts("glue_tokenize_mrpc", 3100, 3100, (), {}), "3,100 rows in, 3,100 rows out"),
+        (StageCounts("download", 1, 1, (), {}), "1 URL in, 1 page out"),
+        (StageCounts("of_a_later_release", 7, 7, (), {}), "7 rows in, 7 rows out"),
+    ],
+)
+def test_a_count_says_what_it_counts(stage: StageCounts, said: str) -> None:
+    values = page_values(Results("web", "web-tiny", corpus_stages=[stage]), [], {}, own_tokenizer=False)
+    assert values["stages"][0][0] == f"{stage.name}: {said}"
 
 
 def test_a_long_curve_is_thinned_to_means() -> None:
@@ -482,7 +575,10 @@ def test_a_recipes_published_losses_stand_beside_the_runs(results: Path, kind: s
     write(results / "params.yaml", {**tasks, "recipe": {"losses": losses}, "tokenizer": {"kind": kind}})
     assert report(results, "--params", results / "params.yaml") == 0
     text, markdown = Reader(page(results)).text, (results / "report/report.md").read_text()
-    row = "validation loss published this run difference OpenAI's weights 3.12 4.25 +1.130 <b>nano</b> 4.5 4.25 -0.250"
+    row = (
+        "validation loss (nats per token) published this run difference "
+        "OpenAI's weights 3.12 4.25 +1.130 <b>nano</b> 4.5 4.25 -0.250"
+    )
     assert row in text
     assert "### Beside published trainings" in markdown
     for said in (text, markdown):
@@ -544,6 +640,7 @@ SEGMENT = {
         "processes": 4,
     },
     "device": "NVIDIA H100 80GB HBM3",
+    "precision": "bf16",
     "peak_memory_gb": 12.3456,
     "torch": "2.13.0",
     "seconds": 7384.5,
@@ -582,6 +679,7 @@ def test_the_report_by_hand_has_hardware_times_and_speeds_that_the_stage_has_not
     for said in (
         "device NVIDIA H100 80GB HBM3, 4 processes",
         "layout 4 replicas",
+        "precision it ran in bf16",
         "wall time of training 4 h 6 min",
         "speed 4,097 tokens/s, a step in 125 ms",
         "MFU 40.5%",

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines import store
 from pipelines.manifest import Counts, FileEntry, Manifest
-from tests.trainer.test_report import HOSTILE, Reader, page, report, results, write  # noqa: F401 # pyright: ignore[reportUnusedImport] - a fixture
+from tests.trainer.test_report import HOSTILE, Reader, page, report, results, stats, write  # noqa: F401 # pyright: ignore[reportUnusedImport] - a fixture
 from trainer.reporting.corpus import corpus_values, lengths, waterfall, years
 from trainer.reporting.results import Results, flatten
 
@@ -216,3 +216,20 @@ def test_facts_that_are_lists_of_names_and_values_are_words() -> None:
     facts = flatten({"audit": {"worst": [{"a": 1, "b": {"c": [2, 3]}}, "text"]}})
     assert facts == {"audit.worst": "a 1, b c 2 3; text"}
     assert json.dumps(facts).count("'") == 0
+
+
+def test_a_rule_of_ones_own_is_named_by_its_function_and_not_as_a_threshold(corpus: Path) -> None:
+    rules = [rule("clean", "rules_shouting", 3, threshold="mine.py:shouting")]
+    ledger(corpus, summary(rules=rules))
+    text = Reader(show(corpus)).text
+    assert "clean, 3 rejected, by mine.py:shouting" in text
+    assert "kept if mine.py" not in text
+
+
+def test_rules_of_clean_that_rejected_nothing_are_named(corpus: Path) -> None:
+    judged = [{"rule": name, "threshold": f"at most {HOSTILE}"} for name in ("too_short", "max_words", "too_long")]
+    write(corpus / "stats/web/clean.json", stats(88, 60, {"too_short": 20, "not_english": 8}, waterfall=judged))
+    text = Reader(show(corpus)).text
+    assert "Rules of clean that rejected nothing: max_words, too_long." in text
+    markdown = (corpus / "report/report.md").read_text()
+    assert "Rules of clean that rejected nothing: max\\_words, too\\_long." in markdown

@@ -214,7 +214,7 @@ class Progress(Hook):
 
 
 class Speeds(Hook):
-    """Appends this segment of the run to `segments.json`: layout, versions, speed, memory, phases of a step.
+    """Appends this segment of the run to `segments.json`: layout, precision, versions, speed, memory, phases of a step.
 
     Memory is the peak of the process that needed most; phases are medians of the first process.
     """
@@ -256,6 +256,7 @@ class Speeds(Hook):
             "to_step": training.step,
             "layout": self.layout,
             "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+            "precision": training.precision,
             "peak_memory_gb": next(iter(memory[worst].values())),
             "peak_memory": {"process": worst, **memory[worst]},
             "torch": torch.__version__,

@@ -80,6 +80,7 @@ def assemble(
         stop=process.stop,
         micro_batch_size=size,
         checkpoint_every=config.checkpoint_every,
+        precision="bf16" if precision == "fp8" and not model.in_fp8 else precision,
         phases=Phases(mesh.device),
         identity={"model": shape.record(), **identity},
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from trainer.config import Precision
 from trainer.data.batch import Batches
 from trainer.data.feed import Feed
 from trainer.data.order import Ids
@@ -69,6 +70,8 @@ class Training:
     stop: StopFlag
     micro_batch_size: int
     checkpoint_every: int
+    precision: Precision
+    """What it computes in: bf16 if fp8 was asked for where there is none."""
     phases: Phases
     identity: dict[str, Any]
     """Identity of the run (model, tokenizer, data, section); goes into each checkpoint's record."""

@@ -57,6 +57,8 @@ class ParallelModel(Generic[M]):
     """Samples are padded to a multiple of this: with sequence parallelism, the processes that share a sample."""
     rounding: Rounding | None = None
     """How a classifier's batches are made to have few shapes, before they are moved to the device."""
+    in_fp8: bool = False
+    """Whether blocks multiply in fp8: it was asked for, and they can."""
 
     @property
     def weights(self) -> Mapping[str, nn.Parameter]:
@@ -162,6 +164,7 @@ def parallelize(
         pipeline,
         mesh.tp if parallel.sequence_parallel else 1,
         rounding,
+        in_fp8,
     )
 
 

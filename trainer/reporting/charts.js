@@ -5,8 +5,8 @@
   const root = document.documentElement;
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const digits = (value, most) => value.toLocaleString("en-US", { maximumSignificantDigits: most });
-  const read = (value) =>
-    value == null ? "–"
+  const read = (plot, value) =>
+    value == null ? (plot.cursor.idx == null ? "" : "–")
     : Number.isInteger(value) ? value.toLocaleString("en-US")
     : Math.abs(value) < 0.001 && value !== 0 ? value.toExponential(2)
     : digits(value, 5);
@@ -27,7 +27,7 @@
       dash: line.style === "dashed" ? [5, 4] : undefined,
       spanGaps: true,
       points: few ? { show: true, size: 6, fill: stroke } : { show: false },
-      value: (_plot, value) => read(value),
+      value: read,
     };
   };
 
@@ -39,14 +39,14 @@
       font: "12px system-ui, sans-serif",
       values: ticks,
     };
-    const size = () => ({ width: Math.max(200, place.clientWidth), height: chart.wide ? 300 : 200 });
+    const size = () => ({ width: Math.max(200, place.clientWidth), height: chart.wide ? 320 : 220 });
     const alone = chart.data[0].length < 2 ? { x: { time: false, range: (_p, low) => [low - 1, low + 1] } } : { x: { time: false } };
     const options = {
       ...size(),
       scales: alone,
       cursor: { points: { size: 7 }, drag: { x: true, y: false, dist: 5 } },
-      series: [{ label: chart.x, value: (_plot, value) => read(value) }, ...chart.lines.map(series)],
-      axes: [{ ...axis, size: 28 }, { ...axis, size: 62 }],
+      series: [{ label: chart.x, value: read }, ...chart.lines.map(series)],
+      axes: [{ ...axis, size: 28, label: chart.x, labelSize: 20, labelGap: 0, labelFont: axis.font }, { ...axis, size: 62 }],
     };
     const title = document.createElement("h4");
     title.textContent = chart.title;

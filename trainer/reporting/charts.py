@@ -6,14 +6,13 @@ the page. `charts.js` makes its charts of the data; without JavaScript, and on p
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from trainer.reporting.pictures import SPEEDS, column_label, in_unit, smooth, thin, training_column
 from trainer.reporting.results import Curve
-from trainer.reporting.task_results import TaskResults
 
 Style = Literal["line", "faint", "points", "dashed"]
 
@@ -66,29 +65,35 @@ def _points(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[f
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def finetuning(curves: Mapping[str, Curve], tasks: Iterable[TaskResults]) -> list[Chart]:
-    """Return for each task its loss by step, and its scores by epoch."""
-    epochs = {task.task: task.epochs for task in tasks}
-    return [
-        chart
-        for task, curve in curves.items()
-        for chart in (Chart(f"{task}: loss", _losses(curve)), *_scores(task, epochs.get(task, {})))
-    ]
+def finetuning(curves: Mapping[str, Curve]) -> list[Chart]:
+    """Return for each task its loss by step."""
+    return [Chart(f"{task}: loss", _losses(curve)) for task, curve in curves.items()]
 
 
-def _scores(task: str, table: Curve) -> list[Chart]:
-    if len(table.get("epoch", ())) < 2:
-        return []  # one epoch is no line; its picture shows it
+def epochs(table: Curve) -> list[Chart]:
+    """Return the losses and the scores of a task by epoch."""
     known = {"epoch", "step", "loss", "lr"}
-    names = [name for name in table if name not in known and not name.endswith("_loss")]
+    names = [name for name in table if name not in known]
+    losses = [name for name in names if name.endswith("_loss")]
+    charts = [
+        Chart("Loss by epoch", [_by_epoch(table, "loss", "while training"), *_epoch_lines(table, losses)]),
+        Chart("Scores by epoch", _epoch_lines(table, [name for name in names if name not in losses])),
+    ]
+    return [replace(chart, x_name="epoch") for chart in charts if any(line.x for line in chart.lines)]
+
+
+def _epoch_lines(table: Curve, names: Sequence[str]) -> list[Line]:
+    """Return a line for each column; one on training rows is dashed, in the colour of the same on validation rows."""
     validated = [name for name in names if not name.startswith("train_")]
-    # Scores on training rows are dashed, in the colour of the same score on validation rows.
     same = [next((i for i, each in enumerate(validated) if name in (each, training_column(each))), 4) for name in names]
-    lines = [
-        Line(column_label(name), *_points(table["epoch"], table[name]), _kind(name), 1 + color)
+    return [
+        _by_epoch(table, name, column_label(name), _kind(name), 1 + color)
         for name, color in zip(names, same, strict=True)
     ]
-    return [Chart(f"{task}: scores", lines, x_name="epoch")] if any(line.x for line in lines) else []
+
+
+def _by_epoch(table: Curve, column: str, label: str, style: Style = "line", color: int = 0) -> Line:
+    return Line(label, *_points(table.get("epoch", table["step"]), table[column]), style, color)
 
 
 def _kind(column: str) -> Style:

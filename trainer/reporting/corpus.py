@@ -64,6 +64,12 @@ class Rule:
     threshold: str
     examples: list[Mapping[str, Any]]
 
+    @property
+    def decided(self) -> str:
+        """What decided, in words: `kept if at least 128 pre-tokens`, or `by rules.py:shouting` for one's own rule."""
+        own = self.name == f"rules_{self.threshold.rpartition(':')[2]}"
+        return f"{'by' if own else 'kept if'} {self.threshold}" if self.threshold else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
@@ -83,6 +89,8 @@ class Corpus:
     measured: str = ""
     kept: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     rules: list[Rule] = field(default_factory=list[Rule])
+    idle: list[str] = field(default_factory=list[str])
+    """Rules of `clean` that rejected nothing."""
     groups: str = ""
     pairs: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     contamination: Table | None = None
@@ -141,6 +149,7 @@ def corpus_values(summary: Mapping[str, Any], results: Results) -> Corpus:
             )
             for rule in rules
         ],
+        idle=[rule for rule in thresholds if rule not in {each["rule"] for each in rules}],
         groups=_group_sizes(groups.get("sizes", {})),
         pairs=groups.get("pairs", []),
         contamination=_contamination(contamination),
@@ -208,7 +217,7 @@ def lengths(counts: Mapping[str, Mapping[str, int]]) -> Histogram | None:
         if place % every == 0
     ]
     bars = _mirrored([kept.get(i, 0) for i in shown], [rejected.get(i, 0) for i in shown])
-    return Histogram("Characters", bars, ticks, _amounts(kept.values(), rejected.values()))
+    return Histogram("Length in characters", bars, ticks, _amounts(kept.values(), rejected.values()))
 
 
 def _short(value: int) -> str:

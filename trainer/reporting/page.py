@@ -9,13 +9,49 @@ from typing import Any
 from pipelines.config import to_plain
 from trainer.config import PretrainConfig
 from trainer.glue.metrics import HEADINGS
+from trainer.reporting.pictures import column_label, training_column
 from trainer.reporting.results import Results, Scored, StageCounts
-from trainer.reporting.task_results import TaskResults
+from trainer.reporting.task_results import Confusion, TaskResults
 
 WORST = 5
 """How many of the worst rows of each split are shown."""
 CHARACTERS = 400
 """How many characters of a row's texts are shown."""
+MATRIX_CLASSES = 4
+"""Most classes of a confusion matrix that fits a phone; of more, the most frequent confusions are listed."""
+CONFUSED = 10
+"""How many of the most frequent confusions are listed."""
+SHADES = 6
+"""Number of colours of rejected rows, by reason, the most frequent first."""
+_DOCUMENTS = ("documents", "documents")
+_ROWS = ("rows", "rows")
+UNITS = {
+    "urls": ("URLs", "URLs"),
+    "download": ("URLs", "pages"),
+    "extract": ("records", "documents"),
+    **dict.fromkeys(("clean", "remove_duplicates", "decontaminate", "split", "tokenize"), _DOCUMENTS),
+    "find_duplicates": ("documents", "pairs"),
+    "group_duplicates": ("pairs", "documents"),
+    "tokenizer": ("documents", ""),
+    **dict.fromkeys(("ledger", "glue_tokenize", "finetune", "glue_score"), _ROWS),
+    "pretrain": ("samples", "samples"),
+    **dict.fromkeys(("export", "evaluate"), ("models", "models")),
+}
+"""What a stage counts, in and out; nothing: it writes something else than rows."""
+SCORE_UNITS = {
+    "loss": ("validation loss", "nats per token"),
+    "sequence_length": ("length of a sample", "tokens"),
+    "tokens": ("measured on", "tokens"),
+}
+"""Scores of the exported model, in words, and their units; the others are ratios."""
+TERMS = {
+    "score": "the one of GLUE's leaderboard, a mean where a task has two.",
+    "interval": "95% of 1,000 bootstrap resamples of the rows; with several seeds, mean ± standard deviation of them.",
+    "clean": "without the validation rows that a document of the corpus contained before decontamination.",
+    "kept clean": "without those that a document still contains after decontamination: the model saw none of its rows.",
+    "majority guess": "the accuracy of always giving the most frequent answer.",
+}
+"""The words of the table of tasks; those of them that it has are explained under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +71,29 @@ class Table:
     rows: list[tuple[str, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class FunnelBar:
+    """What became of the rows of a stage; widths are percentages of the widest bar."""
+
+    stage: str
+    kept: str
+    width: float
+    parts: list[tuple[str, float, int]]
+    """Each reason with its rows, its width, and the number of its colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionTable:
+    """The rows of a split by label and prediction."""
+
+    split: str
+    labels: list[str]
+    matrix: list[tuple[str, list[tuple[str, str]]]]
+    """Each label with its cells: rows, and their percentage of the label's; empty if there are too many classes."""
+    table: Table
+    """The same for Markdown, or the most frequent confusions."""
+
+
 def page_values(
     results: Results, tasks: Sequence[TaskResults], losses: Mapping[str, float], *, own_tokenizer: bool
 ) -> dict[str, Any]:
@@ -46,20 +105,63 @@ def page_values(
         "results": results,
         "figures": key_figures(results),
         "run_table": run_table(results),
+        "funnel": funnel(results),
         "stage_table": stage_table(results.corpus_stages),
         "curve_table": curve_table(results),
-        "score_table": Table(
-            ("score", "value"), [(_words(name), number(value)) for name, value in results.scores.items()]
-        ),
+        "score_table": Table(("score", "value"), [_evaluated(*score) for score in results.scores.items()]),
         "published_table": published_table(results, losses),
         "own_tokenizer": own_tokenizer,
         "task_table": task_table(results.tasks),
+        "terms": terms(results.tasks),
         "task_details": task_details(tasks),
         "stages": [
-            (stage, facts_table(stage), [(_words(name), records_table(rows)) for name, rows in stage.tables.items()])
+            (
+                f"{stage.name}: {_rows(stage, 'in')} in, {_rows(stage, 'out')} out",
+                facts_table(stage),
+                [(_words(name), records_table(rows)) for name, rows in stage.tables.items()],
+            )
             for stage in (*results.corpus_stages, *results.run_stages)
         ],
     }
+
+
+def units(stage: str) -> tuple[str, str]:
+    """Return what a stage counts, in and out; `tokenize_train` and `glue_tokenize_mrpc` are runs of stages."""
+    names = [name for name in UNITS if stage == name or stage.startswith(f"{name}_")]
+    return UNITS[max(names, key=len)] if names else _ROWS
+
+
+def counted(count: int, unit: str) -> str:
+    """Return `1 document`, `2,048 documents`; – without a unit."""
+    return f"{number(count)} {unit.removesuffix('s') if count == 1 else unit}" if unit else "–"
+
+
+def _rows(stage: StageCounts, way: str) -> str:
+    unit_in, unit_out = units(stage.name)
+    return counted(stage.rows_in, unit_in) if way == "in" else counted(stage.rows_out, unit_out)
+
+
+def _evaluated(name: str, value: Any) -> tuple[str, str]:
+    """Return a score of the exported model in words, with its unit."""
+    base, point, last = name.rpartition(".")  # untrained.loss
+    words, unit = SCORE_UNITS.get(last, (_words(last), ""))
+    return f"{base}{': ' * bool(point)}{words}", f"{number(value)} {unit}".strip()
+
+
+def funnel(results: Results) -> list[FunnelBar]:
+    """Return a bar for each stage that documents pass, with the reasons of what it rejected."""
+    widest = max((stage.rows_in for stage in results.flow), default=1)
+    return [_funnel_bar(stage, widest) for stage in results.flow]
+
+
+def _funnel_bar(stage: StageCounts, widest: int) -> FunnelBar:
+    reasons = [reason for reason in (*stage.rejected, ("no reason given", stage.unexplained)) if reason[1]]
+    return FunnelBar(
+        stage.name,
+        f"{number(stage.rows_out)} of {_rows(stage, 'in')} kept",
+        100 * stage.rows_out / widest,
+        [(f"{rule} {number(rows)}", 100 * rows / widest, min(i, SHADES - 1)) for i, (rule, rows) in enumerate(reasons)],
+    )
 
 
 def funnel_rows(results: Results) -> list[tuple[str, int]]:
@@ -93,7 +195,7 @@ def key_figures(results: Results) -> list[KeyFigure]:
     if (tokens := results.fact("tokenize_train", "tokens")) is not None:
         vocabulary = results.fact("tokenizer", "vocab_size")
         figures.append(
-            KeyFigure("training tokens", number(tokens), f"vocabulary {number(vocabulary)}" if vocabulary else "")
+            KeyFigure("training tokens", number(tokens), f"vocabulary of {number(vocabulary)}" if vocabulary else "")
         )
     if (parameters := results.fact("pretrain", "parameters")) is not None:
         steps = results.fact("pretrain", "steps")
@@ -104,7 +206,8 @@ def key_figures(results: Results) -> list[KeyFigure]:
         figures.append(KeyFigure("step of pretraining", number(results.pretrain["step"][-1]), of_all))
     if (perplexity := results.scores.get("perplexity")) is not None:
         loss = results.scores.get("loss")
-        figures.append(KeyFigure("perplexity", number(perplexity), f"validation loss {number(loss)}" if loss else ""))
+        note = f"validation loss {number(loss)} nats per token" if loss else ""
+        figures.append(KeyFigure("perplexity", number(perplexity), note))
     for scored in [scored for scored in results.tasks if not scored.split.endswith("clean")][:2]:
         name, value = next(iter(_ordered(scored).items()))
         words = " and ".join(map(_words, scored.headline_of)) or _words(name)
@@ -114,7 +217,8 @@ def key_figures(results: Results) -> list[KeyFigure]:
 
 def _rows_note(scored: Scored) -> str:
     rows = [f"on {number(scored.scores['rows'])} rows"] if "rows" in scored.scores else []
-    low_high = [f"95 %: {_interval(scored.interval)}"] if scored.interval else []
+    # On a tile the interval may stand in a line of its own, but not be broken.
+    low_high = [f"95%: {_interval(scored.interval)}".replace(" to ", "\u00a0to\u00a0")] if scored.interval else []
     seeds = [f"mean of {scored.seeds} seeds ± {scored.std['headline']:.4f}"] if scored.std else []
     return ", ".join([*rows, *low_high, *seeds])
 
@@ -188,8 +292,8 @@ def stage_table(stages: Sequence[StageCounts]) -> Table:
     rows = [
         (
             stage.name,
-            number(stage.rows_in),
-            number(stage.rows_out),
+            _rows(stage, "in"),
+            _rows(stage, "out"),
             ", ".join(f"{rule} {number(count)}" for rule, count in stage.rejected) or "–",
         )
         for stage in stages
@@ -200,7 +304,11 @@ def stage_table(stages: Sequence[StageCounts]) -> Table:
 def curve_table(results: Results) -> Table:
     """Return the first, last and lowest values of pretraining's curves."""
     rows: list[tuple[str, ...]] = []
-    for column, name in (("loss", "training loss"), ("val_loss", "validation loss"), ("grad_norm", "gradient norm")):
+    for column, name in (
+        ("loss", "training loss (nats per token)"),
+        ("val_loss", "validation loss (nats per token)"),
+        ("grad_norm", "gradient norm"),
+    ):
         values = [value for value in results.pretrain.get(column, ()) if math.isfinite(value)]
         if values:
             rows.append((name, number(values[0]), number(values[-1]), number(min(values))))
@@ -213,7 +321,7 @@ def published_table(results: Results, losses: Mapping[str, float]) -> Table | No
     if loss is None or not losses:
         return None
     rows = [(who, number(theirs), number(loss), f"{loss - theirs:+.3f}") for who, theirs in losses.items()]
-    return Table(("validation loss", "published", "this run", "difference"), rows)
+    return Table(("validation loss (nats per token)", "published", "this run", "difference"), rows)
 
 
 def task_table(tasks: Sequence[Scored]) -> Table:
@@ -224,24 +332,102 @@ def task_table(tasks: Sequence[Scored]) -> Table:
         (_words(name), [_score(scored.scores.get(name), scored.std.get(name)) for scored in tasks]) for name in names
     ]
     if any(scored.interval for scored in tasks):
-        columns.insert(1, ("95 % interval", [_interval(scored.interval) for scored in tasks]))
+        columns.insert(1, ("95% interval", [_interval(scored.interval) for scored in tasks]))
     head = ("task", *(name for name, _ in columns))
     rows = [(_label(scored), *cells) for scored, *cells in zip(tasks, *(cells for _, cells in columns), strict=True)]
     return Table(head, rows)
 
 
-def task_details(tasks: Sequence[TaskResults]) -> list[tuple[TaskResults, Table | None]]:
-    """Return each task with the table of its worst rows, WORST of each split."""
-    details: list[tuple[TaskResults, Table | None]] = []
-    for task in tasks:
-        splits = dict.fromkeys(row.split for row in task.worst)
-        rows = [row for split in splits for row in [row for row in task.worst if row.split == split][:WORST]]
-        table = Table(
-            ("text", "label", "prediction", "probability" if task.confusions else "error"),
-            [(_clipped(row.texts), row.label, row.prediction, row.amount) for row in rows],
+def terms(tasks: Sequence[Scored]) -> list[tuple[str, str]]:
+    """Return the words of the table of tasks that it has, with what they mean."""
+    splits = {scored.split for scored in tasks}
+    kept = any(split.endswith("kept_clean") for split in splits)
+    present = {
+        "score": any("headline" in scored.scores for scored in tasks),
+        "interval": any(scored.interval or scored.std for scored in tasks),
+        "clean": any(split.endswith("clean") and not split.endswith("kept_clean") for split in splits),
+        "kept clean": kept,
+        "majority guess": any("majority" in scored.scores for scored in tasks),
+    }
+    return [(term, meaning) for term, meaning in TERMS.items() if present[term]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDetails:
+    """What the page shows of one task below the scores of all."""
+
+    task: TaskResults
+    epoch: str
+    """What the only epoch was; empty if there were several, of which there is a picture."""
+    epoch_table: Table | None
+    confusions: list[ConfusionTable]
+    worst: Table | None
+
+
+def task_details(tasks: Sequence[TaskResults]) -> list[TaskDetails]:
+    """Return what is shown of each task."""
+    return [
+        TaskDetails(
+            task,
+            *only_epoch(task),
+            [confusion_table(split, confusion) for split, confusion in task.confusions.items()],
+            worst_table(task),
         )
-        details.append((task, table if rows else None))
-    return details
+        for task in tasks
+    ]
+
+
+def only_epoch(task: TaskResults) -> tuple[str, Table | None]:
+    """Return losses and scores of a fine-tuning of one epoch, which is no curve, in words and as a table."""
+    table = task.epochs
+    if task.several_epochs or not table.get("loss"):
+        return "", None
+    unit = " nats per row" if task.confusions else ""  # a regression's is a squared error
+    steps = f", {counted(int(table['step'][0]), 'steps')}"
+    text = f"One epoch{steps}; the mean loss over it was {table['loss'][0]:.4f}{unit}."
+    validated = [name for name in table if name.startswith("validation_") and math.isfinite(table[name][0])]
+    rows = [
+        (
+            f"{_words(column_label(name))}{' (nats per row)' * bool(unit and name.endswith('_loss'))}",
+            _score(table[name][0]),
+            _score(next(iter(table.get(training_column(name), ())), None)),
+        )
+        for name in validated
+    ]
+    return text, Table(("after the epoch", "validation rows", "training rows"), rows) if rows else None
+
+
+def confusion_table(split: str, confusion: Confusion) -> ConfusionTable:
+    """Return a confusion matrix; of many classes, which no page has room for, the most frequent confusions."""
+    name = split.replace("_", " ")
+    if len(confusion.labels) > MATRIX_CLASSES:
+        return ConfusionTable(name, [], [], _most_confused(confusion))
+    matrix = [
+        (label, [(number(cell), f"{cell / max(1, sum(cells)):.0%}") for cell in cells])
+        for label, cells in zip(confusion.labels, confusion.counts, strict=True)
+    ]
+    rows = [(label, *(f"{cell} ({share})" for cell, share in cells)) for label, cells in matrix]
+    return ConfusionTable(name, confusion.labels, matrix, Table(("label", *confusion.labels), rows))
+
+
+def _most_confused(confusion: Confusion) -> Table:
+    pairs = [
+        (cell, f"{cell / max(1, sum(cells)):.0%}", confusion.labels[row], confusion.labels[column])
+        for row, cells in enumerate(confusion.counts)
+        for column, cell in enumerate(cells)
+        if row != column and cell
+    ]
+    pairs.sort(key=lambda pair: (-pair[0], *pair[2:]))
+    rows = [(label, predicted, number(cell), share) for cell, share, label, predicted in pairs[:CONFUSED]]
+    return Table(("label", "prediction", "rows", "of the label"), rows)
+
+
+def worst_table(task: TaskResults) -> Table | None:
+    """Return the task's worst rows, WORST of each split, or None if it has none."""
+    splits = dict.fromkeys(row.split for row in task.worst)
+    rows = [row for split in splits for row in [row for row in task.worst if row.split == split][:WORST]]
+    head = ("text", "label", "prediction", "probability" if task.confusions else "error")
+    return Table(head, [(_clipped(row.texts), row.label, row.prediction, row.amount) for row in rows]) if rows else None
 
 
 def _clipped(text: str) -> str:
@@ -278,8 +464,9 @@ def facts_table(stage: StageCounts) -> Table:
 
 
 def records_table(records: Sequence[Mapping[str, Any]]) -> Table:
-    """Return one row per record, with a column for each key that any of them has."""
+    """Return one row per record, with a column for each key that any of them has, those of words first."""
     names = list(dict.fromkeys(name for record in records for name in record))
+    names.sort(key=lambda name: not any(isinstance(record.get(name), str) for record in records))
     rows = [tuple(_clipped(_cell(record.get(name))) for name in names) for record in records]
     return Table(tuple(map(_words, names)), rows)
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of the report as SVG text: the funnel of documents, curves, confusion matrices.
+"""Draws the pictures of the report as SVG text: curves, and confusion matrices.
 
 The same values give the same bytes: figures are drawn without global state, ids come from a fixed salt, and no date or
 version is written. Text stays text, so that a page shows it in its own font.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trainer.reporting.results import Curve, StageCounts
+from trainer.reporting.results import Curve
 from trainer.reporting.task_results import Confusion
 
 INK, MUTED, GRID, PAPER = "#1c2b33", "#64757e", "#dfe5e8", "#ffffff"
@@ -19,8 +19,6 @@ CLAY = ("#b5482f", "#d0774f", "#dd9b6f", "#e7b994", "#eed0b5", "#f3e2d2")
 """Colours of rejected rows, by reason, the most frequent first."""
 WIDTH = 9.6
 """Width of a picture that is as wide as the page, in inches."""
-LEGEND_CHARACTERS = 115
-"""Most characters in a line under a bar."""
 NUMBERED_CLASSES = 10
 """Most classes of a confusion matrix with numbers in its cells."""
 NAMED_CLASSES = 16
@@ -84,72 +82,6 @@ def draw(name: str, width: float, height: float, paint: Any, *arguments: Any) ->
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
-
-
-Legend = list[tuple[str, str]]
-"""Texts, each with the colour that it explains."""
-
-
-def funnel(stages: Sequence[StageCounts]) -> str:
-    """Draw the documents that each stage kept, and those that it rejected by reason."""
-    legends = [_legend_lines(stage) for stage in stages]
-    lines = sum(len(legend) for legend in legends)
-    return draw("funnel", WIDTH, 0.1 + 0.5 * len(stages) + 0.2 * lines, _paint_funnel, stages, legends)
-
-
-def _rejected_parts(stage: StageCounts) -> list[tuple[str, int, str]]:
-    """Return (reason, rows, colour) of each rejected part of a stage's bar."""
-    reasons = [reason for reason in (*stage.rejected, ("no reason given", stage.unexplained)) if reason[1]]
-    return [(rule, rows, CLAY[min(i, len(CLAY) - 1)]) for i, (rule, rows) in enumerate(reasons)]
-
-
-def _legend_lines(stage: StageCounts) -> list[Legend]:
-    """Return the kept rows and every reason with its number, in lines that fit under the bar."""
-    lines: list[Legend] = [[(f"{stage.rows_out:,} of {stage.rows_in:,} kept", WATER)]]
-    for rule, rows, color in _rejected_parts(stage):
-        text = f"{rule} {rows:,}"
-        if sum(len(other) + 5 for other, _ in lines[-1]) + len(text) > LEGEND_CHARACTERS:
-            lines.append([])
-        lines[-1].append((text, color))
-    return lines
-
-
-def _paint_funnel(figure: Any, stages: Sequence[StageCounts], legends: Sequence[list[Legend]]) -> None:
-    axes = figure.add_subplot()
-    y, names = 0.0, list[float]()
-    for stage, legend in zip(stages, legends, strict=True):
-        names.append(y)
-        _paint_bar(axes, y, stage)
-        for number, line in enumerate(legend):
-            y += 0.2 if number else 0.25
-            _paint_legend(axes, y, line)
-        y += 0.45
-    axes.set(xlim=(0, max(stage.rows_in for stage in stages)), ylim=(y - 0.3, -0.15), xticks=[], yticks=names)
-    axes.set_yticklabels([stage.name for stage in stages], color=INK, fontsize=10.5, fontweight="medium")
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(axis="y", pad=8)
-
-
-def _paint_bar(axes: Any, y: float, stage: StageCounts) -> None:
-    axes.barh(y, stage.rows_out, height=0.24, color=WATER)
-    left = stage.rows_out
-    for _, rows, color in _rejected_parts(stage):
-        axes.barh(y, rows, left=left, height=0.24, color=color, edgecolor=PAPER, linewidth=0.6)
-        left += rows
-
-
-def _paint_legend(axes: Any, y: float, legend: Legend) -> None:
-    """Paint a line of small squares with their texts, each of which begins where the previous one ends."""
-    style = {"textcoords": "offset points", "fontsize": 8.5, "va": "center", "annotation_clip": False}
-    before: Any = None
-    for text, color in legend:
-        place: Any = ((0, y), "data") if before is None else ((1, 0.5), before)
-        offset = 0 if before is None else 11
-        square = axes.annotate("\u25a0", place[0], xycoords=place[1], xytext=(offset, 0), color=color, **style)
-        before = axes.annotate(text, (1, 0.5), xycoords=square, xytext=(3, 0), color=MUTED, **style)
-        square.set_in_layout(False)
-        before.set_in_layout(False)
 
 
 def pretraining(curve: Curve, uniform_loss: float | None) -> str:
@@ -258,21 +190,14 @@ Panel = Callable[[Any], None]
 """Draws on one pair of axes."""
 
 
-def epochs(table: Curve) -> str:
-    """Draw epochs.csv in two panels: losses, and scores."""
-    return draw("epochs", WIDTH, 3.2, _paint_panels, _epoch_panels(table), 2)
+def epochs(table: Curve, name: str = "epochs") -> str:
+    """Draw epochs.csv in two panels: losses, and scores; `name` prefixes the ids."""
+    return draw(name, WIDTH, 3.2, _paint_panels, _epoch_panels(table), 2)
 
 
 def confusions(matrices: Mapping[str, Confusion]) -> str:
     """Draw the confusion matrices of a task's splits side by side."""
     return draw("confusion", 4.8 * len(matrices), 3.9, _paint_panels, _confusion_panels(matrices), len(matrices))
-
-
-def task(name: str, table: Curve, matrices: Mapping[str, Confusion]) -> str:
-    """Draw losses, scores and confusion matrices of a task in one picture; `name` prefixes its ids."""
-    panels = [*(_epoch_panels(table) if table else []), *_confusion_panels(matrices)]
-    columns = 2 if len(panels) in (2, 4) else 3
-    return draw(name, WIDTH, 3.1 * math.ceil(len(panels) / columns), _paint_panels, panels, columns)
 
 
 def _paint_panels(figure: Any, panels: Sequence[Panel], columns: int) -> None:

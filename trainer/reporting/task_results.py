@@ -52,8 +52,13 @@ class TaskResults:
     worst: list[WorstRow] = field(default_factory=list[WorstRow])
 
     @property
+    def several_epochs(self) -> bool:
+        """Whether its epochs make a curve."""
+        return len(self.epochs.get("loss", ())) > 1
+
+    @property
     def picture(self) -> str:
-        """The name of its picture: the task's name may contain any character."""
+        """The name of the picture of its epochs: the task's name may contain any character."""
         return f"glue_{re.sub(r'[^A-Za-z0-9]', '_', self.task)}"
 
 

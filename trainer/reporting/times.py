@@ -108,6 +108,7 @@ def _hardware(record: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) 
     rows = [
         ("device", f"{device}{cores if last['device'] == 'cpu' else ''}, {processes} processes"),
         ("layout", layout_in_words(last["layout"])),
+        *([("precision it ran in", last["precision"])] if "precision" in last else []),  # earlier releases wrote none
         ("wall time of training", duration(sum(part["seconds"] for part in segments))),
         ("speed", f"{number(last['tokens_per_second'])} tokens/s, a step in {duration(last['median_step_seconds'])}"),
         ("TFLOP/s of a process", f"{last['tflops_per_process']:.3g}"),
@@ -150,7 +151,7 @@ def _segment_table(segments: Sequence[Mapping[str, Any]]) -> Table:
         )
         for part in segments
     ]
-    return Table(("steps", "device", "layout", "time", "tokens/s", "MFU", "GB"), rows)
+    return Table(("steps", "device", "layout", "time", "tokens/s", "MFU", "peak memory (GB)"), rows)
 
 
 def _finetuning_table(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
@@ -166,7 +167,7 @@ def _finetuning_table(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
         for name, record in records.items()
         if name.startswith("finetune_") and (parts := _segments(record))
     ]
-    return Table(("task", "device", "processes", "time", "tokens/s", "GB"), rows) if rows else None
+    return Table(("task", "device", "processes", "time", "tokens/s", "peak memory (GB)"), rows) if rows else None
 
 
 def _stage_times(records: Mapping[str, Mapping[str, Any]]) -> Table | None:

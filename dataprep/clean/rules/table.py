@@ -163,9 +163,9 @@ class TokenCheck(Check):
 
     def __init__(self, floor: TokenFloor, config: CleanConfig) -> None:
         self._floor, self._minimum, self._compat = floor, config.min_tokens, config.compat
-        self._unit = "" if given(config.tokenizer) else f" {PRE_TOKENS}"
+        self._unit = "" if given(config.tokenizer) else PRE_TOKENS
         self._column = f"rule_{TOO_FEW_TOKENS}"
-        text = f"at least {self._minimum}{self._unit}" if self._minimum else ""
+        text = f"at least {self._counted(self._minimum)}" if self._minimum else ""
         super().__init__(TOO_FEW_TOKENS, text, pa.field(self._column, pa.int64()))
 
     def rejects(self, document: DocumentText) -> str | None:
@@ -173,7 +173,7 @@ class TokenCheck(Check):
         if self._compat:
             return self._rejects_as_megatron(document.text, lambda: self._floor.count(document.text))
         tokens = self._floor.shortfall(document.text, self._minimum)
-        return None if tokens is None else f"{tokens}{self._unit}"
+        return None if tokens is None else self._counted(tokens)
 
     def columns(self, document: DocumentText) -> dict[str, Any]:
         """Return the number of tokens."""
@@ -184,7 +184,11 @@ class TokenCheck(Check):
         tokens: int = row[self._column]
         if self._compat:
             return self._rejects_as_megatron(row["text"], lambda: tokens)
-        return f"{tokens}{self._unit}" if tokens < self._minimum else None
+        return self._counted(tokens) if tokens < self._minimum else None
+
+    def _counted(self, tokens: int) -> str:
+        """Return `1 pre-token`, `128 pre-tokens`, or with a tokenizer just the number."""
+        return f"{tokens} {self._unit.removesuffix('s') if tokens == 1 else self._unit}".strip()
 
     def _rejects_as_megatron(self, text: str, count: Callable[[], int]) -> str | None:
         if len(text) >= COMPAT_CHARACTERS * self._minimum:

@@ -159,7 +159,7 @@ def test_without_compat_both_edits_are_made_and_every_text_has_the_floor(tmp_pat
     config = CleanConfig(languages=(), general_cleaning=True)
     _, kept, rejected = clean_shard(source, tmp_path / "out", config)
     assert [row["text"] for row in kept] == ['The "old" mill turned. ' * 60]
-    assert [(row["url"], row["rule"], row["value"]) for row in rejected] == [("long", "too_few_tokens", "1 pre-tokens")]
+    assert [(row["url"], row["rule"], row["value"]) for row in rejected] == [("long", "too_few_tokens", "1 pre-token")]
 
 
 MADE_UP = NAUGHTY | {"english": ENGLISH, "german": GERMAN, "cut": ENGLISH[:300], "bullets": "- a mill\n" * 90}

@@ -259,7 +259,7 @@ def test_the_waterfall_adds_up_in_stats_and_on_the_screen(tmp_path: Path, capsys
     assert changed["quotes"] >= 2
     assert load_checked(tmp_path / "out").counts.totals["edit_quotes"] == changed["quotes"]
     screen = capsys.readouterr().err
-    assert re.search(r"rule +threshold +in +rejected +share +size\n", screen)
+    assert re.search(r"rule +threshold +in +rejected +of input +size\n", screen)
     assert re.search(
         rf"too_few_tokens +at least 128 pre-tokens +{written['in']} +{rules[0]['rejected']} +\d+\.\d\d% ", screen
     )

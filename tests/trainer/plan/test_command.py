@@ -42,11 +42,12 @@ def found(model: ModelConfig, gpu: str, gpus: int, **changes: Any) -> Any:
 
 def test_the_best_layouts_are_shown_with_where_their_time_goes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "gpt2-xl", "--gpus", "8", "--gpu", "h100", "--tokens", "1e10"]) == 0
-    title, header, *lines = capsys.readouterr().out.splitlines()
+    title, header, below, *lines = capsys.readouterr().out.splitlines()
     assert title.startswith(
         "1,558 M parameters, 512 samples of 1,024 tokens per step, bf16, compiled; 8 x h100 with 78"
     )
-    assert header.split() == ["GiB", "ms/step", "tokens/s", "MFU", "hours", "micro", "batch,", "layout"]
+    assert header.split() == ["GiB", "ms/step", "tokens/s", "MFU", "hours", "micro", "batch", "x", "passes,", "layout"]
+    assert below.strip() == "where the time of a step goes"
     rows = [line for line in lines if re.match(r" \d ", line)]
     assert len(rows) == 5
     assert all(float(row.split()[1]) < 78 for row in rows)
@@ -58,7 +59,10 @@ def test_the_best_layouts_are_shown_with_where_their_time_goes(capsys: pytest.Ca
     )
     assert "pretrain.compile=true parallel.pp=1 parallel.tp=1 " in lines[-1]
     assert main(["--gpu", "h200", "--gpus", "1"]) == 0
-    assert capsys.readouterr().out.startswith("1 M parameters, 16 samples of 128 tokens"), "its own vocabulary of 2,048"
+    shown = capsys.readouterr().out
+    assert shown.startswith("1 M parameters, 16 samples of 128 tokens"), "its own vocabulary of 2,048"
+    assert main(["--model", "gpt2", "--gpus", "8", "--gpu", "h100"]) == 0
+    assert "MFU  micro batch x passes" in capsys.readouterr().out, "no column of hours where there is no length"
 
 
 def test_a_small_model_is_replicated_and_a_large_one_sharded_or_split() -> None:
