@@ -44,6 +44,7 @@ ONE_FUNCTION = [
 OTHER_FILES = [
     ("dataprep/native/avx2.c", KERNEL),
     ("dataprep/native/kernel.h", KERNEL),
+    ("pipelines/native/lines.c", COUNTED),
     ("setup.py", KERNEL),
     ("dataprep/lists/domains-adult.txt", {"urls"}),
     ("trainer/report.html.j2", {"report"}),
