@@ -44,7 +44,6 @@ ONE_FUNCTION = [
 OTHER_FILES = [
     ("dataprep/native/avx2.c", KERNEL),
     ("dataprep/native/kernel.h", KERNEL),
-    ("pipelines/native/lines.c", COUNTED),
     ("setup.py", KERNEL),
     ("dataprep/lists/domains-adult.txt", {"urls"}),
     ("trainer/report.html.j2", {"report"}),
@@ -111,6 +110,13 @@ def test_a_change_of_one_function_changes_the_stages_that_import_it(
 
 @pytest.mark.parametrize(("file", "stages"), OTHER_FILES)
 def test_what_code_reads_counts_where_it_is_reached(changed_by: Changed, file: str, stages: set[str]) -> None:
+    assert changed_by(file, (ROOT / file).read_text() + "more = 1\n") == stages
+
+
+def test_lines_in_c_count_where_json_lines_do(changed_by: Changed) -> None:
+    file, source = "pipelines/native/lines.c", (ROOT / "pipelines/jsonl.py").read_text()
+    stages = changed_by("pipelines/jsonl.py", with_statement(source, "_is_blank", "_ = 1"))
+    assert stages
     assert changed_by(file, (ROOT / file).read_text() + "more = 1\n") == stages
 
 
