@@ -28,7 +28,7 @@ INDEXES := awk -F"='" '{ gsub(/\\n/, " ", $$2); sub(/.$$/, "", $$2); sub(/.*\./,
 	$$1 ~ /^(index-url|extra-index-url|find-links|constraint)$$/ { for (i = 1; i <= n; i++) print "--" $$1, values[i] } \
 	$$1 == "no-index" { print "--no-index" }'
 
-$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard dataprep/native/*.[ch])
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard */native/*.[ch])
 	@echo "$(VENV): installing pinned versions, most of which is torch; this takes a minute or more, once"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) torch==2.13.0

@@ -1,9 +1,10 @@
-"""Builds the native kernel, and puts the project's files into the wheel. All else stands in pyproject.toml.
+"""Builds the modules in C, and puts the project's files into the wheel. All else stands in pyproject.toml.
 
-The kernel is optional: where it does not compile, the installation goes on and NumPy does the same work.
+They are optional: where they do not compile, the installation goes on, and NumPy and Python do the same work.
 """
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -32,18 +33,25 @@ class BuildWithProjectFiles(build_py):
             copy(name, target / name)
 
 
+def compiled(name: str, sources: Iterable[str], headers: Iterable[str] = ()) -> Extension:
+    """Return a module in C, one build for Python 3.11 and later."""
+    folder = "/".join(name.split(".")[:-1])
+    return Extension(
+        name,
+        sources=[f"{folder}/{source}.c" for source in sources],
+        depends=[f"{folder}/{header}.h" for header in headers],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")],
+        py_limited_api=True,
+        extra_compile_args=["-O3"],
+        optional=True,
+    )
+
+
 setup(
     cmdclass={"build_py": BuildWithProjectFiles},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
     ext_modules=[
-        Extension(
-            "dataprep.native._kernel",
-            sources=[f"dataprep/native/{name}.c" for name in SOURCES],
-            depends=[f"dataprep/native/{name}.h" for name in HEADERS],
-            define_macros=[("Py_LIMITED_API", "0x030B0000")],  # one build for Python 3.11 and later
-            py_limited_api=True,
-            extra_compile_args=["-O3"],
-            optional=True,
-        )
+        compiled("dataprep.native._kernel", SOURCES, HEADERS),
+        compiled("pipelines.native._lines", ["lines"]),
     ],
 )

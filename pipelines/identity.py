@@ -227,7 +227,7 @@ def document_id(url: str, text: str) -> bytes:
     return encoded_document_id(url, text.encode("utf-8", "surrogatepass"))
 
 
-def encoded_document_id(url: str, text: bytes) -> bytes:
+def encoded_document_id(url: str, text: bytes | memoryview) -> bytes:
     """Return `document_id` of a text that is given in UTF-8."""
     canonical = canonical_url(url) or url
     return xxhash.xxh3_128_digest(b"\0".join((canonical.encode("utf-8", "surrogatepass"), text)))

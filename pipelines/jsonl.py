@@ -8,7 +8,7 @@ worker did what. A broken line is recorded with its number in the block, and doe
 import codecs
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,14 +16,16 @@ import orjson
 import pyarrow as pa
 
 from pipelines import store
-from pipelines.columns import column
+from pipelines.columns import column, encoded_values
 from pipelines.documents import (
     DOCUMENT_SCHEMA,
+    ROW_GROUP_ROWS,
     UNREADABLE_FILE,
     DocumentWriter,
     Row,
     TableWriter,
     fills_group,
+    read_batches,
     read_rows,
     read_schema,
     reason_of,
@@ -32,6 +34,7 @@ from pipelines.errors import RejectedRowError, UserError
 from pipelines.identity import document_id, encoded_document_id
 from pipelines.manifest import Counts
 from pipelines.metadata import HALF_PAIR, METADATA, METADATA_FIELD, may_have_lost_digits, metadata_of, with_keys
+from pipelines.native import lines as native
 
 MAX_LINE_BYTES = 1 << 27
 """Longest JSONL line; memory holds it several times. The longest documents of real corpora have about 10 MB."""
@@ -39,6 +42,8 @@ BLOCK_BYTES = 8 << 20
 """Uncompressed bytes of JSONL that become one shard: they shape the result, so this is a constant, not an option."""
 BUNDLE_BYTES = 4 << 20
 """Uncompressed bytes of JSONL that are compressed and written at once: a constant for the same reason."""
+_MOST_BYTES = 12 << 20
+"""Most bytes of lines that are read at once: with all that numbers grow by as metadata, less than ROW_GROUP_BYTES."""
 BROKEN = "broken"
 NO_DOCUMENTS = "none of its"
 """How the reason begins why a file that has only broken lines is not read."""
@@ -165,9 +170,22 @@ def ingest_jsonl(path: Path, folder: Path, name: str, block: int, *, alone: bool
     Damaged compressed data raise UserError, or add a broken row after the good ones if the file is not `alone`.
     """
     counts = Counts()
+    if _is_read_at_once(path):
+        memory = native.borrow(_MOST_BYTES)
+        data = store.read_span(path, block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES, memory.data)
+        if data is not None:
+            _ingest_bytes(data, path.name, folder, f"{name}-{block:05d}", counts)
+        native.give_back(memory)
+        if data is not None:
+            return counts
     for number, lines in itertools.groupby(_lines_of(path, block, alone), lambda line: line[0] // BLOCK_BYTES):
         _ingest_block((line for _, line in lines), path.name, folder, f"{name}-{number:05d}", counts)
     return counts
+
+
+def _is_read_at_once(path: Path) -> bool:
+    """Whether a block of a file is read and parsed as a whole, and not line by line."""
+    return native.module() is not None and not store.is_compressed(path) and not HALF_PAIR.search(path.name)
 
 
 def _lines_of(path: Path, block: int, alone: bool) -> Iterator[tuple[int, bytes | BrokenLineError]]:
@@ -214,6 +232,63 @@ def _ingest_block(
     counts.total(name, number)
 
 
+def _ingest_bytes(data: memoryview, source: str, folder: Path, name: str, counts: Counts) -> None:
+    """Do what `_ingest_block` does with lines that are in memory, and hold so little that no row group ends early."""
+    if not len(data):
+        return
+    reader = native.LineReader(data, source, ROW_GROUP_ROWS, MAX_LINE_BYTES)
+    metadata: dict[int, str] = {}
+    with (
+        DocumentWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
+        TableWriter(folder / BROKEN / f"{name}.parquet", BROKEN_SCHEMA, optional=True) as broken,
+    ):
+        while True:
+            found = reader.read()
+            if found == "rest":
+                more = _metadata_of(reader.rest())
+                if more is not None:
+                    metadata[reader.rows - 1] = more
+                    continue
+                reader.drop()
+            if found in ("rest", "line"):
+                try:
+                    if not _is_blank(reader.line):
+                        url, text, own_source, more = _parse_line(reader.line, source)
+                        reader.add(url, text, own_source)
+                        metadata |= {} if more is None else {reader.rows - 1: more}
+                except BrokenLineError as problem:
+                    broken.write({"line": reader.lines, "rule": problem.rule, "value": str(problem)})
+                    counts.reject(problem.rule)
+                continue
+            if reader.rows:
+                documents.write_columns(_taken_columns(reader, metadata))
+                metadata = {}
+            if found == "end":
+                break
+    counts.rows_in += documents.rows + broken.rows
+    counts.rows_out += documents.rows
+    counts.total(name, reader.lines)
+    reader.close()
+
+
+def _metadata_of(rest: bytes) -> str | None:
+    """Return the keys of a line that are not ours; None if `_parse_line` has to judge the line."""
+    try:
+        metadata = metadata_of(orjson.loads(rest), ())
+    except orjson.JSONDecodeError:
+        return None
+    return None if metadata is None or may_have_lost_digits(metadata) else metadata
+
+
+def _taken_columns(reader: native.LineReader, metadata: Mapping[int, str]) -> list[pa.Array]:
+    """Return the columns of what a reader has collected, as `_document_columns` does."""
+    rows = reader.rows
+    urls, texts, sources = reader.take()
+    doc_ids = list(map(encoded_document_id, urls.to_pylist(), encoded_values(texts)))
+    columns = [column(doc_ids, pa.binary(16)), urls, texts, sources]
+    return [*columns, column([metadata.get(row) for row in range(rows)], METADATA_FIELD.type)] if metadata else columns
+
+
 def _document_columns(documents: Sequence[Fields]) -> list[pa.Array]:
     """Return the columns of DOCUMENT_SCHEMA, and `metadata` if any of the documents has some."""
     urls, texts, sources, metadata = zip(*documents, strict=True)
@@ -237,15 +312,21 @@ def write_lines(part: Path, chunk: Path) -> list[str]:
     return sorted(clashing)
 
 
-def packed_lines(part: Path, suffix: str, clashing: set[str]) -> Iterator[bytes]:
+def packed_lines(part: Path, suffix: str, clashing: set[str]) -> Iterator[bytes | memoryview]:
     """Yield the rows of a Parquet file as JSON lines, bytes as hex: a few megabytes at a time, each packed by itself.
 
-    `suffix` says how. The keys of `metadata` become keys of the line; those that are left out, because a column has
-    their name, are added to `clashing`.
+    `suffix` says how; memory of a piece that is not packed may be used again for the next. The keys of `metadata`
+    become keys of the line; those that are left out, because a column has their name, are added to `clashing`.
     """
-    has_metadata = set(read_schema(part).names) >= {*DOCUMENT_SCHEMA.names, METADATA}
-    lines = (_document_line(row, clashing) if has_metadata else _to_line(row) for row in read_rows(part))
-    return (store.pack(bundle, suffix) for bundle in _bundles(lines))
+    schema = read_schema(part)
+    has_metadata = set(schema.names) >= {*DOCUMENT_SCHEMA.names, METADATA}
+    if native.writes(schema) and not has_metadata:
+        bundles = native.LineWriter(schema.names, _to_line, BUNDLE_BYTES).bundles(read_batches(part))
+    elif native.writes(schema):
+        bundles = _bundles(_document_lines(part, schema, clashing))
+    else:
+        bundles = _bundles(_document_line(row, clashing) if has_metadata else _to_line(row) for row in read_rows(part))
+    return (store.pack(bundle, suffix) for bundle in bundles)
 
 
 def _bundles(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -262,11 +343,24 @@ def _bundles(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(bundle)
 
 
+def _document_lines(part: Path, schema: pa.Schema, clashing: set[str]) -> Iterator[bytes]:
+    """Yield the lines of documents that may have metadata."""
+    names = [name for name in schema.names if name != METADATA]
+    writer = native.LineWriter(names, _to_line, BUNDLE_BYTES)
+    for batch in read_batches(part):
+        for line, metadata in zip(writer.lines(batch.select(names)), batch.column(METADATA).to_pylist(), strict=True):
+            yield _with_metadata(line, names, metadata, clashing)
+
+
 def _document_line(row: Row, clashing: set[str]) -> bytes:
     metadata = row.pop(METADATA)
+    return _with_metadata(_to_line(row), list(row), metadata, clashing)
+
+
+def _with_metadata(line: bytes, names: Sequence[str], metadata: str | None, clashing: set[str]) -> bytes:
     if metadata is None:
-        return _to_line(row)
-    line, left_out = with_keys(_to_line(row).rstrip(b"\n"), list(row), metadata)
+        return line
+    line, left_out = with_keys(line.rstrip(b"\n"), names, metadata)
     clashing.update(left_out)
     return line + b"\n"
 

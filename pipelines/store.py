@@ -123,6 +123,21 @@ def lines_of(file: BinaryIO, most_bytes: int, start: int = 0, stop: int | None =
         lines.detach()
 
 
+def read_span(path: Path, start: int, stop: int, memory: memoryview) -> memoryview | None:
+    """Read the lines of a plain file that begin in bytes `start` to `stop` into memory; None if they do not fit."""
+    with cast(io.BufferedReader, open_read(path)) as file:
+        offset = _first_line_from(file, start, stop) if start else 0
+        file.seek(offset)
+        size = file.readinto(memory[: max(0, stop - offset)])
+        if size and memory[size - 1] != ord("\n"):
+            rest = file.readline(len(memory) - size + 1)
+            if len(rest) > len(memory) - size:
+                return None
+            memory[size : size + len(rest)] = rest
+            size += len(rest)
+        return memory[:size]
+
+
 def _first_line_from(lines: IO[bytes], start: int, stop: int | None) -> int:
     """Seek to the first line that begins at `start` or later, going little past `stop`; return its offset."""
     offset = lines.seek(start - 1)
@@ -153,7 +168,7 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
         temporary.unlink(missing_ok=True)
 
 
-def pack(data: bytes, suffix: str) -> bytes:
+def pack(data: bytes | memoryview, suffix: str) -> bytes | memoryview:
     """Return `data` compressed by suffix, without timestamps so that the bytes are the same each time.
 
     Any other suffix leaves it as it is. Results can be concatenated to a file of that kind: they are gzip members, zstd
@@ -172,12 +187,12 @@ def pack(data: bytes, suffix: str) -> bytes:
     return bz2.compress(data) if suffix == ".bz2" else data
 
 
-def write_pieces(pieces: Iterable[bytes], path: Path) -> tuple[int, str]:
+def write_pieces(pieces: Iterable[bytes | memoryview], path: Path) -> tuple[int, str]:
     """Write packed pieces (see `pack`) to one file. Returns its size in bytes and SHA-256."""
     size, digest = 0, hashlib.sha256()
     with create(path) as file:
 
-        def append(data: bytes) -> int:
+        def append(data: bytes | memoryview) -> int:
             digest.update(data)
             return file.write(data)
 

@@ -183,8 +183,8 @@ def write_inputs(folder: Path) -> None:
 def project(folder: Path, sample: Path) -> Path:
     """A fresh clone."""
     clone(folder)
-    for kernel in (ROOT / "dataprep/native").glob("_kernel*.so"):
-        shutil.copy2(kernel, folder / "dataprep/native")
+    for compiled in ROOT.glob("*/native/_*.so"):
+        shutil.copy2(compiled, folder / compiled.relative_to(ROOT).parent)
     return folder
 
 

@@ -102,6 +102,12 @@ static inline uint64_t block_spaces(const Block *block) {
     return bits;
 }
 
+static inline uint64_t block_newlines(const Block *block) {
+    uint64_t bits = 0;
+    for (int i = 0; i < PARTS; i++) bits |= range_bits(block->part[i], '\n', 1) << (i * PART_BYTES & 63);
+    return bits;
+}
+
 /* Stores the block with ASCII letters in lower case. */
 static inline void store_lower(uint8_t *out, const Block *block) {
     for (int i = 0; i < PARTS; i++) store_part(out + i * PART_BYTES, lower_part(block->part[i]));

@@ -29,6 +29,35 @@ static int64_t unstable(const Texts *texts, uint8_t *marks) {
     return count;
 }
 
+/* Whether a text has a soft hyphen, a hyphen at the end of a line, or one of the characters from U+FF00 on. */
+static int has_layout(const uint8_t *p, const uint8_t *end) {
+    for (const uint8_t *const start = p; p < end; p += BLOCK) {
+        Block block = load_block(p, end);
+        for (uint64_t lines = block_newlines(&block); lines; lines &= lines - 1) {
+            const uint8_t *at = p + __builtin_ctzll(lines);
+            if (at > start && at[-1] == '\r') at--;
+            while (at > start && (at[-1] == ' ' || at[-1] == '\t')) at--;
+            if (at > start && at[-1] == '-') return 1;
+        }
+        for (uint64_t wide = block_wide(&block); wide; wide &= wide - 1) {
+            const uint8_t *at = p + __builtin_ctzll(wide);
+            if (end - at > 1 && (*at == 0xc2 ? at[1] == 0xad : *at == 0xef && at[1] >= 0xbc)) return 1;
+        }
+    }
+    return 0;
+}
+
+static int64_t layout(const Texts *texts, uint8_t *marks) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < texts->count; i++) {
+        const uint8_t *p, *end;
+        if (!text_span(texts, i, &p, &end)) return BAD_OFFSETS;
+        marks[i] = (uint8_t)has_layout(p, end);
+        count += marks[i];
+    }
+    return count;
+}
+
 /* Copies the kept bytes of a block, run by run. Each copy is a whole block, and the next one overwrites its rest. */
 static inline uint8_t *store_runs(uint8_t *out, const uint8_t *block, uint64_t keep) {
     while (keep) {

@@ -48,6 +48,8 @@ typedef struct {
     const char *name;
     /* Sets marks[i] to whether text i has an UNSTABLE character; returns how many have one. */
     int64_t (*unstable)(const Texts *, uint8_t *marks);
+    /* Sets marks[i] to whether text i may have a place that LAYOUT of dataprep/text/spelling.py reads otherwise. */
+    int64_t (*layout)(const Texts *, uint8_t *marks);
     /* Writes the texts to `out` with ASCII letters in lower case and white space collapsed to single spaces, none at
        the ends; returns the bytes used. */
     int64_t (*fold)(const Texts *, uint8_t *out, int64_t room, int64_t *starts, int64_t *ends);

@@ -13,6 +13,7 @@ import importlib
 import logging
 import multiprocessing
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,8 +45,15 @@ class Kernel:
 
     def unstable(self, texts: Span) -> Array:
         """Return the numbers of the texts with non-ASCII characters that NFC or case folding may change."""
+        return self._marked(self.module.unstable, texts)
+
+    def layout(self, texts: Span) -> Array:
+        """Return the numbers of all texts that `spelling.LAYOUT` changes, and perhaps of a few others."""
+        return self._marked(self.module.layout, texts)
+
+    def _marked(self, function: Callable[..., int], texts: Span) -> Array:
         marks = np.empty(len(texts[1]), np.uint8)
-        self.module.unstable(*_flat(texts), character_flags(), marks)
+        function(*_flat(texts), character_flags(), marks)
         return np.flatnonzero(marks)
 
     def fold(self, texts: Span) -> Span:

@@ -89,8 +89,7 @@ static PyObject *answer(Buffers *buffers, int64_t result) {
     return NULL;
 }
 
-static PyObject *py_unstable(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *mark(PyObject *args, int64_t (*function)(const Texts *, uint8_t *)) {
     PyObject *o[5];
     if (!PyArg_ParseTuple(args, "OOOOO", &o[0], &o[1], &o[2], &o[3], &o[4])) return NULL;
     NEW_BUFFERS(buffers);
@@ -99,10 +98,20 @@ static PyObject *py_unstable(PyObject *self, PyObject *args) {
     int64_t result = 0;
     if (get_texts(&buffers, o, &texts) && (marks = items(&buffers, o[4], "marks", 1, texts.count, 1))) {
         Py_BEGIN_ALLOW_THREADS
-        result = chosen->unstable(&texts, marks);
+        result = function(&texts, marks);
         Py_END_ALLOW_THREADS
     }
     return answer(&buffers, result);
+}
+
+static PyObject *py_unstable(PyObject *self, PyObject *args) {
+    (void)self;
+    return mark(args, chosen->unstable);
+}
+
+static PyObject *py_layout(PyObject *self, PyObject *args) {
+    (void)self;
+    return mark(args, chosen->layout);
 }
 
 static PyObject *py_fold(PyObject *self, PyObject *args) {
@@ -270,6 +279,7 @@ static PyMethodDef methods[] = {
     {"names", py_names, METH_NOARGS, "Return the instruction sets that this processor has a kernel for, the fastest last."},
     {"choose", py_choose, METH_VARARGS, "Use the kernel of this name from now on."},
     {"unstable", py_unstable, METH_VARARGS, "unstable(data, starts, ends, flags, marks)"},
+    {"layout", py_layout, METH_VARARGS, "layout(data, starts, ends, flags, marks)"},
     {"fold", py_fold, METH_VARARGS, "fold(data, starts, ends, flags, out, out_starts, out_ends)"},
     {"shingles", py_shingles, METH_VARARGS, "shingles(data, starts, ends, flags, unit, size, distinct, out, first)"},
     {"sign", py_sign, METH_VARARGS, "sign(data, starts, ends, flags, unit, size, a, b, out)"},

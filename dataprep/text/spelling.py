@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from dataprep.native.kernel import kernel
 from dataprep.text.folding import Texts
 
 Array = np.ndarray[Any, Any]
@@ -67,9 +68,13 @@ class Spelling:
 
     def spell_texts(self, texts: Texts) -> Texts:
         """Apply `spell` to every text; the texts must lie end to end, and so do the results."""
-        data = texts.data.tobytes()
-        signs = [match.start() for rule in self.rules for sign in rule.signs for match in sign.finditer(data)]
-        numbers = np.unique(np.searchsorted(texts.ends, np.array(signs, np.int64), side="right"))
+        numbers, rules = np.empty(0, np.int64), self.rules
+        if (native := kernel()) and rules[: len(LAYOUT.rules)] == LAYOUT.rules:
+            numbers, rules = native.layout(texts.spans), rules[len(LAYOUT.rules) :]
+        data = texts.data.tobytes() if rules else b""
+        signs = [match.start() for rule in rules for sign in rule.signs for match in sign.finditer(data)]
+        signed = np.searchsorted(texts.ends, np.array(signs, np.int64), side="right")
+        numbers = np.unique(np.concatenate((numbers, signed)))
         return texts.replace(numbers, [self.spell(texts.encoded(number).decode()) for number in numbers.tolist()])
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from dataprep.native import kernel as choice
 from dataprep.native.kernel import Kernel, kernel, kernel_name
 from dataprep.text.characters import character_flags
 from dataprep.text.folding import fold_texts, raw_texts
+from dataprep.text.spelling import LAYOUT, READING
 from pipelines.command import StageSpec
 from pipelines.errors import ConfigError
 from pipelines.stage import run_command
@@ -29,6 +31,7 @@ from tests.samples import Data
 ROOT = Path(__file__).parents[3]
 ARTICLES = ROOT / "dataprep" / "sample" / "articles"
 COLLECTIONS = {"openwebtext": "text/openwebtext-*", "multilingual": "encodings", "articles": "dedup/minhash-articles"}
+LAYOUT_SIGNS = re.compile("\u00ad|-[ \\t]*\\r?\\n|[\uff00-\uffff]")
 KINDS = ("word:5", "word:1", "char:5", "word:99", "char:1")
 TRICKY = "aZ9_ .\n\t\x00\x1c\x7f'é\u0301\u00df\u0130“日本語ナไทยกำ\u0e38हिन्\u200d\u3000\u00a0\u2028😀𝔸\u1100\u1161"
 LONG = st.builds(
@@ -57,6 +60,24 @@ def everything(texts: list[str], kind: str, num_perm: int) -> list[Any]:
             results += [found.hashes.tolist(), found.first.tolist()]
         results.append(sign_texts(form, shingle, Permutations.draw(num_perm, 1)).tolist())
     return results
+
+
+PLACES = st.text(alphabet="aZ-\n\r \t\u00ad\uff21\uff71\uffdc\ufffd\uf000é日") | st.builds(
+    lambda before, place, after: "x" * before + place + after,
+    st.integers(58, 68),
+    st.sampled_from(["-\n", "- \t\r\n", "\u00ad", "\uff21", "-\r", "\n"]),
+    st.sampled_from(["", "ple", " x"]),
+)
+
+
+@given(st.lists(PLACES, max_size=6))
+@example(["exam-" + " " * 100 + "\r\nple", "-", "\nple", "\r\n", "a" * 64 + "\u00ad", "\uff21" * 40])
+def test_every_kernel_finds_what_is_spelled_otherwise(native: Kernel, texts: list[str]) -> None:
+    raw = raw_texts(texts)
+    for spelling in (LAYOUT, READING):
+        spelled = spelling.spell_texts(raw)
+        assert [spelled.encoded(n).decode() for n in range(len(texts))] == [spelling.spell(text) for text in texts]
+    assert native.layout(raw.spans).tolist() == [n for n, text in enumerate(texts) if LAYOUT_SIGNS.search(text)]
 
 
 @given(TEXTS, st.sampled_from(KINDS), st.sampled_from([128, 1, 7, 130]))

@@ -113,6 +113,13 @@ def test_what_code_reads_counts_where_it_is_reached(changed_by: Changed, file: s
     assert changed_by(file, (ROOT / file).read_text() + "more = 1\n") == stages
 
 
+def test_lines_in_c_count_where_json_lines_do(changed_by: Changed) -> None:
+    file, source = "pipelines/native/lines.c", (ROOT / "pipelines/jsonl.py").read_text()
+    stages = changed_by("pipelines/jsonl.py", with_statement(source, "_is_blank", "_ = 1"))
+    assert stages
+    assert changed_by(file, (ROOT / file).read_text() + "more = 1\n") == stages
+
+
 def test_a_comment_in_c_changes_nothing(changed_by: Changed) -> None:
     file = "dataprep/native/avx2.c"
     assert changed_by(file, f"/* Two lines\n   of words. */\n\n{(ROOT / file).read_text()}// The end.\n") == set()
