@@ -117,7 +117,7 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
         logger.info("%s: %s", run.name, why)
     counts = Counts()
     for some in [[part] for part in parts] if run.limit else [parts]:  # of a trial, no more blocks than it takes
-        counts.add(run.map(read_json_lines, some, len(sources) == 1, into=target))
+        counts.add(run.map(read_lines, some, len(sources) == 1, into=target))
         if run.limit and counts.rows_out >= run.limit:
             break
     ingested = {name: Ingested(source, target) for name, source in names.items()}
@@ -143,7 +143,7 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
     return [shard for file in ingested.values() for shard in file.shards]
 
 
-def read_json_lines(part: Part, folder: Path, alone: bool) -> Counts:
+def read_lines(part: Part, folder: Path, alone: bool) -> Counts:
     """Convert one block of a JSONL file, which is alone or one of a folder, to document shards."""
     name, _, block = part.name.rpartition("-")
     return jsonl.ingest_jsonl(part.file, folder, name, int(block), alone=alone)
