@@ -31,7 +31,11 @@ def first_rows(run: StageRun, source: Source, limit: int) -> Source:
     Raises UserError for a path without a manifest.
     """
     if source.manifest is None:
-        raise UserError(f"--limit {limit}: {source.path} has no {MANIFEST}; name a folder that a stage made")
+        what = "is a file" if source.path.is_file() else f"has no {MANIFEST}"
+        raise UserError(
+            f"--limit {limit}: takes rows of a folder that a stage made, and {source.path} {what}; name such a folder, "
+            "or leave --limit out"
+        )
     folder = run.scratch / "limited" / source.path.name
     store.remove(folder)
     entries: dict[str, FileEntry] = {}
