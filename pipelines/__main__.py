@@ -8,7 +8,7 @@ python -m pipelines check [--deep [OUTPUT...]]
 python -m pipelines status
 python -m pipelines explain URL|DOC_ID
 python -m pipelines explain --token SPLIT:INDEX
-python -m pipelines forget URL|DOC_ID
+python -m pipelines forget URL|DOC_ID [--dry-run]
 python -m pipelines gc [--delete] [FOLDER...]
 python -m pipelines report [--samples]
 python -m pipelines metrics
@@ -112,8 +112,17 @@ def build_parser() -> argparse.ArgumentParser:
         help="a token by its number: train:123456, val:-1 (the last), or a folder of token shards: FOLDER:123456",
     )
     explain.set_defaults(run=run_explain)
-    forget = commands.add_parser("forget", help="name all that holds a page, and make the next run without it")
+    forget = commands.add_parser(
+        "forget",
+        help="name all that holds a page, and make the next run without it",
+        description="Name all that holds a page or was made from it, and enter the page in the list of download.forget "
+        "and extract.forget, so that the next dvc repro is without it. Nothing is deleted. It leaves what no stage "
+        "makes: your sources and URL lists, the store of fetched pages, the cache of `millrace browse` "
+        "(~/.cache/millrace/browse), texts that `report --samples` wrote (provenance/), DVC's cache and remotes, and "
+        "other corpora and runs; delete the page there yourself.",
+    )
     forget.add_argument("key", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)")
+    forget.add_argument("--dry-run", action="store_true", help="only say what holds the page and what would be entered")
     forget.set_defaults(run=run_forget)
     gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
     gc.add_argument(
@@ -347,7 +356,7 @@ def run_explain(options: argparse.Namespace) -> int:
 def run_forget(options: argparse.Namespace) -> int:
     """Print what holds a page, add the page to the list of download.forget, and begin that list if there is none."""
     from pipelines.config import given
-    from pipelines.forgotten import FORGOTTEN, add_entries, entry_key
+    from pipelines.forgotten import FORGOTTEN, add_entries, entry_key, new_entries
     from pipelines.project.explain import Trail, nearest
     from pipelines.project.forget import DEFAULT_LIST, holders, sources
 
@@ -360,12 +369,19 @@ def run_forget(options: argparse.Namespace) -> int:
     overrides = [f"download.forget={DEFAULT_LIST}"]
     if not named:
         judged(*recorded_with(params, overrides))  # a refusal must leave the list as it was
-    if not held and (meant := nearest(options.key, stages)):
-        print_line(f"no output holds {options.key}; nearest: {meant}; if you meant that page, name it too")
+    if not held:
+        meant = nearest(options.key, stages)
+        hint = f"nearest: {meant}; if you meant that page, name it too" if meant else "is it spelled as it was crawled?"
+        print_line(f"no output holds {options.key}; {hint}")
     for stage, path, what in held:
         print_line(f"{stage:18} {path}: {what}")
-    new = add_entries(named or DEFAULT_LIST, [options.key, *sorted(url for url in trail.urls if entry_key(url))])
-    for entry in new:
+    entries = [options.key, *sorted(url for url in trail.urls if entry_key(url))]
+    if options.dry_run:
+        for entry in new_entries(named or DEFAULT_LIST, entries):
+            print_line(f"{named or DEFAULT_LIST}: would get {entry}")
+        print_line(f"{options.key}: {len(held)} places hold it; nothing was changed (--dry-run)")
+        return 0
+    for entry in add_entries(named or DEFAULT_LIST, entries):
         print_line(f"{named or DEFAULT_LIST}: added {entry}")
     code = 0 if named else run_set(argparse.Namespace(overrides=overrides))
     for path in sources(stages):

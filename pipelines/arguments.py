@@ -7,7 +7,9 @@ import argparse
 import itertools
 import math
 import re
+import shutil
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 
 from pipelines.errors import ConfigError, choose_from, nearest, shown
 
+HELP_COLUMNS = 80
 _NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
@@ -36,6 +39,17 @@ class Place:
         return name if self.required else f"[{name}]"
 
 
+def wrapped(doc: str, indent: str = "  ") -> str:
+    """Wrap a docstring to the terminal, except commands. `indent`: tyro joins lines that do not begin with a space."""
+    columns = min(HELP_COLUMNS, shutil.get_terminal_size().columns)
+    return "\n\n".join(
+        paragraph
+        if paragraph.startswith((" ", "python -m"))
+        else textwrap.fill(paragraph, columns, subsequent_indent=indent, break_on_hyphens=False)
+        for paragraph in doc.split("\n\n")
+    )
+
+
 class OneLineParser(argparse.ArgumentParser):
     """A parser that raises ConfigError where argparse would print its usage and an error."""
 
@@ -45,10 +59,15 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 class Parser(OneLineParser):
-    """A parser of a command of ours: its words are checked as those of a stage are."""
+    """A parser of a command of ours: its words are checked as those of a stage are, its help fits the terminal."""
 
     hints: Mapping[str, Any] = types.MappingProxyType({})
     """Option -> its type, if the parser itself does not know its limits."""
+
+    def format_help(self) -> str:
+        """Wrap the description once: it has line breaks of its own."""
+        self.description = self.description and wrapped(self.description, indent="")
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Check the words and parse them. Raises ConfigError for the first that is wrong."""

@@ -17,9 +17,7 @@ import importlib
 import inspect
 import itertools
 import os
-import shutil
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,12 +28,10 @@ from annotated_types import Ge
 
 from pipelines import config as configs
 from pipelines import presets
-from pipelines.arguments import Place, check_number, check_words, plain_type
+from pipelines.arguments import Place, check_number, check_words, plain_type, wrapped
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.names import check_name, check_texts
-
-HELP_COLUMNS = 80
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -259,7 +255,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     result = tyro.cli(
         _command_class(spec, defaults, options),
         prog=f"python -m {spec.command}",
-        description=_wrapped(spec.doc + (f"\n\n--limit N takes the first N {spec.limit.unit}." if spec.limit else "")),
+        description=wrapped(spec.doc + (f"\n\n--limit N takes the first N {spec.limit.unit}." if spec.limit else "")),
         args=list(arguments),
     )
     where = "command line"
@@ -329,16 +325,6 @@ def places(spec: StageSpec) -> list[Place]:
 
 def _optional(place: Place, shows: bool) -> Place:
     return dataclasses.replace(place, required=False) if shows and place.many else place
-
-
-def _wrapped(doc: str) -> str:
-    """Wrap a docstring to the terminal, except commands; tyro joins lines that do not begin with a space."""
-    columns = min(HELP_COLUMNS, shutil.get_terminal_size().columns)
-    paragraphs = doc.split("\n\n")
-    return "\n\n".join(
-        paragraph if paragraph.startswith(" ") else textwrap.fill(paragraph, columns, subsequent_indent="  ")
-        for paragraph in paragraphs
-    )
 
 
 def _in_order(paths: tuple[Path, ...], kind: type) -> tuple[Path, ...]:

@@ -59,8 +59,8 @@ def read_entries(path: Path) -> Iterator[tuple[str, str]]:
             yield text, key
 
 
-def add_entries(path: Path, entries: list[str]) -> list[str]:
-    """Add the entries that a list does not cover yet; return them. The file is written as a whole."""
+def new_entries(path: Path, entries: list[str]) -> list[str]:
+    """Return the entries that a list, which need not exist, does not cover yet."""
     known = [text for text, _ in read_entries(path)] if path.exists() else []
     keys = {entry_key(text) for text in known}
     new: list[str] = []
@@ -68,6 +68,12 @@ def add_entries(path: Path, entries: list[str]) -> list[str]:
         if (key := entry_key(entry)) and key not in keys:
             keys.add(key)
             new.append(entry)
+    return new
+
+
+def add_entries(path: Path, entries: list[str]) -> list[str]:
+    """Add the entries that a list does not cover yet; return them. The file is written as a whole."""
+    new = new_entries(path, entries)
     if new:
         before = _in_utf8(path) if path.exists() else b""
         with store.create(path) as file:

@@ -32,7 +32,11 @@ def first_rows(run: StageRun, source: Source, limit: int) -> Source:
     Raises UserError for a path without a manifest.
     """
     if source.manifest is None:
-        raise UserError(f"--limit {limit}: {source.path} has no {MANIFEST}; name a folder that a stage made")
+        what = "is a file" if source.path.is_file() else f"has no {MANIFEST}"
+        raise UserError(
+            f"--limit {limit}: takes rows of a folder that a stage made, and {source.path} {what}; name such a folder, "
+            "or leave --limit out"
+        )
     folder = run.scratch / "limited" / source.path.name
     store.remove(folder)
     entries: dict[str, FileEntry] = {}
@@ -118,7 +122,7 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
         logger.info("%s: %s", run.name, why)
     counts = Counts()
     for some in [[part] for part in parts] if run.limit else [parts]:  # of a trial, no more blocks than it takes
-        counts.add(run.map(read_json_lines, some, len(sources) == 1, into=target))
+        counts.add(run.map(read_lines, some, len(sources) == 1, into=target))
         if run.limit and counts.rows_out >= run.limit:
             break
     ingested = {name: Ingested(source, target) for name, source in names.items()}
@@ -144,7 +148,7 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
     return [shard for file in ingested.values() for shard in file.shards]
 
 
-def read_json_lines(part: Part, folder: Path, alone: bool) -> Counts:
+def read_lines(part: Part, folder: Path, alone: bool) -> Counts:
     """Convert one block of a JSONL file, which is alone or one of a folder, to document shards."""
     name, _, block = part.name.rpartition("-")
     return jsonl.ingest_jsonl(part.file, folder, name, int(block), alone=alone)

@@ -38,6 +38,11 @@ from pipelines.terminal import print_error
 logger = logging.getLogger(__name__)
 
 IDENTITY = "identity.json"
+FILE_SUFFIXES = (
+    *(".txt", ".csv", ".tsv", ".json", ".parquet", ".arrow", ".bin", ".npy", ".pt", ".safetensors", ".html", ".yaml"),
+    *(".gz", ".zst", ".xz", ".bz2", ".zip", ".tar", ".md"),
+)
+"""Ends of names that only files have; a folder of such a name is taken for one by people and programs."""
 
 
 def stage_main(module_name: str) -> None:
@@ -116,11 +121,8 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
     if spec.check_config:
         spec.check_config(**call.sections)
     _check_inputs(spec, call)
-    for name in call.outputs.keys() - spec.tables:
-        if is_jsonl(call.outputs[name]):
-            raise UserError(
-                f"{call.outputs[name]}: {spec.name} publishes a folder here, not a JSONL file; name a folder"
-            )
+    for name, path in call.outputs.items():
+        _check_name_of(path, spec, is_table=name in spec.tables)
     finals = {name: store.real_path(path) for name, path in call.outputs.items()}
     check_outputs(call, resuming=is_half_published(store.real_path(first)))
     with waiting(f"{spec.name}: reading all of its input, to know whether it has changed"):
@@ -180,6 +182,15 @@ def _publish_all(run: StageRun, call: Invocation) -> None:
         for other in scratch_folders(output.final):
             if other != place:  # what a stopped run had half published has been replaced
                 store.remove(other / STAGED)
+
+
+def _check_name_of(output: Path, spec: StageSpec, *, is_table: bool) -> None:
+    """Raise UserError for an output that is named as a file, where a folder would be made under that name."""
+    if is_jsonl(output) and not is_table:
+        raise UserError(f"{output}: {spec.name} publishes a folder here, not a JSONL file; name a folder")
+    if output.suffix.lower() in FILE_SUFFIXES and not is_jsonl(output) and not output.is_dir():
+        also = ", or one file if its name ends in .jsonl[.gz|.zst|.xz|.bz2]" if is_table else ""
+        raise UserError(f"{output}: {spec.name} publishes a folder{also}; name it without {output.suffix}")
 
 
 def _place(final: Path, fingerprint: str) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pipelines.arguments import Place, check_words
+from pipelines.arguments import Place, check_words, wrapped
 from pipelines.command import flags_of
 from pipelines.errors import ConfigError, UserError
 from pipelines.terminal import print_error, without_controls
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     places = (Place("EXPORT"), Place("PROMPT", required=False))
     try:
         check_words(arguments, {"--help": None, **dict(flags_of(SamplingConfig))}, places)
-        tyro.cli(generate, prog="python -m trainer.generate", description=__doc__, args=arguments)
+        tyro.cli(generate, prog="python -m trainer.generate", description=wrapped(__doc__ or ""), args=arguments)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1

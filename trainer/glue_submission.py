@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pipelines import store
-from pipelines.arguments import Place, check_words
+from pipelines.arguments import Place, check_words, wrapped
 from pipelines.errors import ConfigError, UserError
 from pipelines.terminal import print_error, print_line
 from trainer.glue.submission import FILES, HEADER, SUBMISSION, TestFile
@@ -114,7 +114,7 @@ def main() -> int:
     places = (Place("OUTPUT.zip"), Place("FOLDERS", many=True))
     try:
         check_words(sys.argv[1:], dict.fromkeys(OPTIONS), places)
-        tyro.cli(glue_submission, prog="python -m trainer.glue_submission", description=__doc__)
+        tyro.cli(glue_submission, prog="python -m trainer.glue_submission", description=wrapped(__doc__ or ""))
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1

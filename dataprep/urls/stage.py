@@ -58,7 +58,7 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
     submissions = checked_submission_rules(config)
     refuse_output_among_lists(lists.path, output.final)
     if given(lists.path) is None:
-        run.summary = "no URL list, so no URLs"
+        run.summary = f"no URL in {lists.path}, which is empty or has comments alone"
     files = url_lists(lists.path, config.url_key)
     names = [list_name(file, lists.path) for file in files]
     if run.limit:
@@ -72,6 +72,8 @@ def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> Non
     run_bytes = min(max(rows_bytes, SMALLEST), LARGEST_RUN)
     run.map(judge_chunk, parts, chunks, names, config, submissions, run_bytes, into=judged)
     refuse_strangers(judged.counts, lists.path, config)
+    if not judged.counts.rows_in and not run.summary:
+        run.summary = f"no URL in {lists.path}: its lists are empty or have comments alone"
     add_rejected(judged, output)
 
     merged = Output(run.scratch / "merged", Path("merged"))

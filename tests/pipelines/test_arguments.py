@@ -2,8 +2,11 @@
 
 import importlib
 import inspect
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from pipelines.console import PROJECT, modules
 from pipelines.errors import ConfigError, choose_from, did_you_mean, nearest
 from pipelines.project.completion import OTHERS
 
+ROOT = Path(__file__).parents[2]
 STAGES = sorted(module for name, module in modules().items() if module != PROJECT and name not in OTHERS)
 
 
@@ -112,3 +116,15 @@ def test_commands_that_are_no_stages_answer_in_the_same_way(
 
 def main_of(main: Callable[..., int], words: list[str]) -> int:
     return main(words) if inspect.signature(main).parameters else main()
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize(
+    "module", ["pipelines", "dataprep.browse", "trainer.plan", "trainer.generate", "dataprep.clean"]
+)
+def test_help_is_wrapped_once(module: str, columns: int) -> None:
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", module, "--help"]
+    text = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines = [line for line in text.splitlines() if "python -m" not in line]
+    assert [line for line in lines if len(line) > columns] == []

@@ -118,6 +118,20 @@ def test_options_of_the_run_are_checked_too() -> None:
         parsed("dataprep.clean", "a", "b", "--workers", "-3")
 
 
+def test_an_output_named_as_a_file_of_another_kind_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text("{}\n")
+    output = tmp_path / "o.txt"
+    assert run_command(StageSpec.load("dataprep.clean"), [str(source), str(output)]) == 1
+    ending = "clean publishes a folder, or one file if its name ends in .jsonl[.gz|.zst|.xz|.bz2]; name it without .txt"
+    assert capsys.readouterr().err == f"error: {output}: {ending}\n"
+    assert run_command(StageSpec.load("dataprep.tokenizer"), [str(source), str(tmp_path / "t.bin")]) == 1
+    assert "t.bin: tokenizer publishes a folder; name it without .bin" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [source]
+
+
 def test_a_stage_that_publishes_no_table_refuses_a_jsonl_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

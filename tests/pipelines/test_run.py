@@ -62,7 +62,7 @@ def test_only_what_will_be_published_is_brought_to_disk(tmp_path: Path, monkeypa
     [
         ("clean", "clean_part", "clean"),
         ("split", "count_sides", "split: count sides"),
-        ("clean", "read_json_lines", "clean: read json lines"),
+        ("clean", "read_lines", "clean: read lines"),
         ("remove_duplicates", "remove_part", "remove_duplicates: remove"),
     ],
 )

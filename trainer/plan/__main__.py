@@ -26,7 +26,7 @@ from annotated_types import Interval
 
 from pipelines import presets
 from pipelines.__main__ import main as project_command
-from pipelines.arguments import check_words
+from pipelines.arguments import check_words, wrapped
 from pipelines.command import flags_of
 from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, read_yaml
 from pipelines.errors import ConfigError, UserError, choose_from, shown
@@ -100,7 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         check_words(arguments, {"--help": None, **dict(flags_of(PlanOptions))}, ())
-        options = tyro.cli(PlanOptions, prog="python -m trainer.plan", description=__doc__, args=arguments)
+        options = tyro.cli(
+            PlanOptions, prog="python -m trainer.plan", description=wrapped(__doc__ or ""), args=arguments
+        )
         options = dataclasses.replace(options, model=OTHER_NAMES.get(options.model, options.model))
         plan(check(PlanOptions, options, "plan", "command line"))
         sys.stdout.flush()

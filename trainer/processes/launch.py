@@ -14,6 +14,7 @@ import datetime
 import functools
 import logging
 import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import socket
@@ -370,8 +371,14 @@ def _local_main(
         dist.destroy_process_group()
     connection.close()
     sys.stderr.flush()
+    _remove_semaphores()
     # Skip the interpreter's shutdown, in which remaining threads of gloo can abort the process.
     os._exit(0)
+
+
+def _remove_semaphores() -> None:
+    """Remove the semaphores of libraries (torch's compiler takes one); else the tracker warns that they are left."""
+    multiprocessing.util._run_finalizers(0)  # pyright: ignore
 
 
 def _end_with_parent() -> None:

@@ -213,8 +213,13 @@ def test_chunks_of_a_long_list_keep_the_numbers_of_their_lines(tmp_path: Path, m
 
 
 def test_no_list_at_all_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(ROOT / "configs" / "none" / "urls", tmp_path / "out", "--log-level", "info")
-    assert capsys.readouterr().err.startswith("urls: no URL list, so no URLs in ")
+    source = ROOT / "configs" / "none" / "urls"
+    run(source, tmp_path / "out", "--log-level", "info")
+    assert capsys.readouterr().err.startswith(f"urls: no URL in {source}, which is empty or has comments alone in ")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "empty.txt").touch()
+    run(tmp_path / "lists", tmp_path / "other", "--log-level", "info")
+    assert capsys.readouterr().err.startswith(f"urls: no URL in {tmp_path / 'lists'}: its lists are empty or have ")
 
 
 def test_an_empty_file_gives_an_empty_list(tmp_path: Path) -> None:

@@ -228,3 +228,27 @@ def test_parameters_that_cannot_be_composed_leave_no_list(project: Path, capsys:
     assert main(["forget", f"{G}/a"]) == 2
     assert "edited since it was composed" in capsys.readouterr().err
     assert not (project / "inputs/forget.txt").exists()
+
+
+def test_a_dry_run_says_what_would_be_entered_and_changes_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (project / "params.yaml").read_bytes()
+    capsys.readouterr()
+    assert main(["forget", f"{G}/a", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"no output holds {G}/a; is it spelled as it was crawled?",
+        f"inputs/forget.txt: would get {G}/a",
+        f"{G}/a: 0 places hold it; nothing was changed (--dry-run)",
+    ]
+    assert not (project / "inputs/forget.txt").exists()
+    assert (project / "params.yaml").read_bytes() == before
+
+
+def test_help_names_what_is_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["forget", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for left in ("URL lists", "the cache of `millrace browse`", "`report --samples`", "DVC's cache"):
+        assert left in text

@@ -1,6 +1,7 @@
 """Local processes: one result, one error line, none left behind."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -389,3 +390,23 @@ def test_a_signal_while_processes_are_started_ends_those_that_are_there(monkeypa
     with pytest.raises(SystemExit):
         launch(len, ParallelConfig(dp_replicate=2, device="cpu"))
     assert ended == [0]
+
+
+def take_semaphore(process: Process) -> None:
+    """What torch's compiler does: a semaphore that lives as long as the process."""
+    global _taken
+    _taken = multiprocessing.get_context("spawn").Lock()
+
+
+TAKING = """
+from tests.trainer.processes import test_launch
+from tests.trainer.small import TWO
+from trainer.processes.launch import launch
+if __name__ == "__main__":
+    launch(test_launch.take_semaphore, TWO)
+"""
+
+
+def test_no_semaphore_of_a_library_is_left_to_be_warned_of() -> None:
+    done = subprocess.run([sys.executable, "-c", TAKING], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
