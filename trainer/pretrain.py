@@ -187,6 +187,8 @@ def publish_anew(job: PretrainJob, published: PublishedRun, run: StageRun, outpu
     if rank_from_environment(os.environ):
         launch.launch(stand_down, job.parallel)
     run.provenance["segments"] = published.segments
+    if published.computer:
+        run.provenance["computer"] = published.computer
     best = publish(job.config, published.checkpoints, published.folder, output, job.plan.steps, refuse=True)
     record = published.record
     shape = Architecture.of(job.model, record["tokenizer"]["vocab_size"])

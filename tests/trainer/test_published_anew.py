@@ -102,12 +102,15 @@ def test_it_equals_a_fresh_run_with_these_parameters(
 def test_the_provenance_keeps_the_segments_and_has_what_is_published(trained: Pretraining) -> None:
     provenance = trained.stats.parents[2] / "provenance/a/pretrain.json"
     first = json.loads(provenance.read_text())
+    first["computer"]["processor"] = "the one that trained it"
+    provenance.write_text(json.dumps(first))
     said = trained("--keep", "1")[1]
     assert ANEW in said
     last = said.splitlines()[-1]
     assert re.search(r"^pretrain: 20 steps, [\d,]+ tokens, loss \d\.\d{4}, validation loss \d\.\d{4} in ", last)
     second = json.loads(provenance.read_text())
     assert second["segments"] == first["segments"]
+    assert second["computer"] == first["computer"]
     assert (first["identity"]["published"]["config"]["keep"], second["identity"]["published"]["config"]["keep"]) == (
         2,
         1,

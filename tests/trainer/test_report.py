@@ -720,6 +720,10 @@ def test_the_report_by_hand_shows_a_pretraining_that_has_not_ended(
     assert "wall time of training 2 h 3 min" in reader.text
     assert reader.charts["speed"]
     assert "The scores are not there yet" in reader.text
+    shutil.rmtree(scratch / "checkpoints")
+    text = full_report(results, capsys).text
+    assert "What is trained is shown from the first checkpoint on" in text
+    assert "run dvc repro pretrain" not in text
 
 
 def test_the_report_by_hand_of_nothing_is_one_line_and_no_page(

@@ -17,9 +17,9 @@
       : Math.abs(value) >= 1e6 ? digits(value / 1e6, 3) + " M"
       : value.toLocaleString("en-US", { maximumFractionDigits: 4 }));
 
-  const series = (line) => {
+  const series = (line, values) => {
     const stroke = color(`--line-${line.color % 6}`);
-    const few = line.style === "points";
+    const few = line.style === "points" || values.filter((value) => value != null).length < 2;
     return {
       label: line.name,
       stroke: line.style === "faint" ? stroke + "55" : stroke,
@@ -40,12 +40,13 @@
       values: ticks,
     };
     const size = () => ({ width: Math.max(200, place.clientWidth), height: chart.wide ? 320 : 220 });
-    const alone = chart.data[0].length < 2 ? { x: { time: false, range: (_p, low) => [low - 1, low + 1] } } : { x: { time: false } };
+    const [only] = chart.data[0];  // uPlot finds no range around a single place
+    const alone = chart.data[0].length < 2 ? { x: { time: false, range: () => [only - 1, only + 1] } } : { x: { time: false } };
     const options = {
       ...size(),
       scales: alone,
       cursor: { points: { size: 7 }, drag: { x: true, y: false, dist: 5 } },
-      series: [{ label: chart.x, value: read }, ...chart.lines.map(series)],
+      series: [{ label: chart.x, value: read }, ...chart.lines.map((line, i) => series(line, chart.data[i + 1]))],
       axes: [{ ...axis, size: 28, label: chart.x, labelSize: 20, labelGap: 0, labelFont: axis.font }, { ...axis, size: 62 }],
     };
     const title = document.createElement("h4");

@@ -47,6 +47,8 @@ class PublishedRun:
     folder: Path
     segments: list[Any]
     """Layout and speed of the segments of its training, if they are known."""
+    computer: dict[str, Any]
+    """What trained it, if that is known."""
 
     @property
     def checkpoints(self) -> dict[int, Path]:
@@ -85,7 +87,11 @@ def find_published(
             return None
     try:
         load_checked(folder)
-        found = PublishedRun(folder, provenance.get("segments", []) if known else [])
+        found = PublishedRun(
+            folder,
+            provenance.get("segments", []) if known else [],
+            provenance.get("computer", {}) if known else {},
+        )
         record = found.record if found.checkpoints else {}
     except UserError as error:
         logger.warning("%s; it is trained again", error)
