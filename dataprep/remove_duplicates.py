@@ -188,17 +188,22 @@ class KeptRows:
         self._held: list[pa.Table] = []
         self._held_rows = 0
         self._held_size = 0
+        """Size of the rows held, or more."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows; columns of the schema that they lack become null."""
         table = conform(pa.Table.from_batches([rows]), self._schema)
         while len(table):
             candidates = table.slice(0, ROW_GROUP_ROWS - self._held_rows)
-            ends = self._held_size + np.cumsum(self._sizes(candidates))
-            count = min(len(candidates), int(np.searchsorted(ends, ROW_GROUP_BYTES)) + 1)
+            count, size = len(candidates), self._held_size + candidates.nbytes
+            if size >= ROW_GROUP_BYTES:  # a text has fewer characters than bytes, so only now they have to be counted
+                held = sum(int(self._sizes(each).sum()) for each in self._held)
+                ends = held + np.cumsum(self._sizes(candidates))
+                count = min(count, int(np.searchsorted(ends, ROW_GROUP_BYTES)) + 1)
+                size = int(ends[count - 1])
             self._held.append(candidates.slice(0, count))
             self._held_rows += count
-            self._held_size = int(ends[count - 1])
+            self._held_size = size
             if self._held_rows == ROW_GROUP_ROWS or self._held_size >= ROW_GROUP_BYTES:
                 self._flush()
             table = table.slice(count)

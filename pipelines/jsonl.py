@@ -43,7 +43,9 @@ BLOCK_BYTES = 8 << 20
 BUNDLE_BYTES = 4 << 20
 """Uncompressed bytes of JSONL that are compressed and written at once: a constant for the same reason."""
 _MOST_BYTES = 12 << 20
-"""Most bytes of lines that are read at once: with all that numbers grow by as metadata, less than ROW_GROUP_BYTES."""
+"""Most bytes of lines that are read at once."""
+_GROWTH = 5
+"""How many times as long metadata may be as the numbers in a line: `1e15` is `1000000000000000.0`."""
 BROKEN = "broken"
 NO_DOCUMENTS = "none of its"
 """How the reason begins why a file that has only broken lines is not read."""
@@ -185,7 +187,9 @@ def ingest_jsonl(path: Path, folder: Path, name: str, block: int, *, alone: bool
 
 def _is_read_at_once(path: Path) -> bool:
     """Whether a block of a file is read and parsed as a whole, and not line by line."""
-    return native.module() is not None and not store.is_compressed(path) and not HALF_PAIR.search(path.name)
+    if native.module() is None or fills_group(0, _GROWTH * _MOST_BYTES):
+        return False
+    return not store.is_compressed(path) and not HALF_PAIR.search(path.name)
 
 
 def _lines_of(path: Path, block: int, alone: bool) -> Iterator[tuple[int, bytes | BrokenLineError]]:

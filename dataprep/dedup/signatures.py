@@ -27,7 +27,7 @@ from dataprep.native.kernel import kernel
 from dataprep.text.folding import Texts, fold_texts, raw_texts, text_hashes, text_pieces
 from dataprep.text.spelling import LAYOUT
 from pipelines.columns import column, from_numpy
-from pipelines.documents import read_batches, read_schema
+from pipelines.documents import is_in_scratch, parquet_options, read_batches, read_schema
 from pipelines.errors import UserError
 
 Array = np.ndarray[Any, Any]
@@ -178,9 +178,10 @@ def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer
     """Sign every document of one shard. Return how many there are."""
     schema = signer.meta.schema
     path.parent.mkdir(parents=True, exist_ok=True)
-    compression: Any = {name: "none" if name in _PLAIN else "zstd" for name in schema.names}
+    published = {"compression": {name: "none" if name in _PLAIN else "zstd" for name in schema.names}}
+    options = parquet_options() if is_in_scratch() else {**published, "use_dictionary": False}
     first = 0
-    with pq.ParquetWriter(str(path), schema, compression=compression, use_dictionary=False) as writer:
+    with pq.ParquetWriter(str(path), schema, **options) as writer:
         for batch in read_batches(document_file, ["doc_id", "url", "text", "source"]):
             signed = _sign_batch(batch, shard, first, signer, schema)
             compare(batch, fixed_width(signed.column("signature"), "<u4").reshape(-1, signer.meta.num_perm))
