@@ -1,4 +1,4 @@
-"""Evaluate a model: its loss over a token stream, or a classifier's outputs for the rows of a split.
+"""Evaluate a model: its loss over a token stream, the likelihoods of answers, or a classifier's outputs for a split.
 
 Batches have a fixed order and are distributed over the data-parallel processes; their sums are put back in order before
 they are added, so the number of processes does not change the result. With ZeRO processes wait for each other in every
@@ -19,6 +19,7 @@ from trainer.data.batch import Batch, Rounding, token_rows
 from trainer.data.glue import GlueRows
 from trainer.data.stream import TokenStream
 from trainer.parallel.mesh import Mesh
+from trainer.scoring.windows import Array, Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class LanguageScore:
         return math.exp(min(self.loss, 700.0))
 
 
+SCORED_AT_ONCE = 8192
+"""Predicted tokens whose logits are copied at once."""
 Forward = Callable[[Batch], Tensor | None]
 """Returns a model's output for a batch; None in the other stages of a pipeline."""
 
@@ -114,6 +117,79 @@ def classify(
     _sum_over_processes(outputs, mesh)
     _require_number(float(outputs.sum()), f"{rows.path}: an output")
     return outputs.tolist()
+
+
+@torch.no_grad()
+def likelihoods(
+    forward: Forward, device: torch.device, windows: Windows, batch_tokens: int, mesh: Mesh | None = None
+) -> Array:
+    """Return four numbers (N, 4) for each window: of the tokens that it predicts and of the last one of these.
+
+    They are the log-likelihood, and whether each token was the likeliest; `forward` returns the logits of a batch.
+    Windows of similar length share a batch, and those that differ in their last token only share a row of it.
+    """
+    rows = _distinct_rows(windows)
+    batches = _by_length([len(inputs) for inputs, _ in rows], batch_tokens)
+    values = torch.zeros(len(windows), 4, dtype=torch.float64, device=device)
+    for number, counts in _tracked(_share(len(batches), mesh), "scoring", mesh):
+        chosen = [rows[row] for row in batches[number]]
+        ids_BT = torch.zeros(len(chosen), max(len(inputs) for inputs, _ in chosen), dtype=torch.int64)
+        for row, (inputs, _) in enumerate(chosen):
+            ids_BT[row, : len(inputs)] = torch.from_numpy(inputs.astype(np.int64))
+        batch = Batch(ids_BT, torch.arange(len(chosen)), ids_BT).to(device)
+        logits_BTV = forward(batch)
+        if logits_BTV is not None and counts:
+            _score(logits_BTV, [numbers for _, numbers in chosen], windows, values)
+    _sum_over_processes(values, mesh)
+    _require_number(float(values.sum()), "a likelihood")
+    return values.cpu().numpy()
+
+
+def _distinct_rows(windows: Windows) -> list[tuple[Array, list[int]]]:
+    """Return the different inputs, windows without their last token, and the windows that each is the input of."""
+    rows: dict[bytes, tuple[Array, list[int]]] = {}
+    for number, (start, end) in enumerate(zip(windows.offsets[:-1], windows.offsets[1:], strict=True)):
+        inputs = windows.tokens[start : end - 1]
+        rows.setdefault(inputs.tobytes(), (inputs, []))[1].append(number)
+    return list(rows.values())
+
+
+def _by_length(lengths: list[int], batch_tokens: int) -> list[list[int]]:
+    """Return batches of rows, the longest first, each of at most `batch_tokens` tokens with its padding."""
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if not batches or lengths[batches[-1][0]] * (len(batches[-1]) + 1) > batch_tokens:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
+
+
+def _score(logits_BTV: Tensor, numbers_of: list[list[int]], windows: Windows, values: Tensor) -> None:
+    """Fill in the values of the windows of each row."""
+    rows, positions, targets, owners = [], [], [], []
+    for row, numbers in enumerate(numbers_of):
+        for number in numbers:
+            end, scored = int(windows.offsets[number + 1]), int(windows.scored[number])
+            last = end - int(windows.offsets[number]) - 1  # the inputs' length
+            rows.append(np.full(scored, row))
+            positions.append(np.arange(last - scored, last))
+            targets.append(windows.tokens[end - scored : end])
+            owners.append(np.full(scored, number))
+    row_N, position_N, target_N, owner_N = (
+        torch.from_numpy(np.concatenate(each).astype(np.int64)).to(values.device)
+        for each in (rows, positions, targets, owners)
+    )
+    ends = torch.from_numpy(windows.lengths - 2).to(values.device)
+    for some in torch.arange(len(row_N), device=values.device).split(SCORED_AT_ONCE):
+        logits_NV, owner, target = logits_BTV[row_N[some], position_N[some]].float(), owner_N[some], target_N[some]
+        found_N = torch.log_softmax(logits_NV, -1).gather(1, target[:, None])[:, 0].double()
+        right_N = (logits_NV.argmax(-1) == target).double()
+        values[:, 0].index_add_(0, owner, found_N)
+        values[:, 1].index_add_(0, owner, 1 - right_N)
+        is_last_N = position_N[some] == ends[owner]
+        values[owner[is_last_N], 2:] = torch.stack((found_N, right_N), 1)[is_last_N]
+    owned = owner_N.unique()
+    values[owned, 1] = (values[owned, 1] == 0).double()
 
 
 def _share(batches: int, mesh: Mesh | None) -> list[tuple[int, bool]]:

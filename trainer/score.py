@@ -1,0 +1,294 @@
+"""Command `score`: score a model on tasks, from request files and without a network.
+
+model + request files (`dataprep.score_requests`) -> scores.json, and rows/TASK.jsonl with what the model said to each
+
+    python -m trainer.score runs/gpt2/export requests/ scores/
+    python -m trainer.score runs/gpt2/pretrain requests/ scores/ --tokenizer data/openwebtext/tokenizer --parallel.tp 2
+    torchrun --nproc-per-node 8 -m trainer.score ...             (or srun)
+
+The model is a Hugging Face folder, a checkpoint of any layout (step-*), or a folder with such checkpoints, of which the
+newest is scored; a checkpoint has no tokenizer, so name its folder. It runs in the layout of --parallel.
+
+Scores are those of lm-evaluation-harness: the same windows of tokens, cut off on the left where a request is longer
+than the model takes, and the same arithmetic (docs/explanation/scores.md). With --contamination, the folder that
+`decontaminate` wrote about these request files, the documents that are in no training document are also scored apart.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipelines import store
+from pipelines.command import Limit, Output, Source, StageSpec
+from pipelines.config import Count
+from pipelines.errors import ConfigError, UserError
+from pipelines.manifest import Counts
+from pipelines.progress import waiting
+from pipelines.run import StageRun
+from pipelines.stage import stage_main
+from pipelines.task_requests import TaskRequest, read_requests, request_files
+from pipelines.unchanged import require_unchanged
+from trainer.checks import check_parallel, check_portable
+from trainer.config import ParallelConfig
+from trainer.processes import launch, portable
+from trainer.processes.process import Process
+from trainer.scoring import metrics
+from trainer.scoring.windows import Encoded, Encoder
+from trainer.weights.exported import CONFIG, check_weights
+from trainer.weights.records import newest_checkpoint, read_record
+
+if TYPE_CHECKING:
+    from trainer.parallel import ParallelModel
+    from trainer.parallel.mesh import Mesh
+
+VERSION = 1
+SHAPED_BY = ("torch", "tokenizers", "numpy")
+SUBSETS = ("clean", "kept_clean")
+"""Documents that are in no document before decontamination, and in none after it."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreConfig:
+    """How to score."""
+
+    batch_tokens: Count = 8192
+    """Tokens per forward pass, with padding; their logits are all in memory, 4 bytes for each token of the
+    vocabulary."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the matrix products; bf16 is faster on GPUs and can decide close answers otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreJob:
+    """What each scoring process needs to know."""
+
+    config: ScoreConfig
+    parallel: ParallelConfig
+    model: Path
+    """A Hugging Face folder or a checkpoint."""
+    scratch: Path
+
+    @property
+    def windows(self) -> Path:
+        """The folder of the windows to score."""
+        return self.scratch / "windows"
+
+    @property
+    def values(self) -> Path:
+        """The file of what the model said to them."""
+        return self.scratch / "values.npy"
+
+
+def score(
+    config: ScoreConfig,
+    parallel: ParallelConfig,
+    run: StageRun,
+    model: Source,
+    requests: Source,
+    tokenizer: Source | None,
+    contamination: Source | None,
+    output: Output,
+) -> dict[str, Any]:
+    """Encode all requests, let the processes of the layout score them, and write scores and rows."""
+    check_portable(parallel)
+    portable.require(parallel)
+    files = request_files(requests.path)
+    with waiting(f"score: encoding {requests.path}"):
+        folder, encoder = open_encoder(model, tokenizer, parallel)
+        tasks = encode_tasks(files, encoder, run.limit)
+        job = ScoreJob(config=config, parallel=parallel, model=folder, scratch=run.scratch)
+        encoder.windows().save(job.windows)
+    launch.launch(score_in_process, parallel, job)
+    scores = write_scores(tasks, job.values, contamination, output.folder)
+    run.summary = "; ".join(f"{name} {_headline(each)}" for name, each in scores["tasks"].items())
+    documents = sum(len(each.requests) for each in tasks.values())
+    run.register_outputs(output, Counts(documents, documents))
+    return {"tasks": {name: _numbers(each) for name, each in scores["tasks"].items()}}
+
+
+def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConfig) -> tuple[Path, Encoder]:
+    """Return the folder of the model, and what encodes requests for it. Raises UserError if either is unsuitable."""
+    from trainer.weights.huggingface import end_of_text_id, open_tokenizer, require_same_tokenizer
+    from trainer.weights.records import tokenizer_of
+
+    if (model.path / CONFIG).exists():
+        if model.manifest:
+            require_unchanged(model.path, ".safetensors")
+        folder, sizes, end = model.path, check_weights(model.path), end_of_text_id(model.path)
+        source = tokenizer.path if tokenizer else folder
+    else:
+        folder = newest_checkpoint(model.path)
+        record = read_record(folder)
+        meta, sizes = tokenizer_of(folder, record), record["model"]
+        if sizes["num_labels"]:
+            raise UserError(f"{folder}: a checkpoint of a classifier; name one of `trainer.pretrain`")
+        if tokenizer is None:
+            raise ConfigError(f"{folder}: a checkpoint has no tokenizer; name its folder with --tokenizer")
+        require_same_tokenizer(tokenizer.path, meta, folder)
+        source, end = tokenizer.path, meta.end_of_text
+    check_parallel(parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
+    opened = open_tokenizer(source)
+    if opened.get_vocab_size() > sizes["vocab_size"]:
+        raise UserError(
+            f"{source}: its tokenizer has {opened.get_vocab_size()} tokens, the model {sizes['vocab_size']}; name the "
+            "model's own with --tokenizer"
+        )
+    return folder, Encoder(opened, end, sizes["n_positions"])
+
+
+def encode_tasks(files: Sequence[Path], encoder: Encoder, limit: int = 0) -> dict[str, Encoded]:
+    """Return the encoded documents of each task, or the first `limit` ones of each. Says what is cut off or skipped."""
+    tasks: dict[str, Encoded] = {}
+    for file in files:
+        requests = list(read_requests(file, limit))
+        name = requests[0].task
+        kinds = {(request.task, request.metric) for request in requests}
+        if len(kinds) > 1:
+            raise UserError(
+                f"{file}: mixes {', '.join(f'{task} ({metric})' for task, metric in sorted(kinds))}; split it"
+            )
+        if name in tasks:
+            raise UserError(f"{file}: a second file of {name}; leave one out")
+        tasks[name] = encoder.add(requests)
+        _say(name, tasks[name], sum(len(request.pairs) for request in requests))
+    return tasks
+
+
+def _say(name: str, encoded: Encoded, pairs: int) -> None:
+    if encoded.truncated:
+        logger.warning(
+            "score: %s: %d of %d contexts are longer than the model takes and lose tokens on their left, as in "
+            "lm-evaluation-harness",
+            *(name, encoded.truncated, pairs),
+        )
+    for reason, count in encoded.skipped.items():
+        why = {"too_long": "has an answer longer than the model takes", "no_tokens": "has an answer without tokens"}
+        logger.warning(
+            "score: %s: %d documents are left out, since each %s; lm-evaluation-harness would fail",
+            *(name, count, why[reason]),
+        )
+
+
+def score_in_process(process: Process, job: ScoreJob) -> None:
+    """Score all windows as one of the processes; the first writes the values."""
+    import numpy as np
+
+    from trainer.loop.validation import likelihoods
+    from trainer.parallel.mesh import Mesh
+    from trainer.scoring.windows import Windows
+
+    with Mesh(job.parallel, process.device) as mesh:
+        model = open_parallel(job, mesh)
+        windows = Windows.load(job.windows)
+        values = likelihoods(
+            lambda batch: model.forward(batch, rows_B=batch.rows), mesh.device, windows, job.config.batch_tokens, mesh
+        )
+        if mesh.is_first:
+            np.save(job.values, values)
+
+
+def open_parallel(job: ScoreJob, mesh: "Mesh") -> "ParallelModel[Any]":
+    """Return the model in the layout of the job, with the weights of its folder."""
+    from trainer.loop.precision import DTYPES
+    from trainer.model import Architecture, LanguageModel
+    from trainer.parallel import parallelize
+    from trainer.weights import checkpoint, huggingface
+
+    exported = (job.model / CONFIG).exists()
+    sizes = check_weights(job.model) if exported else read_record(job.model)["model"]
+    shape = Architecture(**sizes)
+    model = parallelize(
+        lambda stage: LanguageModel(shape, stage),
+        shape,
+        mesh,
+        job.parallel,
+        compute_dtype=DTYPES[job.config.precision],
+    )
+    if exported:
+        huggingface.fill(model.weights, huggingface.read_weights(job.model), job.model)
+    else:
+        checkpoint.require_whole(job.model)
+        tensors = checkpoint.model_tensors(model.weights, shape.vocab_size)
+        checkpoint.load(job.model, tensors)
+        checkpoint.give_embedding(tensors, model.weights, {})
+    model.train(mode=False)
+    return model
+
+
+def write_scores(
+    tasks: Mapping[str, Encoded], values: Path, contamination: Source | None, folder: Path
+) -> dict[str, Any]:
+    """Write scores.json and the rows of each task; return the scores."""
+    import numpy as np
+
+    said, scored = np.load(values), dict[str, Any]()
+    for name, encoded in tasks.items():
+        answers = metrics.answers(encoded.windows, said)
+        rows = [metrics.row_scores(*each) for each in zip(encoded.requests, answers, strict=True)]
+        scored[name] = metrics.task_scores(encoded.requests, rows)
+        scored[name] |= {"truncated": encoded.truncated, "skipped": encoded.skipped}
+        for subset in SUBSETS if contamination else ():
+            clean = clean_documents(contamination, subset, name)
+            chosen = [n for n, request in enumerate(encoded.requests) if request.doc in clean]
+            scored[name][subset] = metrics.aggregate([encoded.requests[n] for n in chosen], [rows[n] for n in chosen])
+        _write_rows(folder / "rows" / f"{name}.jsonl", encoded.requests, answers, rows)
+    scores = {"tasks": scored, "centred_mean": metrics.centred_mean(scored)}
+    store.write_json(folder / "scores.json", scores)
+    return scores
+
+
+def _write_rows(
+    path: Path,
+    requests: Sequence[TaskRequest],
+    answers: Sequence[Sequence[metrics.Answer]],
+    rows: Sequence[Mapping[str, float]],
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with store.create(path) as file:
+        for request, said, row in zip(requests, answers, rows, strict=True):
+            line = {
+                "doc": request.doc,
+                **({"group": request.group} if request.group else {}),
+                "log_likelihoods": [round(-answer.loss, 6) for answer in said],
+                "greedy": [answer.greedy for answer in said],
+                **{name: float(value) for name, value in row.items() if "loss" not in name},
+            }
+            file.write((json.dumps(line) + "\n").encode())
+
+
+def _headline(scores: Mapping[str, Any]) -> str:
+    name = next((name for name in ("acc_norm", "acc", "bits_per_byte") if name in scores), "docs")
+    return f"{name} {scores[name]:.4g}"
+
+
+def _numbers(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of a task for the stats: of the whole of it."""
+    return {name: value for name, value in scores.items() if isinstance(value, (int, float))}
+
+
+def clean_documents(contamination: Source, subset: str, task: str) -> set[int]:
+    """Return the documents of a task that no document contains, before (clean) or after decontamination (kept_clean).
+
+    Raises UserError if `decontaminate` did not look for them.
+    """
+    path = contamination.path / subset / f"{task}.json"
+    if not path.exists():
+        raise UserError(
+            f"{path}: no such file, so decontaminate did not look for {task}; run it with --against {task}=FILE of the "
+            "same request files, or leave out --contamination"
+        )
+    # A target's items are numbered by line, from 1; a request file has a line for each document, in order.
+    return {number - 1 for numbers in store.read_json(path).values() for number in numbers}
+
+
+STAGE = StageSpec.of(score, VERSION, SHAPED_BY, limit=Limit("documents of each task"), environment=portable.environment)
+
+if __name__ == "__main__":
+    # Under torchrun or Slurm only the first process runs the stage.
+    if not launch.served(score_in_process, ScoreJob):
+        stage_main("trainer.score")
