@@ -1,9 +1,9 @@
-"""Request files: what a language model is asked when it is scored on a task. JSON lines, a file for each task.
+r"""Request files: what a language model is asked when it is scored on a task. JSON lines, a file for each task.
 
 `dataprep.score_requests` writes them, `trainer.score` reads them, and `dataprep.decontaminate` takes them as targets: a
 line has the question with its right answer as `text`. A line is a document of the task:
 
-    {"task": "piqa", "doc": 0, "metric": "choices", "contexts": ["Question: How ...\\nAnswer:"],
+    {"task": "piqa", "doc": 0, "metric": "choices", "contexts": ["Question: How ...\nAnswer:"],
      "continuations": [" Pour it.", " Drop it."], "gold": 1, "text": "How ... Drop it."}
 
 Each context goes with each continuation: there is one context for all continuations, or one for each; or one
@@ -116,13 +116,12 @@ def _request(line: bytes) -> TaskRequest:
         if not isinstance(fields[name], list) or not fields[name] or not _all_of(str, fields[name]):
             raise ValueError(f"{name} is {reprlib.repr(fields[name])}, expected a list of texts")
         fields[name] = tuple(fields[name])
-    for name, kind, expected in (
-        *((name, str, "text") for name in ("task", "text", "group")),
-        *((name, int, "a whole number, at least 0") for name in ("doc", "gold", "num_words", "num_bytes")),
-    ):
-        value = fields.get(name, kind())
-        if type(value) is not kind or (kind is int and value < 0):
-            raise ValueError(f"{name} is {reprlib.repr(value)}, expected {expected}")
+    for name in ("task", "text", "group"):
+        if type(value := fields.get(name, "")) is not str:
+            raise ValueError(f"{name} is {reprlib.repr(value)}, expected text")
+    for name in ("doc", "gold", "num_words", "num_bytes"):
+        if type(value := fields.get(name, 0)) is not int or value < 0:
+            raise ValueError(f"{name} is {reprlib.repr(value)}, expected a whole number, at least 0")
     if fields["metric"] not in METRICS:
         raise ValueError(f"metric is {reprlib.repr(fields['metric'])}.{did_you_mean(str(fields['metric']), METRICS)}")
     return _checked(TaskRequest(**fields))

@@ -98,6 +98,8 @@ def score(
     check_portable(parallel)
     portable.require(parallel)
     files = request_files(requests.path)
+    if contamination is not None:
+        require_same_requests(contamination.path, files)
     with waiting(f"score: encoding {requests.path}"):
         folder, encoder = open_encoder(model, tokenizer, parallel)
         tasks = encode_tasks(files, encoder, run.limit)
@@ -232,13 +234,23 @@ def write_scores(
         rows = [metrics.row_scores(*each) for each in zip(encoded.requests, answers, strict=True)]
         scored[name] = metrics.task_scores(encoded.requests, rows)
         scored[name] |= {"truncated": encoded.truncated, "skipped": encoded.skipped}
-        for subset in SUBSETS if contamination else ():
-            clean = clean_documents(contamination, subset, name)
-            chosen = [n for n, request in enumerate(encoded.requests) if request.doc in clean]
-            scored[name][subset] = metrics.aggregate([encoded.requests[n] for n in chosen], [rows[n] for n in chosen])
+        if contamination is not None:
+            scored[name] |= clean_scores(name, encoded.requests, rows, contamination.path)
         _write_rows(folder / "rows" / f"{name}.jsonl", encoded.requests, answers, rows)
     scores = {"tasks": scored, "centred_mean": metrics.centred_mean(scored)}
     store.write_json(folder / "scores.json", scores)
+    return scores
+
+
+def clean_scores(
+    task: str, requests: Sequence[TaskRequest], rows: Sequence[Mapping[str, float]], contamination: Path
+) -> dict[str, Any]:
+    """Return the scores of the documents of each of SUBSETS."""
+    scores: dict[str, Any] = {}
+    for subset in SUBSETS:
+        clean = clean_documents(contamination, subset, task)
+        chosen = [number for number, request in enumerate(requests) if request.doc in clean]
+        scores[subset] = metrics.aggregate([requests[n] for n in chosen], [rows[n] for n in chosen])
     return scores
 
 
@@ -271,15 +283,25 @@ def _numbers(scores: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in scores.items() if isinstance(value, (int, float))}
 
 
-def clean_documents(contamination: Source, subset: str, task: str) -> set[int]:
+def require_same_requests(contamination: Path, files: Sequence[Path]) -> None:
+    """Raise UserError for a request file that is not the one that `decontaminate` looked for."""
+    index = contamination / "index.json"
+    described = store.read_json(index) if index.exists() else {}
+    digests = {source["task"]: source["sha256"] for source in described.get("sources", []) if not source["is_glue"]}
+    for file in files:
+        if file.stem in digests and digests[file.stem] != store.sha256(file):
+            raise UserError(f"{file}: changed since decontaminate looked for it ({index}); run decontaminate again")
+
+
+def clean_documents(contamination: Path, subset: str, task: str) -> set[int]:
     """Return the documents of a task that no document contains, before (clean) or after decontamination (kept_clean).
 
     Raises UserError if `decontaminate` did not look for them.
     """
-    path = contamination.path / subset / f"{task}.json"
+    path = contamination / subset / f"{task}.json"
     if not path.exists():
         raise UserError(
-            f"{path}: no such file, so decontaminate did not look for {task}; run it with --against {task}=FILE of the "
+            f"{path}: no such file, so decontaminate did not look for {task}; run it with --targets on the "
             "same request files, or leave out --contamination"
         )
     # A target's items are numbered by line, from 1; a request file has a line for each document, in order.

@@ -8,7 +8,7 @@
 | | answer_bits_per_byte | mean over documents of the right answer's bits by byte; not of the harness |
 | likelier | acc | as above |
 | last_word | acc, perplexity | every token of the last word is the likeliest; exp of the mean loss by word |
-| | last_token_acc, last_token_perplexity | the same of the text's last token alone, the reading that explains GPT-2's paper |
+| | last_token_acc, last_token_perplexity | the same of the text's last token alone, as in GPT-2's paper |
 | rolling | word_perplexity, byte_perplexity, bits_per_byte | loss of all texts by their words and bytes |
 """
 
@@ -33,8 +33,8 @@ CENTRED = {
     "boolq": ("acc", 0.62),
     "copa": ("acc", 0.5),
 }
-"""Tasks of CORE (DataComp-LM's) -> their score here, and what is subtracted: the score of guessing, of BoolQ that of its
-more frequent answer, as CORE has it."""
+"""Tasks of CORE (DataComp-LM's) -> their score here, and what is subtracted: the score of guessing, of BoolQ that of
+its more frequent answer, as CORE has it."""
 
 
 @dataclass(frozen=True, slots=True)
