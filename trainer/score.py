@@ -1,6 +1,7 @@
 """Command `score`: score a model on tasks, from request files and without a network.
 
-model + request files (`dataprep.score_requests`) -> scores.json, and rows/TASK.jsonl with what the model said to each
+model + request files (`dataprep.score_requests`) -> scores.json; scores.md, a table of them beside GPT-2's published
+ones; and rows/TASK.jsonl, what the model said to each
 
     python -m trainer.score runs/gpt2/export requests/ scores/
     python -m trainer.score runs/gpt2/pretrain requests/ scores/ --tokenizer data/openwebtext/tokenizer --parallel.tp 2
@@ -36,6 +37,7 @@ from trainer.config import ParallelConfig
 from trainer.processes import launch, portable
 from trainer.processes.process import Process
 from trainer.scoring import metrics
+from trainer.scoring.table import SUBSETS, table
 from trainer.scoring.windows import Encoded, Encoder
 from trainer.weights.exported import CONFIG, check_weights
 from trainer.weights.records import newest_checkpoint, read_record
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SHAPED_BY = ("torch", "tokenizers", "numpy")
-SUBSETS = ("clean", "kept_clean")
-"""Documents that are in no document before decontamination, and in none after it."""
 
 logger = logging.getLogger(__name__)
 
@@ -108,8 +108,7 @@ def score(
     launch.launch(score_in_process, parallel, job)
     scores = write_scores(tasks, job.values, contamination, output.folder)
     run.summary = "; ".join(f"{name} {_headline(each)}" for name, each in scores["tasks"].items())
-    documents = sum(len(each.requests) for each in tasks.values())
-    run.register_outputs(output, Counts(documents, documents))
+    run.register_outputs(output, count_documents(tasks))
     return {"tasks": {name: _numbers(each) for name, each in scores["tasks"].items()}}
 
 
@@ -159,6 +158,17 @@ def encode_tasks(files: Sequence[Path], encoder: Encoder, limit: int = 0) -> dic
         tasks[name] = encoder.add(requests)
         _say(name, tasks[name], sum(len(request.pairs) for request in requests))
     return tasks
+
+
+def count_documents(tasks: Mapping[str, Encoded]) -> Counts:
+    """Return how many documents were scored, and why the others were not."""
+    counts = Counts()
+    for encoded in tasks.values():
+        counts.rows_out += len(encoded.requests)
+        for reason, count in encoded.skipped.items():
+            counts.reject(reason, count)
+    counts.rows_in = counts.rows_out + sum(counts.rejected.values())
+    return counts
 
 
 def _say(name: str, encoded: Encoded, pairs: int) -> None:
@@ -239,6 +249,8 @@ def write_scores(
         _write_rows(folder / "rows" / f"{name}.jsonl", encoded.requests, answers, rows)
     scores = {"tasks": scored, "centred_mean": metrics.centred_mean(scored)}
     store.write_json(folder / "scores.json", scores)
+    with store.create(folder / "scores.md") as file:
+        file.write(table(scores).encode())
     return scores
 
 

@@ -111,6 +111,3 @@ def requests(task: ScoreTask, name: str, rows: Iterator[Row]) -> Iterator[TaskRe
 
 
 STAGE = StageSpec.of(score_requests, VERSION, SHAPED_BY, limit=Limit("documents of each task"))
-
-if __name__ == "__main__":
-    stage_main("dataprep.score_requests")

@@ -76,6 +76,13 @@ def test_an_answer_that_does_not_fit_leaves_its_document_out_and_it_is_said(
     assert "toy: 1 documents are left out, since each has an answer longer than the model" in capsys.readouterr().err
 
 
+def test_the_table_has_gpt_2_beside_it_only_where_it_was_measured_in_the_same_way(scored: Path) -> None:
+    lines = (scored / "scores.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| lambada")]
+    published = {row[2]: row[-1] for row in rows}
+    assert published == {"acc": "0.3256", "perplexity": "40.06", "last_token_acc": "", "last_token_perplexity": ""}
+
+
 LAYOUTS = {
     "tp2-pp2": ["--parallel.tp", "2", "--parallel.pp", "2"],
     "zero3": ["--parallel.dp-shard", "2", "--parallel.zero", "3"],
