@@ -30,7 +30,6 @@ from pipelines.config import StageSource
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
-from pipelines.stage import stage_main
 from pipelines.task_requests import SUFFIX, TaskRequest, write_requests
 
 VERSION = 1

@@ -147,8 +147,9 @@ def test_decontamination_of_other_request_files_is_refused(tmp_path: Path, asked
 
 
 def request(**changes: Any) -> TaskRequest:
-    fields = {"contexts": ("a",), "continuations": (" bc", " d"), "gold": 1, "text": "a d"}
-    return TaskRequest(**{"task": "toy", "doc": 0, "metric": "choices", **fields, **changes})
+    fields: dict[str, Any] = {"contexts": ("a",), "continuations": (" bc", " d"), "gold": 1, "text": "a d"}
+    whole: dict[str, Any] = {"task": "toy", "doc": 0, "metric": "choices", **fields, **changes}
+    return TaskRequest(**whole)
 
 
 def said(*losses: float) -> list[Answer]:
