@@ -57,8 +57,8 @@ class ScoreConfig:
     """How to score."""
 
     batch_tokens: Count = 8192
-    """Tokens per forward pass, with padding; their logits are all in memory, 4 bytes for each token of the
-    vocabulary."""
+    """Tokens per forward pass, with padding. At most as many logits are in memory, 4 bytes for each token of the
+    vocabulary; with tp they always are."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the matrix products; bf16 is faster on GPUs and can decide close answers otherwise."""
 
@@ -192,14 +192,13 @@ def score_in_process(process: Process, job: ScoreJob) -> None:
 
     from trainer.loop.validation import likelihoods
     from trainer.parallel.mesh import Mesh
+    from trainer.scoring.forward import forward_at
     from trainer.scoring.windows import Windows
 
     with Mesh(job.parallel, process.device) as mesh:
         model = open_parallel(job, mesh)
         windows = Windows.load(job.windows)
-        values = likelihoods(
-            lambda batch: model.forward(batch, rows_B=batch.rows), mesh.device, windows, job.config.batch_tokens, mesh
-        )
+        values = likelihoods(forward_at(model), mesh.device, windows, job.config.batch_tokens, mesh)
         if mesh.is_first:
             np.save(job.values, values)
 

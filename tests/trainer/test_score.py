@@ -209,10 +209,10 @@ def test_answers_of_one_token_share_a_forward_pass() -> None:
     windows = Windows(np.array([1, 2, 3, 1, 2, 4, 5, 6], np.int32), np.array([0, 3, 6, 8]), np.array([1, 2, 1]))
     shapes: list[Any] = []
 
-    def forward(batch: Any) -> Any:
+    def forward(batch: Any, rows: Any, positions: Any) -> Any:
         shapes.append(tuple(batch.ids.shape))
         generator = torch.Generator().manual_seed(0)
-        return torch.randn(*batch.ids.shape, 9, generator=generator)
+        return torch.randn(*batch.ids.shape, 9, generator=generator)[rows, positions]
 
     values = likelihoods(forward, torch.device("cpu"), windows, 100)
     assert shapes == [(2, 2)]

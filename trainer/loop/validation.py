@@ -19,6 +19,7 @@ from trainer.data.batch import Batch, Rounding, token_rows
 from trainer.data.glue import GlueRows
 from trainer.data.stream import TokenStream
 from trainer.parallel.mesh import Mesh
+from trainer.scoring.forward import ForwardAt
 from trainer.scoring.windows import Array, Windows
 
 
@@ -38,7 +39,7 @@ class LanguageScore:
 
 
 SCORED_AT_ONCE = 8192
-"""Predicted tokens whose logits are copied at once."""
+"""Predicted tokens whose probabilities are computed at once."""
 Forward = Callable[[Batch], Tensor | None]
 """Returns a model's output for a batch; None in the other stages of a pipeline."""
 
@@ -121,12 +122,12 @@ def classify(
 
 @torch.no_grad()
 def likelihoods(
-    forward: Forward, device: torch.device, windows: Windows, batch_tokens: int, mesh: Mesh | None = None
+    forward: ForwardAt, device: torch.device, windows: Windows, batch_tokens: int, mesh: Mesh | None = None
 ) -> Array:
     """Return four numbers (N, 4) for each window: of the tokens that it predicts and of the last one of these.
 
-    They are the log-likelihood, and whether each token was the likeliest; `forward` returns the logits of a batch.
-    Windows of similar length share a batch, and those that differ in their last token only share a row of it.
+    They are the log-likelihood, and whether each token was the likeliest. Windows of similar length share a batch, and
+    those that differ in their last token only share a row of it.
     """
     rows = _distinct_rows(windows)
     batches = _by_length([len(inputs) for inputs, _ in rows], batch_tokens)
@@ -137,9 +138,10 @@ def likelihoods(
         for row, (inputs, _) in enumerate(chosen):
             ids_BT[row, : len(inputs)] = torch.from_numpy(inputs.astype(np.int64))
         batch = Batch(ids_BT, torch.arange(len(chosen)), ids_BT).to(device)
-        logits_BTV = forward(batch)
-        if logits_BTV is not None and counts:
-            _score(logits_BTV, [numbers for _, numbers in chosen], windows, values)
+        places = _Places.of([numbers for _, numbers in chosen], windows, device)
+        logits_NV = forward(batch, places.rows, places.positions)
+        if logits_NV is not None and counts:
+            _score(logits_NV, places, values)
     _sum_over_processes(values, mesh)
     _require_number(float(values.sum()), "a likelihood")
     return values.cpu().numpy()
@@ -164,31 +166,48 @@ def _by_length(lengths: list[int], batch_tokens: int) -> list[list[int]]:
     return batches
 
 
-def _score(logits_BTV: Tensor, numbers_of: list[list[int]], windows: Windows, values: Tensor) -> None:
-    """Fill in the values of the windows of each row."""
-    rows, positions, targets, owners = [], [], [], []
-    for row, numbers in enumerate(numbers_of):
-        for number in numbers:
-            end, scored = int(windows.offsets[number + 1]), int(windows.scored[number])
-            last = end - int(windows.offsets[number]) - 1  # the inputs' length
-            rows.append(np.full(scored, row))
-            positions.append(np.arange(last - scored, last))
-            targets.append(windows.tokens[end - scored : end])
-            owners.append(np.full(scored, number))
-    row_N, position_N, target_N, owner_N = (
-        torch.from_numpy(np.concatenate(each).astype(np.int64)).to(values.device)
-        for each in (rows, positions, targets, owners)
-    )
-    ends = torch.from_numpy(windows.lengths - 2).to(values.device)
-    for some in torch.arange(len(row_N), device=values.device).split(SCORED_AT_ONCE):
-        logits_NV, owner, target = logits_BTV[row_N[some], position_N[some]].float(), owner_N[some], target_N[some]
-        found_N = torch.log_softmax(logits_NV, -1).gather(1, target[:, None])[:, 0].double()
-        right_N = (logits_NV.argmax(-1) == target).double()
-        values[:, 0].index_add_(0, owner, found_N)
-        values[:, 1].index_add_(0, owner, 1 - right_N)
-        is_last_N = position_N[some] == ends[owner]
-        values[owner[is_last_N], 2:] = torch.stack((found_N, right_N), 1)[is_last_N]
-    owned = owner_N.unique()
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The predicted tokens of a batch, (N,): where their logits are, what they are, and to which window they belong."""
+
+    rows: Tensor
+    positions: Tensor
+    targets: Tensor
+    owners: Tensor
+    are_last: Tensor
+
+    @classmethod
+    def of(cls, numbers_of: list[list[int]], windows: Windows, device: torch.device) -> "_Places":
+        """Return those of the windows of each row."""
+        parts: list[list[Array]] = []
+        for row, numbers in enumerate(numbers_of):
+            for number in numbers:
+                start, end = (int(offset) for offset in windows.offsets[number : number + 2])
+                scored, inputs = int(windows.scored[number]), end - start - 1
+                positions = np.arange(inputs - scored, inputs)
+                owned = np.full(scored, number)
+                targets = windows.tokens[end - scored : end]
+                parts.append([np.full(scored, row), positions, targets, owned, positions == inputs - 1])
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return cls(*(torch.from_numpy(np.ascontiguousarray(each, _kind(each))).to(device) for each in columns))
+
+
+def _kind(values: Array) -> type:
+    return np.bool_ if values.dtype == np.bool_ else np.int64
+
+
+def _score(logits_NV: Tensor, places: _Places, values: Tensor) -> None:
+    """Fill in the values of a batch's windows."""
+    for start in range(0, len(logits_NV), SCORED_AT_ONCE):
+        some = slice(start, start + SCORED_AT_ONCE)
+        chunk_NV, target_N, owner_N = logits_NV[some].float(), places.targets[some], places.owners[some]
+        found_N = torch.log_softmax(chunk_NV, -1).gather(1, target_N[:, None])[:, 0].double()
+        right_N = (chunk_NV.argmax(-1) == target_N).double()
+        values[:, 0].index_add_(0, owner_N, found_N)
+        values[:, 1].index_add_(0, owner_N, 1 - right_N)
+        is_last_N = places.are_last[some]
+        values[owner_N[is_last_N], 2:] = torch.stack((found_N, right_N), 1)[is_last_N]
+    owned = places.owners.unique()
     values[owned, 1] = (values[owned, 1] == 0).double()
 
 

@@ -1,4 +1,4 @@
-"""The scores of a model as a table in Markdown, beside those of GPT-2 that are published and measured in the same way."""
+"""The scores of a model as a table in Markdown, beside those of GPT-2 that were measured in the same way."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
