@@ -16,7 +16,6 @@ than the model takes, and the same arithmetic (docs/explanation/scores.md). With
 """
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from pipelines.manifest import Counts
 from pipelines.progress import waiting
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
-from pipelines.task_requests import TaskRequest, read_requests, request_files
+from pipelines.task_requests import TaskRequest, request_files
 from pipelines.unchanged import require_unchanged
 from trainer.checks import check_parallel, check_portable
 from trainer.config import ParallelConfig
@@ -38,6 +37,7 @@ from trainer.processes import launch, portable
 from trainer.processes.process import Process
 from trainer.scoring import metrics
 from trainer.scoring.table import SUBSETS, table
+from trainer.scoring.tasks import encode_tasks
 from trainer.scoring.windows import Encoded, Encoder
 from trainer.weights.exported import CONFIG, check_weights
 from trainer.weights.records import newest_checkpoint, read_record
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SHAPED_BY = ("torch", "tokenizers", "numpy")
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,24 +140,6 @@ def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConf
     return folder, Encoder(opened, end, sizes["n_positions"])
 
 
-def encode_tasks(files: Sequence[Path], encoder: Encoder, limit: int = 0) -> dict[str, Encoded]:
-    """Return the encoded documents of each task, or the first `limit` ones of each. Says what is cut off or skipped."""
-    tasks: dict[str, Encoded] = {}
-    for file in files:
-        requests = list(read_requests(file, limit))
-        name = requests[0].task
-        kinds = {(request.task, request.metric) for request in requests}
-        if len(kinds) > 1:
-            raise UserError(
-                f"{file}: mixes {', '.join(f'{task} ({metric})' for task, metric in sorted(kinds))}; split it"
-            )
-        if name in tasks:
-            raise UserError(f"{file}: a second file of {name}; leave one out")
-        tasks[name] = encoder.add(requests)
-        _say(name, tasks[name], sum(len(request.pairs) for request in requests))
-    return tasks
-
-
 def count_documents(tasks: Mapping[str, Encoded]) -> Counts:
     """Return how many documents were scored, and why the others were not."""
     counts = Counts()
@@ -169,21 +149,6 @@ def count_documents(tasks: Mapping[str, Encoded]) -> Counts:
             counts.reject(reason, count)
     counts.rows_in = counts.rows_out + sum(counts.rejected.values())
     return counts
-
-
-def _say(name: str, encoded: Encoded, pairs: int) -> None:
-    if encoded.truncated:
-        logger.warning(
-            "score: %s: %d of %d contexts are longer than the model takes and lose tokens on their left, as in "
-            "lm-evaluation-harness",
-            *(name, encoded.truncated, pairs),
-        )
-    for reason, count in encoded.skipped.items():
-        why = {"too_long": "has an answer longer than the model takes", "no_tokens": "has an answer without tokens"}
-        logger.warning(
-            "score: %s: %d documents are left out, since each %s; lm-evaluation-harness would fail",
-            *(name, count, why[reason]),
-        )
 
 
 def score_in_process(process: Process, job: ScoreJob) -> None:
@@ -285,7 +250,7 @@ def _write_rows(
 
 
 def _headline(scores: Mapping[str, Any]) -> str:
-    name = next((name for name in ("acc_norm", "acc", "bits_per_byte") if name in scores), "docs")
+    name = metrics.headline(scores)
     return f"{name} {scores[name]:.4g}"
 
 

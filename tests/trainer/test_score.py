@@ -12,7 +12,8 @@ import pytest
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from pipelines.task_requests import TaskRequest, write_requests
-from tests.trainer.small import Road
+from tests.trainer import small
+from tests.trainer.small import Road, pretrain_arguments
 from trainer.scoring.metrics import Answer, centred_mean, row_scores, task_scores
 
 SCORES = Path(__file__).parents[1] / "data" / "scores"
@@ -255,3 +256,69 @@ def test_a_folder_without_request_files_and_a_task_twice_are_refused(tmp_path: P
         shutil.copy(asked / "piqa.jsonl", tmp_path / "twice" / f"{name}.jsonl")
     assert score(SCORES / "model", tmp_path / "twice", tmp_path / "scores") == 1
     assert "b.jsonl: a second file of piqa; leave one out" in capsys.readouterr().err
+
+
+def scored_training(road: Road, asked: Path, output: Path, *extra: str) -> int:
+    scoring = ["--score-every", "4", "--score-requests", str(asked), "--score-tokenizer", str(road.tokenizer)]
+    arguments = pretrain_arguments(road.train, road.val, output, *scoring, "--score-documents", "2", *extra)
+    return run_command(StageSpec.load("trainer.pretrain"), arguments)
+
+
+@pytest.fixture
+def short(asked: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "short"
+    folder.mkdir()
+    for task in ("arc_easy", "lambada_openai", "blimp"):
+        shutil.copy(asked / f"{task}.jsonl", folder)
+    return folder
+
+
+@pytest.mark.parametrize("layout", [["--parallel.dp-replicate", "2"], ["--parallel.pp", "2"]], ids=["dp2", "pp2"])
+def test_a_training_is_scored_as_its_checkpoint_is_and_no_byte_of_it_changes(
+    road: Road, short: Path, tmp_path: Path, layout: list[str]
+) -> None:
+    assert scored_training(road, short, tmp_path / "scored", *layout) == 0
+    arguments = pretrain_arguments(road.train, road.val, tmp_path / "plain", *layout)
+    assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 0
+    assert small.contents(tmp_path / "scored") == small.contents(tmp_path / "plain")
+    lines = [json.loads(line) for line in (tmp_path / "scored.watch/scores.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [4, 8]
+    for line in lines:
+        step = tmp_path / f"scored/step-{line['step']:08d}"
+        apart = tmp_path / step.name
+        assert score(step, short, apart, "--tokenizer", road.tokenizer, "--limit", "2") == 0
+        theirs = json.loads((apart / "scores.json").read_text())["tasks"]
+        for task, scores in line["tasks"].items():
+            numbers = {name: value for name, value in scores.items() if isinstance(value, float)}
+            assert numbers == pytest.approx({name: theirs[task][name] for name in numbers}, rel=1e-4)
+
+
+def test_a_training_that_cannot_be_scored_is_refused_before_it_starts(
+    road: Road, short: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = pretrain_arguments(road.train, road.val, tmp_path / "out", "--score-every", "4")
+    assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 2
+    assert "pretrain.score_every 4 needs pretrain.score_requests: name it, or set 0" in capsys.readouterr().err
+    (short / "piqa.jsonl").write_text("{}\n")
+    assert scored_training(road, short, tmp_path / "out") == 1
+    assert "piqa.jsonl, line 1: lacks 'task'" in capsys.readouterr().err
+
+
+def test_batches_of_one_length_give_the_same_numbers() -> None:
+    """What is compiled for a shape is compiled once."""
+    import torch
+
+    from trainer.loop.validation import likelihoods
+    from trainer.scoring.windows import Windows
+
+    windows = Windows(np.arange(9, dtype=np.int32), np.array([0, 4, 6, 9]), np.array([2, 1, 2]))
+    shapes: set[Any] = set()
+
+    def forward(batch: Any, rows: Any, positions: Any) -> Any:
+        shapes.add(tuple(batch.ids.shape))
+        return torch.nn.functional.one_hot(batch.ids, 9).float()[rows, positions]
+
+    plain = likelihoods(forward, torch.device("cpu"), windows, 5)
+    shapes.clear()
+    assert (likelihoods(forward, torch.device("cpu"), windows, 10, one_length=5) == plain).all()
+    assert shapes == {(2, 5)}

@@ -122,22 +122,30 @@ def classify(
 
 @torch.no_grad()
 def likelihoods(
-    forward: ForwardAt, device: torch.device, windows: Windows, batch_tokens: int, mesh: Mesh | None = None
+    forward: ForwardAt,
+    device: torch.device,
+    windows: Windows,
+    batch_tokens: int,
+    mesh: Mesh | None = None,
+    one_length: int = 0,
 ) -> Array:
     """Return four numbers (N, 4) for each window: of the tokens that it predicts and of the last one of these.
 
     They are the log-likelihood, and whether each token was the likeliest. Windows of similar length share a batch, and
-    those that differ in their last token only share a row of it.
+    those that differ in their last token only share a row of it. `one_length`: give all batches this length and equally
+    many rows, so that nothing is compiled for others; 0: as short as their windows allow.
     """
     rows = _distinct_rows(windows)
-    batches = _by_length([len(inputs) for inputs, _ in rows], batch_tokens)
+    batches = _by_length([one_length or len(inputs) for inputs, _ in rows], batch_tokens)
+    size = max(1, batch_tokens // one_length) if one_length else 0
     values = torch.zeros(len(windows), 4, dtype=torch.float64, device=device)
     for number, counts in _tracked(_share(len(batches), mesh), "scoring", mesh):
         chosen = [rows[row] for row in batches[number]]
-        ids_BT = torch.zeros(len(chosen), max(len(inputs) for inputs, _ in chosen), dtype=torch.int64)
+        length = one_length or max(len(inputs) for inputs, _ in chosen)
+        ids_BT = torch.zeros(size or len(chosen), length, dtype=torch.int64)
         for row, (inputs, _) in enumerate(chosen):
             ids_BT[row, : len(inputs)] = torch.from_numpy(inputs.astype(np.int64))
-        batch = Batch(ids_BT, torch.arange(len(chosen)), ids_BT).to(device)
+        batch = Batch(ids_BT, torch.arange(len(ids_BT)), ids_BT).to(device)
         places = _Places.of([numbers for _, numbers in chosen], windows, device)
         logits_NV = forward(batch, places.rows, places.positions)
         if logits_NV is not None and counts:

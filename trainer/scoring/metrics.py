@@ -125,6 +125,11 @@ def task_scores(requests: Sequence[TaskRequest], rows: Sequence[Mapping[str, flo
     return {**whole, "groups": dict(sorted(parts.items()))}
 
 
+def headline(scores: Mapping[str, Any]) -> str:
+    """Return the name of the score that a line shows of a task."""
+    return next((name for name in ("acc_norm", "acc", "bits_per_byte") if name in scores), "docs")
+
+
 def centred_mean(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the mean over the tasks of CENTRED that were scored of (score - guessing) / (1 - guessing).
 
