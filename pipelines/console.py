@@ -75,6 +75,7 @@ GROUPS = (
             "detokenize": "show the texts of token shards",
             "glue-download": "get GLUE tasks, or one of your own",
             "glue-tokenize": "tokenize them",
+            "score-requests": "make the questions of tasks that every model is scored on",
         },
     ),
     Group(
@@ -85,6 +86,7 @@ GROUPS = (
             "pretrain": "train a GPT-2",
             "export": "write it for Hugging Face",
             "evaluate": "measure its loss, and generate a few texts",
+            "score": "score it on tasks, as lm-evaluation-harness does",
             "generate": "go on with a text",
             "finetune": "train it on a GLUE task",
             "glue-score": "score it on another task",

@@ -73,6 +73,8 @@ TRIALS: dict[str, tuple[int, list[str], Callable[[dict[str, Any]], object], obje
         lambda stats: stats["steps"],
         1,
     ),
+    "score_requests": (2, ["piqa", "blimp", "asked", "--source", "ROWS"], lambda stats: stats["in"], 4),
+    "score": (1, ["exported", "asked", "answers", *CPU], lambda stats: stats["in"], 2),
     "glue_score": (7, ["mrpc", "tuned", "mrpc", "scored", *CPU], lambda stats: stats["in"], 14),
     "report": (1, ["stats", "stats", "runs", "page"], lambda stats: stats["out"], 1),
 }  # fmt: skip
@@ -90,6 +92,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, di
         patch.chdir(folder)
         site = ROOT / "dataprep" / "sample" / "site"
         named = {"SITE": str(site), "LIST": str(site / "urls.txt"), "GLUE": str(site.parent / "glue")}
+        named["ROWS"] = str(ROOT / "tests" / "data" / "scores" / "rows")
         for name, (limit, words, _, _) in TRIALS.items():
             arguments = [
                 *(named.get(word, word) for word in words),

@@ -56,6 +56,10 @@ STANDS_FOR: dict[str, dict[str, str]] = {
 }
 """Page -> words of its commands -> what stands for them on a machine without a GPU, a network and a day of time."""
 NOT_RUN = {
+    "docs/explanation/scores.md": [
+        "needs a trained model and the wheel from the network",
+        "a training, and request files from the network",
+    ],
     "docs/guide.md": [
         "needs GPT-2's weights from the Hub",
         "needs models of all eleven tasks; tests/trainer/test_glue_submission.py makes them",

@@ -66,6 +66,9 @@ def check_pretrain(config: PretrainConfig, model: ModelConfig, parallel: Paralle
     check_samples(config)
     check_saving(config)
     check_watch("pretrain", config, parallel)
+    for key in ("score_requests", "score_tokenizer") if config.score_every else ():
+        if not getattr(config, key):
+            raise ConfigError(f"pretrain.score_every {config.score_every} needs pretrain.{key}: name it, or set 0")
     if config.init != "scratch" and given(config.init_path) is None:
         raise ConfigError(f"pretrain.init {config.init} needs pretrain.init_path: name the folder to start from")
     if config.init == "scratch" and given(config.init_path) is not None:

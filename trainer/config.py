@@ -304,6 +304,14 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     validation_samples: NonNegative = 1024
     """Number of samples to validate on during training, from the first; 0: all, which may take as long as a hundred
     steps. `evaluate` reads all tokens."""
+    score_every: HowToRun[NonNegative] = 0
+    """Steps between scorings on tasks, besides that after the last step, into OUTPUT.watch/scores.jsonl; 0: never."""
+    score_requests: HowToRun[str] = ""
+    """With score_every: a request file of `dataprep.score_requests`, or a folder of them."""
+    score_tokenizer: HowToRun[str] = ""
+    """With score_every: the folder of the tokenizer that made the tokens."""
+    score_documents: HowToRun[NonNegative] = 200
+    """With score_every: documents of each task, from the first; 0: all, which takes minutes."""
     checkpoint_every: Published[Count] = 100
     """Steps between checkpoints; there is always one after the last step."""
     async_save: HowToRun[bool] = True

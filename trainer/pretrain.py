@@ -48,7 +48,7 @@ from trainer.weights.records import checkpoints, summary
 
 if TYPE_CHECKING:
     from trainer.data.batches import PretrainBatches
-    from trainer.loop.training import Training
+    from trainer.loop.training import Hook, Training
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +150,8 @@ def pretrain(
         scratch=run.scratch,
         watch=output.final.with_name(f"{output.final.name}.watch"),
     )
+    if config.score_every:
+        check_scoring(config, tokenizer, model.n_positions, train.path)
     if not checkpoints(job.checkpoints):  # otherwise the run continues from its own
         published = None if run.limit else find_published(run, output, VERSION, parameters, job.expected)
         if published:
@@ -318,6 +320,7 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
             in_background=config.async_save,
         ),
         *watching("pretrain", config, job.parallel, job.watch),
+        *task_scores(job, training),
     ]
     with training.mesh:
         train(training, callbacks)
@@ -328,6 +331,29 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
         "tokens": training.tokens,
         **({"skipped_steps": training.outliers.skipped} if training.outliers.skips else {}),
     }
+
+
+def task_scores(job: PretrainJob, training: "Training") -> "list[Hook]":
+    """Return the hook that scores the model on tasks, if it is asked for."""
+    if not job.config.score_every or job.watch is None:
+        return []
+    from trainer.loop import task_scores
+
+    end_of_text = training.identity["tokenizer"]["end_of_text"]
+    return [task_scores.TaskScores(job.watch / task_scores.FILE, job.config, end_of_text, job.model.n_positions)]
+
+
+def check_scoring(config: PretrainConfig, tokenizer: Mapping[str, Any], n_positions: int, train: Path) -> None:
+    """Raise UserError unless the requests to score during training can be read and encoded."""
+    from pipelines.task_requests import request_files
+    from pipelines.tokens import TokenMeta
+    from trainer.loop.task_scores import encoder_of
+    from trainer.scoring.tasks import encode_tasks
+    from trainer.weights.huggingface import require_same_tokenizer
+
+    require_same_tokenizer(Path(config.score_tokenizer), TokenMeta(**tokenizer), train)
+    encoder = encoder_of(config, tokenizer["end_of_text"], n_positions)
+    encode_tasks(request_files(Path(config.score_requests)), encoder, config.score_documents)
 
 
 def prepare(process: Process, job: PretrainJob) -> "Training":

@@ -27,7 +27,8 @@ def test_the_identity_of_a_run_is_what_shapes_its_weights_or_its_curve() -> None
     assert PARALLEL.identity() == {}
     saving = {"checkpoint_every", "async_save", "keep", "keep_every", "keep_best"}
     watching = {field.name for field in dataclasses.fields(WatchConfig)}
-    free = {"micro_batch_size", "compile", *saving, *watching}
+    scoring = {"score_every", "score_requests", "score_tokenizer", "score_documents"}
+    free = {"micro_batch_size", "compile", *saving, *watching, *scoring}
     changed = dataclasses.replace(
         PRETRAIN, packing="bestfit", drop_tail=True, document_mask=True, mixture=("a",), mixture_weights=(1.0, 2.0)
     )

@@ -1,4 +1,4 @@
-"""Evaluate a model: its loss over a token stream, or a classifier's outputs for the rows of a split.
+"""Evaluate a model: its loss over a token stream, the likelihoods of answers, or a classifier's outputs for a split.
 
 Batches have a fixed order and are distributed over the data-parallel processes; their sums are put back in order before
 they are added, so the number of processes does not change the result. With ZeRO processes wait for each other in every
@@ -19,6 +19,8 @@ from trainer.data.batch import Batch, Rounding, token_rows
 from trainer.data.glue import GlueRows
 from trainer.data.stream import TokenStream
 from trainer.parallel.mesh import Mesh
+from trainer.scoring.forward import ForwardAt
+from trainer.scoring.windows import Array, Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class LanguageScore:
         return math.exp(min(self.loss, 700.0))
 
 
+SCORED_AT_ONCE = 8192
+"""Predicted tokens whose probabilities are computed at once."""
 Forward = Callable[[Batch], Tensor | None]
 """Returns a model's output for a batch; None in the other stages of a pipeline."""
 
@@ -114,6 +118,105 @@ def classify(
     _sum_over_processes(outputs, mesh)
     _require_number(float(outputs.sum()), f"{rows.path}: an output")
     return outputs.tolist()
+
+
+@torch.no_grad()
+def likelihoods(
+    forward: ForwardAt,
+    device: torch.device,
+    windows: Windows,
+    batch_tokens: int,
+    mesh: Mesh | None = None,
+    one_length: int = 0,
+) -> Array:
+    """Return four numbers (N, 4) for each window: of the tokens that it predicts and of the last one of these.
+
+    They are the log-likelihood, and whether each token was the likeliest. Windows of similar length share a batch, and
+    those that differ in their last token only share a row of it. `one_length`: give all batches this length and equally
+    many rows, so that nothing is compiled for others; 0: as short as their windows allow.
+    """
+    rows = _distinct_rows(windows)
+    batches = _by_length([one_length or len(inputs) for inputs, _ in rows], batch_tokens)
+    size = max(1, batch_tokens // one_length) if one_length else 0
+    values = torch.zeros(len(windows), 4, dtype=torch.float64, device=device)
+    for number, counts in _tracked(_share(len(batches), mesh), "scoring", mesh):
+        chosen = [rows[row] for row in batches[number]]
+        length = one_length or max(len(inputs) for inputs, _ in chosen)
+        ids_BT = torch.zeros(size or len(chosen), length, dtype=torch.int64)
+        for row, (inputs, _) in enumerate(chosen):
+            ids_BT[row, : len(inputs)] = torch.from_numpy(inputs.astype(np.int64))
+        batch = Batch(ids_BT, torch.arange(len(ids_BT)), ids_BT).to(device)
+        places = _Places.of([numbers for _, numbers in chosen], windows, device)
+        logits_NV = forward(batch, places.rows, places.positions)
+        if logits_NV is not None and counts:
+            _score(logits_NV, places, values)
+    _sum_over_processes(values, mesh)
+    _require_number(float(values.sum()), "a likelihood")
+    return values.cpu().numpy()
+
+
+def _distinct_rows(windows: Windows) -> list[tuple[Array, list[int]]]:
+    """Return the different inputs, windows without their last token, and the windows that each is the input of."""
+    rows: dict[bytes, tuple[Array, list[int]]] = {}
+    for number, (start, end) in enumerate(zip(windows.offsets[:-1], windows.offsets[1:], strict=True)):
+        inputs = windows.tokens[start : end - 1]
+        rows.setdefault(inputs.tobytes(), (inputs, []))[1].append(number)
+    return list(rows.values())
+
+
+def _by_length(lengths: list[int], batch_tokens: int) -> list[list[int]]:
+    """Return batches of rows, the longest first, each of at most `batch_tokens` tokens with its padding."""
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if not batches or lengths[batches[-1][0]] * (len(batches[-1]) + 1) > batch_tokens:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The predicted tokens of a batch, (N,): where their logits are, what they are, and to which window they belong."""
+
+    rows: Tensor
+    positions: Tensor
+    targets: Tensor
+    owners: Tensor
+    are_last: Tensor
+
+    @classmethod
+    def of(cls, numbers_of: list[list[int]], windows: Windows, device: torch.device) -> "_Places":
+        """Return those of the windows of each row."""
+        parts: list[list[Array]] = []
+        for row, numbers in enumerate(numbers_of):
+            for number in numbers:
+                start, end = (int(offset) for offset in windows.offsets[number : number + 2])
+                scored, inputs = int(windows.scored[number]), end - start - 1
+                positions = np.arange(inputs - scored, inputs)
+                owned = np.full(scored, number)
+                targets = windows.tokens[end - scored : end]
+                parts.append([np.full(scored, row), positions, targets, owned, positions == inputs - 1])
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return cls(*(torch.from_numpy(np.ascontiguousarray(each, _kind(each))).to(device) for each in columns))
+
+
+def _kind(values: Array) -> type:
+    return np.bool_ if values.dtype == np.bool_ else np.int64
+
+
+def _score(logits_NV: Tensor, places: _Places, values: Tensor) -> None:
+    """Fill in the values of a batch's windows."""
+    for start in range(0, len(logits_NV), SCORED_AT_ONCE):
+        some = slice(start, start + SCORED_AT_ONCE)
+        chunk_NV, target_N, owner_N = logits_NV[some].float(), places.targets[some], places.owners[some]
+        found_N = torch.log_softmax(chunk_NV, -1).gather(1, target_N[:, None])[:, 0].double()
+        right_N = (chunk_NV.argmax(-1) == target_N).double()
+        values[:, 0].index_add_(0, owner_N, found_N)
+        values[:, 1].index_add_(0, owner_N, 1 - right_N)
+        is_last_N = places.are_last[some]
+        values[owner_N[is_last_N], 2:] = torch.stack((found_N, right_N), 1)[is_last_N]
+    owned = places.owners.unique()
+    values[owned, 1] = (values[owned, 1] == 0).double()
 
 
 def _share(batches: int, mesh: Mesh | None) -> list[tuple[int, bool]]:

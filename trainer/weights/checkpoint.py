@@ -68,11 +68,14 @@ def _stored(name: str, tensor: Tensor, vocab_size: int) -> Tensor:
 def give_embedding(
     tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, Tensor]]
 ) -> None:
-    """Copy the loaded embedding to embedding and head: `tensors` has it once, and perhaps as a copy."""
+    """Copy the loaded embedding to embedding and head: `tensors` has it once, and perhaps as a copy.
+
+    `moments`: none where only the weights were loaded.
+    """
     for name, weight in weights.items():
         if canonical(name) == TIED:
             fill(weight.detach(), tensors[f"model.{TIED}"])
-            for moment, part in zip(MOMENTS, moments[name], strict=True):
+            for moment, part in zip(MOMENTS, moments[name], strict=True) if moments else ():
                 fill(like(weight.detach(), part), tensors[f"optimizer.{moment}.{TIED}"])
 
 
