@@ -71,8 +71,7 @@ def guard(package: str, *like_sigterm: signal.Signals, least_address_space: int 
         hide_pandas()
         for number in like_sigterm:
             signal.signal(number, _end_at_once)
-        _handle(_end_at_once)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        end_on_signals()
         sys.excepthook = _report
         if not has_address_space(least_address_space):
             limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -112,6 +111,12 @@ def run(main: Callable[[], int]) -> NoReturn:
     # SIGINT in place of the status although it was handled; the next such code makes it forget.
     exec("")  # noqa: S102
     sys.exit(status)
+
+
+def end_on_signals() -> None:
+    """From now on, end at once on SIGTERM and Ctrl-C: the work has not begun."""
+    _handle(_end_at_once)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 def unwind_on_signals() -> None:

@@ -22,6 +22,7 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
+from pipelines import exits
 from pipelines.command import StageSpec
 from pipelines.exits import INTERRUPTED, PREEMPTED
 from pipelines.stage import run_command
@@ -108,8 +109,12 @@ class Forked:
     def __init__(self, words: Sequence[str], folder: Path, changes: Mapping[str, str], said: int) -> None:
         self.returncode: int | None = None
         sys.stdout.flush()
+        # A signal waits until the fork handles it as a command does from its first import on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, exits.STOPPING)
         self.pid = os.fork()
-        if not self.pid:
+        if self.pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        else:
             status = 70
             try:
                 os.setsid()
@@ -119,6 +124,7 @@ class Forked:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(said, 1)
                 os.dup2(said, 2)
+                exits.end_on_signals()
                 # pytest has put others in their place
                 sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False) for fd in (1, 2))  # noqa: SIM115
                 os.environ.update(environment(**changes))
