@@ -94,6 +94,8 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     from dataprep.readers.kinds import find_inputs
 
     inputs = find_inputs(path.path, config.source)
+    if given(path.path) is None:
+        run.summary = f"no document in {path.path}, which is empty or has comments alone"
     if inputs.unread:
         logger.warning("extract: not read, %d file(s): %s", len(inputs.unread), describe(inputs.unread))
     parts = make_parts(run, inputs.inputs, path.path, config.max_page_bytes)

@@ -344,3 +344,10 @@ def test_wrong_values_in_jsonl_are_named(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "pairs.jsonl").write_text(json.dumps({**row, "doc_id_b": "00" * 16, "row_a": "seven"}) + "\n")
     assert stage("group_duplicates", tmp_path / "pairs.jsonl", tmp_path / "groups.jsonl") == 1
     assert "a value has the wrong type" in capsys.readouterr().err
+
+
+def test_a_limit_on_a_file_of_pairs_says_what_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("{}\n")
+    assert stage("group_duplicates", file, tmp_path / "groups", "--limit", "1") == 1
+    assert f"--limit 1: takes rows of a folder that a stage made, and {file} is a file" in capsys.readouterr().err

@@ -406,3 +406,9 @@ def test_lines_that_were_read_but_left_out_are_no_fault_of_their_file(
     manifest = run(tmp_path / "a.jsonl", tmp_path / "out", *options)
     assert manifest is not None
     assert manifest.counts.rejected == {"invalid_json": 25, rule: 25}
+
+
+def test_an_empty_source_is_named_in_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (source := tmp_path / "empty.jsonl").touch()
+    assert run_command(StageSpec.load("dataprep.extract"), [str(source), str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert f"extract: no document in {source}, which is empty or has comments alone in " in capsys.readouterr().err
