@@ -355,8 +355,10 @@ def test_several_workers_print_nothing_but_the_result(tmp_path: Path) -> None:
     for number in range(3):
         write_jsonl(source / f"{number}.jsonl", 3)
     result = clean_apart(source, tmp_path / "out", "--workers", 2)
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("clean: 9 in, 9 out in ")
+    # On a busy machine, what takes over two seconds is announced.
+    waits = ("clean: reading all of its input", "clean: writing ", "clean: 9 documents")
+    (line,) = [line for line in result.stderr.splitlines() if not line.startswith(waits)]
+    assert line.startswith("clean: 9 in, 9 out in ")
 
 
 def test_of_a_folder_one_jsonl_file_without_documents_costs_itself_alone(tmp_path: Path) -> None:
