@@ -500,7 +500,7 @@ def test_a_search_killed_at_a_slice_goes_on_after_the_last_whole_one_to_the_same
         capsys.readouterr()
         run("find_duplicates", *arguments)
         results.append({"pairs": digests(pairs), "saved": digests(saved)})
-    assert f"{step}: {before} of " in capsys.readouterr().err
+    assert f"{step.replace('_', ' ')}: {before} of " in capsys.readouterr().err
     assert results[0] == results[1]
 
 

@@ -130,6 +130,7 @@ def test_the_hub_is_asked_for_the_rows_of_a_commit(tmp_path: Path, monkeypatch: 
             "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
             hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
         )
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # which `unreachable` sets
         unreachable.cache_clear()
         (tmp_path / "out").mkdir()
         take_task(Part("piqa", ()), tmp_path / "out", None, str(tmp_path / "scratch"), None)
