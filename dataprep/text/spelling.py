@@ -14,6 +14,7 @@
 Only texts that have such a place are looked at one by one; these are found by their bytes, many texts at a time.
 """
 
+import functools
 import html
 import re
 import unicodedata
@@ -104,7 +105,12 @@ def _usual_width(match: re.Match[str]) -> str:
 
 
 def _decode_entity(match: re.Match[str]) -> str | None:
-    entity = f"&{match[1]};"
+    return _decoded(match[1])
+
+
+@functools.lru_cache(maxsize=1 << 12)  # a few names are nearly all entities of a text
+def _decoded(name: str) -> str | None:
+    entity = f"&{name};"
     character = html.unescape(entity)
     return character.replace(_SOFT, "") if character != entity else None
 
