@@ -335,7 +335,9 @@ def run_explain(options: argparse.Namespace) -> int:
     from pipelines.project.explain import explain, explain_token, nearest
 
     if bool(options.key) == bool(options.token):
-        raise ConfigError("explain: name a URL or document id, or a token with --token SPLIT:INDEX; see --help")
+        raise ConfigError(
+            "explain: name a URL or document id, or a token with --token SPLIT:INDEX, not both; see --help"
+        )
     stages = _stages()
     if options.token:
         facts = list(explain_token(options.token, stages))

@@ -78,12 +78,18 @@ class Parser(OneLineParser):
             option: self.hints.get(option, _hint_of(each)) for each in self._actions for option in each.option_strings
         }
         places = [_place_of(each) for each in self._actions if not each.option_strings]
+        words = [_with_dashes(word) for word in (sys.argv[1:] if args is None else args)]
         try:
-            check_words(sys.argv[1:] if args is None else args, known, places)
-            return super().parse_known_args(args, namespace)
+            check_words(words, known, places)
+            return super().parse_known_args(words, namespace)
         except ConfigError as error:
             colon = ":" if str(error).startswith("expected") else ""
             raise ConfigError(f"{command}{colon} {error}" if command else str(error)) from None
+
+
+def _with_dashes(word: str) -> str:
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def _hint_of(action: argparse.Action) -> Any:

@@ -400,7 +400,7 @@ def _without_others(default: Any, arguments: Sequence[str]) -> Any:
 
 
 def _output_help(spec: StageSpec, name: str) -> str:
-    return f"{name}: a folder to publish" + (", or one .jsonl[.gz|.zst] file" if name in spec.tables else "")
+    return f"{name}: a folder to publish" + (", or one .jsonl[.gz|.zst|.xz|.bz2] file" if name in spec.tables else "")
 
 
 def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOptions) -> type:

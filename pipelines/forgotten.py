@@ -76,9 +76,9 @@ def add_entries(path: Path, entries: list[str]) -> list[str]:
     new = new_entries(path, entries)
     if new:
         before = _in_utf8(path) if path.exists() else b""
+        before += b"\n" if before and not before.endswith(b"\n") else b""
         with store.create(path) as file:
-            file.write(before + (b"\n" if before and not before.endswith(b"\n") else b""))
-            file.write("".join(f"{entry}\n" for entry in new).encode())
+            file.write(store.pack(before + "".join(f"{entry}\n" for entry in new).encode(), path.suffix.lower()))
     return new
 
 

@@ -73,14 +73,16 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
         sources, unread = formats.jsonl_files(path) if path.is_dir() else ([path], [])
         if unread:
             logger.warning("%s: not read, %d file(s): %s", run.name, len(unread), describe(unread))
+        if path.resolve() in {other.resolve() for other in paths[:number]}:
+            logger.warning("%s: %s is given twice, so each of its documents comes twice", run.name, path)
         if path.is_file() and not formats.is_jsonl(path) and path.stat().st_size:
-            raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also .gz, .zst, .xz)")
+            raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also .gz, .zst, .xz, .bz2)")
         for source in sources:
             if manifest_path(source).is_file():
                 run.note_limit(source, Manifest.load(manifest_path(source)))
         if not sources:
             raise UserError(f"{path}: holds neither document shards (part-*.parquet) nor JSONL files")
-        files += _ingest(run, f"{name}-{number}", sources)
+        files += _ingest(run, f"{name}-{number}", sources, unread)
     if run.limit:
         files = _first_documents(run, name, files)
     rows = [formats.count_rows(file) or 0 for file in files]
@@ -108,8 +110,11 @@ def _first_documents(run: StageRun, name: str, files: Sequence[Path]) -> list[Pa
     return first
 
 
-def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
-    """Convert JSONL files to shards in scratch; their broken lines become rejected rows of the first output."""
+def _ingest(run: StageRun, folder: str, sources: Sequence[Path], unread: Sequence[tuple[str, str]]) -> list[Path]:
+    """Convert JSONL files to shards in scratch; their broken lines become rejected rows of the first output.
+
+    So do the files `unread`, of which name and reason are given.
+    """
     target = Output(run.scratch / folder, Path(folder))
     names = {f"file-{number:05d}": source for number, source in enumerate(sources)}
     parts = [
@@ -141,8 +146,14 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path]) -> list[Path]:
         if not counts.rows_out:
             raise UserError(f"{sources[0].parent / unreadable[0][0]}: {unreadable[0][1]}")
         logger.warning("%s: %d file(s) could not be read: %s", run.name, len(unreadable), describe(unreadable))
+    if unread:
+        with _rejected_table(first_output, f"input-{folder}-unread") as rejected:
+            for file_name, why in unread:
+                rejected.write({"doc_id": None, "url": file_name, "rule": formats.UNREADABLE_FILE, "value": why})
+        counts.rejected[formats.UNREADABLE_FILE] = len(unreadable) + len(unread)
     for rule, number in counts.rejected.items():
-        logger.warning("%s: %d broken input lines (%s)", run.name, number, rule)
+        if rule != formats.UNREADABLE_FILE:  # whose names were said
+            logger.warning("%s: %d broken input line%s (%s)", run.name, number, "" if number == 1 else "s", rule)
         first_output.counts.rows_in += number
         first_output.counts.reject(rule, number)
     return [shard for file in ingested.values() for shard in file.shards]

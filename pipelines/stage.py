@@ -186,6 +186,8 @@ def _publish_all(run: StageRun, call: Invocation) -> None:
 
 def _check_name_of(output: Path, spec: StageSpec, *, is_table: bool) -> None:
     """Raise UserError for an output that is named as a file, where a folder would be made under that name."""
+    if str(output) == "-":
+        raise UserError(f"-: {spec.name} does not write to standard output; name a folder or a file")
     if is_jsonl(output) and not is_table:
         raise UserError(f"{output}: {spec.name} publishes a folder here, not a JSONL file; name a folder")
     if output.suffix.lower() in FILE_SUFFIXES and not is_jsonl(output) and not output.is_dir():

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from pipelines import store
 from pipelines.errors import UserError
@@ -60,9 +60,8 @@ def file_encoding(file: Path) -> str | None:
 @contextlib.contextmanager
 def reading_text(file: Path) -> Generator[BinaryIO, None, None]:
     """Open a file as `store.reading` does, in UTF-8: from another encoding it is converted, and cannot be sought in."""
-    encoding = file_encoding(file)
-    with store.reading(file) as opened:
-        yield _converted(opened, encoding)
+    with store.reading(file) as opened:  # once: a pipe cannot be read again
+        yield as_utf8(opened if hasattr(opened, "peek") else io.BufferedReader(cast(io.RawIOBase, opened), _BLOCK))
 
 
 def text_lines(file: Path, most_bytes: int = sys.maxsize - 1) -> Iterator[bytes]:
@@ -72,9 +71,9 @@ def text_lines(file: Path, most_bytes: int = sys.maxsize - 1) -> Iterator[bytes]
             yield line if offset else line.removeprefix(codecs.BOM_UTF8)
 
 
-def as_utf8(file: io.BufferedReader) -> BinaryIO:
-    """Return a file that is open at its start, such as a member of an archive, as `reading_text` does."""
-    return _converted(cast(BinaryIO, file), encoding_of(file.peek(_SNIFFED)[:_SNIFFED]))
+def as_utf8(file: Any) -> BinaryIO:
+    """Return an open file, such as a member of an archive, and can `peek`, as `reading_text` does."""
+    return _converted(file, encoding_of(file.peek(_SNIFFED)[:_SNIFFED]))
 
 
 def check_utf8(file: Path) -> None:

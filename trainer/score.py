@@ -96,11 +96,11 @@ def score(
     check_portable(parallel)
     portable.require(parallel)
     files = request_files(requests.path)
-    if contamination is not None:
-        require_same_requests(contamination.path, files)
     with waiting(f"score: encoding {requests.path}"):
         folder, encoder = open_encoder(model, tokenizer, parallel)
         tasks = encode_tasks(files, encoder, run.limit)
+        if contamination is not None:
+            require_same_requests(contamination.path, dict(zip(tasks, files, strict=True)))
         job = ScoreJob(config=config, parallel=parallel, model=folder, scratch=run.scratch)
         encoder.windows().save(job.windows)
     launch.launch(score_in_process, parallel, job)
@@ -259,13 +259,15 @@ def _numbers(scores: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in scores.items() if isinstance(value, (int, float))}
 
 
-def require_same_requests(contamination: Path, files: Sequence[Path]) -> None:
-    """Raise UserError for a request file that is not the one that `decontaminate` looked for."""
+def require_same_requests(contamination: Path, files: Mapping[str, Path]) -> None:
+    """Raise UserError for a task's request file that is not the one, to the byte, that `decontaminate` looked for."""
     index = contamination / "index.json"
     described = store.read_json(index) if index.exists() else {}
-    digests = {source["task"]: source["sha256"] for source in described.get("sources", []) if not source["is_glue"]}
-    for file in files:
-        if file.stem in digests and digests[file.stem] != store.sha256(file):
+    looked_for = {(each["task"], each["sha256"]) for each in described.get("sources", []) if not each["is_glue"]}
+    for task, file in files.items():
+        for subset in SUBSETS:
+            clean_documents(contamination, subset, task)
+        if (task, store.sha256(file)) not in looked_for:
             raise UserError(f"{file}: changed since decontaminate looked for it ({index}); run decontaminate again")
 
 

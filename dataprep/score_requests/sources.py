@@ -28,19 +28,26 @@ UNCONDITIONAL = 1_000_000
 
 
 def local_files(folder: Path, task: str) -> list[Path]:
-    """Return the files of a task in a folder. Raises UserError if there is none."""
-    inside = folder / task
-    found = [
-        file
-        for file in (store.list_files(inside) if inside.is_dir() else sorted(folder.glob(f"{task}.*")))
-        if _suffix(file) in SUFFIXES
-    ]
+    """Return the files of a task in a folder. Raises UserError if there is none, or if two beside it may be meant."""
+    found = found_files(folder, task)
+    if len(found) > 1 and not (folder / task).is_dir():
+        names = ", ".join(file.name for file in found)
+        raise UserError(
+            f"{folder}: {names} all have rows of {task}; leave one, or put what belongs together in {task}/"
+        )
     if not found:
         raise UserError(
             f"{folder}: has no rows of {task}; put {task}.jsonl or {task}.parquet there, with the columns of the Hub's "
             "data set"
         )
     return found
+
+
+def found_files(folder: Path, task: str) -> list[Path]:
+    """Return the files in a folder that may have rows of a task."""
+    inside = folder / task
+    files = store.list_files(inside) if inside.is_dir() else sorted(folder.glob(f"{task}.*"))
+    return [file for file in files if _suffix(file) in SUFFIXES]
 
 
 def _suffix(file: Path) -> str:

@@ -18,12 +18,13 @@ lambada_one_line, whose line feeds have become spaces. The licences of all data 
 """
 
 import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataprep.score_requests.sources import check_wheel, hub_rows, local_files, read_rows, wheel_rows
+from dataprep.score_requests.sources import check_wheel, found_files, hub_rows, local_files, read_rows, wheel_rows
 from dataprep.score_requests.tasks import TASKS, Row, ScoreTask, find_task
 from pipelines.command import Limit, Output, Part, StageSpec
 from pipelines.config import StageSource
@@ -35,6 +36,8 @@ from pipelines.task_requests import SUFFIX, TaskRequest, write_requests
 VERSION = 1
 SHAPED_BY = ("pyarrow",)
 HUB = "hub"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +64,11 @@ def choose_tasks(names: tuple[str, ...], source: Path | None) -> dict[str, list[
     if source is None:
         return {name: [] for name in chosen or TASKS}
     if source.is_dir():
-        there = [name for name in TASKS if (source / name).is_dir() or any(source.glob(f"{name}.*"))]
+        there = [name for name in TASKS if found_files(source, name)]
         if not (chosen or there):
             raise UserError(f"{source}: has no rows of any task ({', '.join(TASKS)}); name their files after the tasks")
+        if not chosen and (absent := [name for name in TASKS if name not in there]):
+            logger.info("score_requests: %s has no rows of %s", source, ", ".join(absent))
         return {name: local_files(source, name) for name in chosen or there}
     if not source.exists():
         raise ConfigError(f"score_requests.source {source}: no such folder or file; name it, or {HUB}")

@@ -150,6 +150,8 @@ def _question(text: str) -> str:
 
 def _choices(context: str, answers: list[str], gold: int, question: str = "") -> Fields:
     """Return the fields of a question whose answers follow after a space; `question`: what is looked for of it."""
+    if not 0 <= gold < len(answers):
+        raise ValueError(f"answer {gold} of {len(answers)}, counted from 0")
     return {
         "contexts": (context,),
         "continuations": tuple(f" {answer}" for answer in answers),

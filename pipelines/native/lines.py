@@ -152,7 +152,8 @@ class LineWriter:
         self._keys = [b"{" + keys[0], *(b"," + key for key in keys[1:])]
         self._to_line = to_line
         self._goal = goal
-        self._out = borrow(goal + goal // 4)
+        self._first_room = goal + goal // 4
+        self._out = borrow(self._first_room)
         self._state = np.zeros(2, np.int64)
         """The next row of a batch, and the bytes that are written."""
 
@@ -167,7 +168,8 @@ class LineWriter:
                 yield self._take()
         if self._state[1]:
             yield self._take()
-        give_back(self._out)
+        if len(self._out) <= 2 * self._first_room:  # one that a giant line made is not kept
+            give_back(self._out)
 
     def lines(self, batch: pa.RecordBatch) -> list[bytes]:
         """Return the line of each row."""
@@ -200,7 +202,10 @@ class LineWriter:
             ends[row] = self._state[1]
 
     def _grow(self, more: int) -> None:
-        self._out = np.concatenate((self._out, np.empty(more, np.uint8)))
+        used = self._state[1]
+        grown = np.empty(len(self._out) + more, np.uint8)
+        grown[:used] = self._out[:used]  # the system gives memory to what is written, not to the rest
+        self._out = grown
 
     def _take(self) -> memoryview:
         used, self._state[1] = int(self._state[1]), 0

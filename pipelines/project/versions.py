@@ -35,7 +35,7 @@ NEVER_COUNTED = frozenset({"pipelines/log.py", "pipelines/progress.py", "pipelin
 """Modules that cannot change a byte of any output."""
 READS = {
     "dataprep/native/kernel.py": ("dataprep/native/*.[ch]", "setup.py"),
-    "pipelines/native/lines.py": ("pipelines/native/*.c",),
+    "pipelines/native/lines.py": ("pipelines/native/*.c", "setup.py"),
     "dataprep/urls/blacklists.py": ("dataprep/lists/*.txt",),
     "trainer/report.py": ("trainer/*.j2",),
     "trainer/reporting/charts.py": ("trainer/reporting/charts.js", "trainer/reporting/uplot/*"),
