@@ -147,7 +147,8 @@ class ParallelConfig(HasIdentity):
     @property
     def fusible(self) -> bool:
         """Whether blocks may be those of `trainer.kernels`, on a GPU and in 16 bits."""
-        return self.kernels == "triton" and self.tp == 1 and (self.pp == 1 or self.schedule not in ZERO_BUBBLE)
+        whole = self.tp == 1 or (self.sequence_parallel and not self.placements)
+        return self.kernels == "triton" and whole and (self.pp == 1 or self.schedule not in ZERO_BUBBLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

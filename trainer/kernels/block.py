@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from trainer.dropout import site_constant
 from trainer.kernels import columns
@@ -19,12 +20,24 @@ from trainer.kernels import norm as norms
 from trainer.kernels.dropout import Drop
 from trainer.kernels.products import Half, Products
 from trainer.model import AFTER_ATTENTION_SITE, AFTER_MLP_SITE, Block, LayerNorm
+from trainer.parallel.local import local, values
 
 HALF = (torch.bfloat16, torch.float16)
 Sums = Sequence[Tensor | None]
 """Where the gradient of each parameter is added; None: it is returned."""
 Drops = tuple[Drop | None, Drop | None]
 """Dropout after attention, and after the MLP."""
+
+
+def taken(weights: Sequence[Tensor], *, adds: bool) -> tuple[Sums, Sequence[Tensor]]:
+    """Return where gradients of weights are added, and this process's parts of the weights.
+
+    Without `adds` autograd leads the gradients to the weights.
+    """
+    if not adds:
+        return [None] * len(weights), [local(weight) for weight in weights]
+    sums = [None if weight.grad is None else values(weight.grad) for weight in weights]
+    return sums, [values(weight) if isinstance(weight, DTensor) else weight for weight in weights]
 
 
 class FusedBlock(Block):
@@ -42,7 +55,7 @@ class FusedBlock(Block):
             return super().forward(x_BTD, keys_BT, documents)
         x_BTD = x_BTD.contiguous()
         before, after = self._parameters_around()
-        sums = [weight.grad if self.adds else None for weight in (*before, *after)]
+        sums, _ = taken((*before, *after), adds=self.adds)
         q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *before)  # pyright: ignore
         y_BTD = self.attn.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, documents).transpose(1, 2).flatten(2)
         drops = None, None
@@ -70,8 +83,8 @@ class FusedNorm(LayerNorm):
         dtype = self.compute_dtype or input.dtype
         if dtype not in HALF:
             return super().forward(input)
-        sums = [weight.grad if self.adds else None for weight in (self.weight, self.bias)]
-        return _Norm.apply(input.contiguous(), self.eps, dtype, sums, self.weight, self.bias)  # pyright: ignore
+        sums, weights = taken((self.weight, self.bias), adds=self.adds)
+        return _Norm.apply(input.contiguous(), self.eps, dtype, sums, *weights)  # pyright: ignore
 
 
 class _Norm(torch.autograd.Function):

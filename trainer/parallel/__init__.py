@@ -1,6 +1,7 @@
 """Parallelism is applied from outside the model, in one function and one fixed order."""
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ def parallelize(
             parallel.zero,
         )
     fused = fuses(mesh, parallel, compute_dtype)
-    in_fp8 = fp8 and multiplies_in_fp8(mesh, fused=fused)
+    in_fp8 = fp8 and multiplies_in_fp8(mesh, fused=fused and mesh.tp == 1)
     attention.choose_fa4(
         wanted=parallel.attention == "fa4",
         device=mesh.device,
@@ -133,7 +134,7 @@ def parallelize(
         stage.transformer.compute_dtype = compute_dtype
         if fp32_residual:
             widen_stream(stage)
-        split_tensors(stage, parallel, mesh)
+        split_tensors(stage, parallel, mesh, halves=fused)
         if fused:
             fuse(stage, parallel, fp8=in_fp8, says=mesh.is_first)
         checkpoint_activations(stage, parallel)
@@ -234,20 +235,27 @@ def fuse(model: GPT2, parallel: ParallelConfig, *, fp8: bool = False, says: bool
     from trainer.kernels.block import FusedBlock, FusedNorm
     from trainer.kernels.embedding import embed
     from trainer.kernels.products import Fp8, Half
+    from trainer.kernels.tensor_block import FusedTensorBlock
 
     # Without ZeRO, gradients lie in one buffer from the beginning, to which each pass adds its own.
     adds = parallel.zero == 0
     transformer, products = model.transformer, Fp8(says=says) if fp8 else Half()
-    for block in transformer.h.values():
-        block.__class__ = FusedBlock
-        made = cast(FusedBlock, block)
-        made.adds, made.products, made.compute_dtype = adds, products, transformer.compute_dtype
+    blocks = cast(list[Any], list(transformer.h.values()))
+    for block in blocks:
+        block.__class__ = FusedBlock if parallel.tp == 1 else FusedTensorBlock
+        block.adds, block.products, block.compute_dtype = adds, products, transformer.compute_dtype
+        if parallel.tp > 1:
+            block.exchange = block.ln_1.exchange
+    if parallel.tp > 1 and adds and parallel.activation_checkpointing == "none":
+        # Otherwise a block needs weights, and keeps results, of its own only.
+        for block, following in itertools.pairwise(blocks):
+            block.next_norm = (following.ln_1,)
     if transformer.ln_f is not None:
         transformer.ln_f.__class__ = FusedNorm
         cast(FusedNorm, transformer.ln_f).adds = adds
     if isinstance(model, LanguageModel) and model.lm_head is not None:
         model.lm_head.adds = adds
-    if parallel.determinism != "exact":
+    if parallel.determinism != "exact" and parallel.tp == 1:
         transformer.look_up = functools.partial(embed, adds=adds)
 
 

@@ -56,20 +56,35 @@ class Exchange:
         """Sum the processes' terms."""
         return torch.ops.millrace.total(x, target, self.name)
 
-
     def gather(self, x: Tensor, source: int) -> Tensor:
         """Return all of a tensor that is sharded along `source`."""
         if source != TOKENS:
             return self.mesh.all_gather(x, source)
-        whole = [self.mesh.all_gather(each.flatten(0, 1), ROWS) for each in x.chunk(self.part.groups(len(x)))]
-        return (whole[0] if len(whole) == 1 else torch.cat(whole)).unflatten(0, (len(x), -1))
+        whole, works = self.start_gather(x.flatten(0, 1), self.part.groups(len(x)))
+        for work in works:
+            work.wait()
+        return whole.unflatten(0, (len(x), -1))
 
     def scatter(self, x: Tensor, target: int) -> Tensor:
         """Return this process's part, along `target`, of the sum of all processes' tensors."""
         if target != TOKENS:
             return self.mesh.reduce_scatter(x, target)
-        parts = [self.mesh.reduce_scatter(each.flatten(0, 1), ROWS) for each in x.chunk(self.part.groups(len(x)))]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).unflatten(0, (len(x), -1))
+        part, works = self.start_scatter(x.flatten(0, 1), self.part.groups(len(x)))
+        for work in works:
+            work.wait()
+        return part.unflatten(0, (len(x), -1))
+
+    def start_gather(self, part: Tensor, groups: int) -> tuple[Tensor, list[Any]]:
+        """Begin to gather tokens, (M, ...) -> (N, ...), in so many groups of samples; return also what to wait for."""
+        whole = part.new_empty(len(part) * self.mesh.tp, *part.shape[1:])
+        pairs = zip(part.chunk(groups), whole.chunk(groups), strict=True)
+        return whole, [self.mesh.start_gather(*pair) for pair in pairs]
+
+    def start_scatter(self, terms: Tensor, groups: int) -> tuple[Tensor, list[Any]]:
+        """Begin to sum the processes' terms, (N, ...), of which each gets its tokens, (M, ...); likewise."""
+        part = terms.new_empty(len(terms) // self.mesh.tp, *terms.shape[1:])
+        pairs = zip(terms.chunk(groups), part.chunk(groups), strict=True)
+        return part, [self.mesh.start_scatter(*pair) for pair in pairs]
 
     def turn(self, x: Tensor, source: int, target: int) -> Tensor:
         """Return the tensor that is sharded along `source`, sharded along `target`."""

@@ -143,8 +143,8 @@ class Mesh:
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
         """Gather the tp processes' shards along `dim`: the whole tensor in each."""
-        shards, work = self.start_gather(x)
-        work.wait()
+        shards = x.new_empty(self.tp * len(x), *x.shape[1:])
+        self.start_gather(x, shards).wait()
         return shards if dim == 0 else torch.cat(shards.chunk(self.tp), dim)
 
     def all_to_all(self, x: Tensor, source: int, target: int) -> Tensor:
@@ -156,19 +156,18 @@ class Mesh:
 
     def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
         """Sum the tp processes' terms; each gets its shard of the sum along `dim`."""
-        shard, work = self.start_scatter(x if dim == 0 else torch.cat(x.chunk(self.tp, dim)))
-        work.wait()
+        terms = x if dim == 0 else torch.cat(x.chunk(self.tp, dim))
+        shard = x.new_empty(len(terms) // self.tp, *terms.shape[1:])
+        self.start_scatter(terms, shard).wait()
         return shard
 
-    def start_gather(self, x: Tensor) -> tuple[Tensor, Any]:
-        """Begin to gather the tp processes' shards along the first dimension; wait for the second result."""
-        whole = x.new_empty(self.tp * len(x), *x.shape[1:])
-        return whole, _all_gather(whole, x.contiguous(), group=self._groups["tp"], async_op=True)
+    def start_gather(self, shard: Tensor, whole: Tensor) -> Any:
+        """Begin to gather the tp processes' shards along the first dimension; return what to wait for."""
+        return _all_gather(whole, shard.contiguous(), group=self._groups["tp"], async_op=True)
 
-    def start_scatter(self, x: Tensor) -> tuple[Tensor, Any]:
-        """Begin to sum the tp processes' terms, of which each gets its part of the first dimension; wait likewise."""
-        shard = x.new_empty(len(x) // self.tp, *x.shape[1:])
-        return shard, _reduce_scatter(shard, x.contiguous(), group=self._groups["tp"], async_op=True)
+    def start_scatter(self, terms: Tensor, shard: Tensor) -> Any:
+        """Begin to sum the tp processes' terms, each its part of the first dimension; return what to wait for."""
+        return _reduce_scatter(shard, terms.contiguous(), group=self._groups["tp"], async_op=True)
 
     def gather(self, value: Any) -> list[Any]:
         """Return every process's value, of JSON's types, in order of rank; too slow for every step."""

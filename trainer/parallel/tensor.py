@@ -21,9 +21,9 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from pipelines.errors import ConfigError
 from trainer.config import ParallelConfig
 from trainer.loss import VocabPart, linear_cross_entropy
-from trainer.model import GPT2, Classifier, Head, LayerNorm, Linear, SequencePart
+from trainer.model import GPT2, Classifier, Head, LayerNorm, Linear
 from trainer.parallel.exchange import FEATURES, ROWS, TOKENS, Exchange, ShardDim
-from trainer.parallel.local import local
+from trainer.parallel.local import local, values
 from trainer.parallel.mesh import Mesh
 from trainer.placements import MATRICES, placement
 
@@ -161,6 +161,7 @@ class VocabularyHead(Head):
             *(hidden_ND, self.rows(), targets_N, self.vocab_size, part),
             differentiate=self.differentiate,
             expected=self.expected,
+            total_VD=values(self.weight.grad) if self.adds and self.weight.grad is not None else None,
         )
 
     def rows(self) -> Tensor:
@@ -218,10 +219,13 @@ POSITION_TABLES: dict[str, tuple[type[nn.Module], Placement]] = {
 }
 
 
-def split_tensors(model: GPT2, parallel: ParallelConfig, mesh: Mesh) -> None:
-    """Split the matrices of `model` (on the meta device) in place; tied ones stay tied. Does nothing with tp 1."""
+def split_tensors(model: GPT2, parallel: ParallelConfig, mesh: Mesh, *, halves: bool = False) -> None:
+    """Split the matrices of `model` (on the meta device) in place; tied ones stay tied. Does nothing with tp 1.
+
+    `halves`: see SequencePart.
+    """
     if mesh.tp > 1:
-        exchange = Exchange(mesh, sequence_parallel=parallel.sequence_parallel)
+        exchange = Exchange(mesh, sequence_parallel=parallel.sequence_parallel, halves=halves)
         for layer, block in model.transformer.h.items():
             names = {matrix: f"transformer.h.{layer}.{matrix}" for matrix in MATRICES}
             _split_block(block, exchange, {each: placement(name, parallel.placements) for each, name in names.items()})

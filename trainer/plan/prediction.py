@@ -76,7 +76,7 @@ def widened(task: "Task") -> bool:
 def blocks_of(task: "Task", parallel: ParallelConfig) -> Blocks:
     """Return how a layout computes its blocks on a GPU that can all of it."""
     if parallel.fusible and task.config.precision != "fp32":
-        return FUSED_FP8 if task.config.precision == "fp8" else FUSED
+        return FUSED_FP8 if task.config.precision == "fp8" and parallel.tp == 1 else FUSED
     return COMPILED if task.config.compile else EAGER
 
 
