@@ -505,7 +505,6 @@ class Timed:
 
 def measure_speeds(work: Path, speeds: list[Speed]) -> list[str]:
     """A row of the table for each of them."""
-
     alone: dict[str, float] = {}
 
     def cells(speed: Speed) -> str:

@@ -97,18 +97,18 @@ class SequencePart:
 
     index: int = 0
     count: int = 1
-    halves: bool = False
-    """Whether it is that part of each half of the samples, if there are two halves."""
+    least_half: int = 0
+    """It is that part of each half of the samples where a half has so many tokens; 0: always of all samples."""
 
-    def groups(self, samples: int) -> int:
+    def groups(self, samples: int, positions: int) -> int:
         """Return how many groups of samples are each divided."""
-        return 2 if self.halves and samples % 2 == 0 else 1
+        return 2 if self.least_half and samples % 2 == 0 and samples * positions >= 2 * self.least_half else 1
 
     def of(self, x: Tensor) -> Tensor:
         """(B, T, ...) -> (B, T / count, ...), what belongs to these tokens."""
         if self.count == 1:
             return x
-        grouped = x.reshape(self.groups(len(x)), -1, *x.shape[2:])
+        grouped = x.reshape(self.groups(*x.shape[:2]), -1, *x.shape[2:])
         return grouped.chunk(self.count, 1)[self.index].reshape(len(x), -1, *x.shape[2:])
 
 

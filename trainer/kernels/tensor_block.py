@@ -107,7 +107,7 @@ class FusedTensorBlock(FusedBlock):
     def _shares(self, x_BTD: Tensor, *, whole: bool) -> list[Share]:
         """Return both halves of a batch, where its tokens are divided by halves. `whole`: all in one share."""
         batch = len(x_BTD)
-        groups = self.exchange.part.groups(batch)
+        groups = self.exchange.part.groups(batch, x_BTD.shape[1] * self.exchange.part.count)
         if whole or groups == 1:
             return [Share(x_BTD.flatten(0, 1), slice(0, batch), groups)]
         middle = batch // 2

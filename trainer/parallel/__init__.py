@@ -134,7 +134,7 @@ def parallelize(
         stage.transformer.compute_dtype = compute_dtype
         if fp32_residual:
             widen_stream(stage)
-        split_tensors(stage, parallel, mesh, halves=fused)
+        split_tensors(stage, parallel, mesh, fused=fused)
         if fused:
             fuse(stage, parallel, fp8=in_fp8, says=mesh.is_first)
         checkpoint_activations(stage, parallel)

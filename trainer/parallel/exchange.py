@@ -34,10 +34,10 @@ class Exchange:
     look into it. (With the exchanges traced, torch 2.11 computed wrong losses on GPUs, 7e-2 off in bf16.)
     """
 
-    def __init__(self, mesh: Mesh, *, sequence_parallel: bool, halves: bool = False) -> None:
-        """`halves`: see SequencePart."""
+    def __init__(self, mesh: Mesh, *, sequence_parallel: bool, least_half: int = 0) -> None:
+        """`least_half`: see SequencePart."""
         self.mesh = mesh
-        self.part = SequencePart(mesh.tp_rank, mesh.tp, halves=halves) if sequence_parallel else SequencePart()
+        self.part = SequencePart(mesh.tp_rank, mesh.tp, least_half) if sequence_parallel else SequencePart()
         """The tokens of this process between the pairs of matrices."""
         self.stream: ShardDim = TOKENS if sequence_parallel else None
         """Sharding of the residual stream there."""
@@ -60,7 +60,7 @@ class Exchange:
         """Return all of a tensor that is sharded along `source`."""
         if source != TOKENS:
             return self.mesh.all_gather(x, source)
-        whole, works = self.start_gather(x.flatten(0, 1), self.part.groups(len(x)))
+        whole, works = self.start_gather(x.flatten(0, 1), self.part.groups(len(x), x.shape[1] * self.mesh.tp))
         for work in works:
             work.wait()
         return whole.unflatten(0, (len(x), -1))
@@ -69,7 +69,7 @@ class Exchange:
         """Return this process's part, along `target`, of the sum of all processes' tensors."""
         if target != TOKENS:
             return self.mesh.reduce_scatter(x, target)
-        part, works = self.start_scatter(x.flatten(0, 1), self.part.groups(len(x)))
+        part, works = self.start_scatter(x.flatten(0, 1), self.part.groups(*x.shape[:2]))
         for work in works:
             work.wait()
         return part.unflatten(0, (len(x), -1))
@@ -90,7 +90,7 @@ class Exchange:
         """Return the tensor that is sharded along `source`, sharded along `target`."""
         if TOKENS not in (source, target):
             return self.mesh.all_to_all(x, source, target)
-        assert not self.part.halves, "the modules that need this have no halves"
+        assert not self.part.least_half, "the modules that need this divide no halves"
         # Of tokens, one sample after the other, a part is a part of the first dimension.
         by_rows = [ROWS if dim == TOKENS else dim for dim in (source, target)]
         return self.mesh.all_to_all(x.flatten(0, 1), *by_rows).unflatten(0, (len(x), -1))

@@ -198,6 +198,9 @@ def join(process: Process, store: Any, parallel: ParallelConfig) -> None:
 
     restrict_torch()
     on_gpu = process.device.type == "cuda"
+    if on_gpu and parallel.tp > 1:
+        # Exchanges of one half of a batch otherwise wait until the other half's products leave room on the GPU.
+        os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
     # Plain values and plans of checkpoints are exchanged over gloo between GPUs too.
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",

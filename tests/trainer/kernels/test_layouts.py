@@ -34,6 +34,7 @@ def fused_trained(job: Any) -> Trained:
 
     from tests.trainer import triton_stand_in
     from trainer import parallel
+    from trainer.parallel import tensor
 
     def fuses(_: Any, layout: Any, dtype: Any) -> bool:
         return layout.fusible and dtype in (torch.bfloat16, torch.float16)
@@ -42,6 +43,7 @@ def fused_trained(job: Any) -> Trained:
         kernels = triton_stand_in.imported("trainer.kernels.loss", patch)
         patch.setattr(parallel, "fuses", fuses)
         patch.setattr(parallel, "fastest_loss", lambda *_: kernels.loss_and_gradient)
+        patch.setattr(tensor, "LEAST_HALF", 1)
         return trained(job)
 
 
