@@ -76,7 +76,8 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
         if path.resolve() in {other.resolve() for other in paths[:number]}:
             logger.warning("%s: %s is given twice, so each of its documents comes twice", run.name, path)
         if path.is_file() and not formats.is_jsonl(path) and path.stat().st_size:
-            raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also .gz, .zst, .xz, .bz2)")
+            endings = ", ".join(store.COMPRESSED)
+            raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also {endings})")
         for source in sources:
             if manifest_path(source).is_file():
                 run.note_limit(source, Manifest.load(manifest_path(source)))
