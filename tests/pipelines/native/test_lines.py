@@ -133,6 +133,20 @@ def test_rows_of_any_text_become_the_lines_of_orjson(rows: list[Any], skipped: i
     assert bundles == list(joined(expected * 2, goal))
 
 
+def test_memory_is_lent_again_unless_a_giant_line_has_made_it_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lent(*lengths: int, spare: int) -> list[int]:
+        """Write lines of these lengths with this much memory to lend; return what there is afterwards."""
+        monkeypatch.setattr(native, "_spare", [np.empty(spare, np.uint8)])
+        batch = pa.record_batch([pa.array(["x" * length for length in lengths])], names=["a"])
+        bundles = native.LineWriter(["a"], lambda _: b"", 1000).bundles([batch])
+        assert sum(len(bundle) for bundle in bundles) > sum(lengths)
+        return [len(memory) for memory in native._spare]  # pyright: ignore[reportPrivateUsage]
+
+    assert lent(500, 10, spare=9000) == [9000]
+    assert lent(2000, 10, spare=9000) == [18_000], "a line has room for an escape in place of each byte"
+    assert lent(20_000, 10, spare=9000) == []
+
+
 def joined(lines: list[bytes], goal: int) -> Iterator[bytes]:
     """As `pipelines.jsonl` joins lines of Python's."""
     bundle = b""
