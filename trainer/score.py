@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trainer.parallel import ParallelModel
     from trainer.parallel.mesh import Mesh
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("torch", "tokenizers", "numpy")
 
 
