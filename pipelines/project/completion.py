@@ -19,6 +19,7 @@ OTHERS = {
         *("--sequence-length", "--precision", "--tokens", "--write", "--pictures", "--learn", "--calibration"),
     ),
     "generate": ("--new-tokens", "--temperature", "--top-k", "--seed"),
+    "card": ("--license", "--repository", "--scores", "--languages", "--datasets", "--overwrite"),
     "glue-submission": ("--overwrite", "--fill-missing"),
     "browse": ("--port", "--rows"),
     "curves": ("--overwrite",),
