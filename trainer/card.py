@@ -3,6 +3,7 @@
 runs/RUN + stats and provenance of the project that it is in -> CARD, Markdown with the Hub's YAML at its head
 
     python -m trainer.card runs/RUN card.md --license cc-by-4.0 --repository OWNER/NAME
+    python -m trainer.push runs/RUN/export card.md OWNER/NAME
 
 The card has the sources of the data, what each stage kept and dropped, the training, losses and scores with their
 conventions, what is known of contamination, and how to load the model. Scores of tasks are those in runs/RUN/score,
@@ -99,9 +100,14 @@ def check_place(card: Path, *, overwrite: bool) -> None:
 
 
 def is_card(path: Path) -> bool:
-    """Return whether a file is a model card, perhaps edited since it was written."""
-    head = path.read_text("utf-8", errors="replace").split("\n---\n")[0]
-    return head.startswith("---\n") and f"- {TAG}\n" in head
+    """Return whether a file is a card that this command wrote, perhaps edited since."""
+    return f"- {TAG}" in head_of(path)
+
+
+def head_of(path: Path) -> list[str]:
+    """Return the lines of YAML at the head of a Markdown file; none if it has no such head."""
+    first, *lines = path.read_text("utf-8", errors="replace").splitlines() or [""]
+    return lines[: lines.index("---")] if first == "---" and "---" in lines else []
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ OTHERS = {
     ),
     "generate": ("--new-tokens", "--temperature", "--top-k", "--seed"),
     "card": ("--license", "--repository", "--scores", "--languages", "--datasets", "--overwrite"),
+    "push": ("--private", "--overwrite"),
     "glue-submission": ("--overwrite", "--fill-missing"),
     "browse": ("--port", "--rows"),
     "curves": ("--overwrite",),

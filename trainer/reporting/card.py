@@ -35,6 +35,8 @@ from trainer.weights.records import RECORD
 
 UNKNOWN = "unknown"
 """The Hub's word for a licence that nobody has named."""
+PLACEHOLDER = "PATH/TO/EXPORT"
+"""What the card's code loads if no repository is named."""
 TAG = "millrace"
 TOKENIZED = "tokenize_train"
 """Stats of the training tokens, whose provenance names their digest."""
@@ -132,7 +134,7 @@ def card_values(described: Described, words: Words) -> dict[str, Any]:
     stages = [stage for stage in results.corpus_stages if stage.name in FLOW or stage.name.startswith("tokenize_")]
     return {
         "name": words.repository.rpartition("/")[2] or described.run.name,
-        "address": Markup(words.repository or "PATH/TO/EXPORT"),  # noqa: S704 (a checked name, in a block of code)
+        "address": Markup(words.repository or PLACEHOLDER),  # noqa: S704 (a checked name, in a block of code)
         "new_tokens": min(40, results.record["model"]["n_positions"] // 2),
         "opening": opening(results),
         "trials": trials(results),
