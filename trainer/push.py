@@ -200,15 +200,14 @@ def explained(repository: str, endpoint: str) -> Generator[None]:
         raise UserError(
             f"{repository}: {endpoint} cannot be reached ({_one_line(error)}); check the network, and {AGAIN}"
         ) from None
-    except (
-        RuntimeError
-    ) as error:  # of a large file: the client wraps what happened, and hf_xet has no errors of its own
-        if isinstance(error.__cause__, HfHubHTTPError):
-            status = error.__cause__.response.status_code
-            raise UserError(f"{repository}: {_refusal(status, endpoint, _one_line(error.__cause__))}") from None
-        raise UserError(
-            f"{repository}: the upload broke off ({_one_line(error.__cause__ or error)}); {AGAIN}"
-        ) from None
+    except (RuntimeError, ConnectionError, TimeoutError) as error:
+        # Of a large file: the client wraps what happened, and hf_xet raises Python's own errors.
+        cause = error.__cause__ or error
+        if isinstance(cause, HfHubHTTPError):
+            why = _refusal(cause.response.status_code, endpoint, _one_line(cause))
+            raise UserError(f"{repository}: {why}") from None
+        xet = "; a server without Xet storage needs HF_HUB_DISABLE_XET=1" if "xet" in str(cause) else ""
+        raise UserError(f"{repository}: the upload broke off ({_one_line(cause)}); {AGAIN}{xet}") from None
 
 
 def _refusal(status: int, endpoint: str, reason: str) -> str:

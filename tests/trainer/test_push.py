@@ -130,6 +130,17 @@ def test_a_large_file_that_breaks_off_is_one_line_and_comes_the_next_time(
     assert own_files(hub) == local_files(made)
 
 
+def test_a_server_without_xet_is_told_how_to_do_without(
+    hub: UploadHub, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+    assert pushed(made) == 1
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith(f"error: {NAME}: the upload broke off (")
+    assert line.endswith("a server without Xet storage needs HF_HUB_DISABLE_XET=1")
+    assert own_files(hub) == {}
+
+
 def test_other_content_is_left_unless_it_may_be_replaced(
     hub: UploadHub, made: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
