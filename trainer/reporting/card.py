@@ -24,12 +24,13 @@ from trainer.reporting.page import (
     number,
     run_table,
     stage_table,
+    task_set_values,
     task_table,
     terms,
 )
 from trainer.reporting.results import FLOW, TASK_SET, Results, Tasks, read_results, read_task_set
 from trainer.reporting.times import read_times
-from trainer.scoring.table import MEASURES, SUBSETS, centred_words, other_conventions, score_table
+from trainer.scoring.table import MEASURES
 from trainer.weights.exported import WEIGHTS
 from trainer.weights.records import RECORD
 
@@ -130,7 +131,6 @@ def card_values(described: Described, words: Words) -> dict[str, Any]:
     from markupsafe import Markup
 
     results = described.results
-    task_set = results.task_set or {"tasks": {}, "centred_mean": None}
     stages = [stage for stage in results.corpus_stages if stage.name in FLOW or stage.name.startswith("tokenize_")]
     return {
         "name": words.repository.rpartition("/")[2] or described.run.name,
@@ -145,11 +145,8 @@ def card_values(described: Described, words: Words) -> dict[str, Any]:
         "training": training(described),
         "curve_table": curve_table(results),
         "evaluated": evaluated(results),
-        "score_table": Table(*score_table(task_set)) if task_set["tasks"] else None,
-        "centred": centred_words(task_set),
-        "has_subsets": any(name in task for task in task_set["tasks"].values() for name in SUBSETS),
-        "has_lambada": any("last_token_acc" in task for task in task_set["tasks"].values()),
-        "other_conventions": Table(*other_conventions(task_set)),
+        **task_set_values(results),
+        "has_lambada": any("last_token_acc" in task for task in (results.task_set or {}).get("tasks", {}).values()),
         "task_table": task_table(results.tasks) if results.tasks else None,
         "terms": terms(results.tasks),
         "contamination": contamination(described),
