@@ -20,6 +20,7 @@ CHOICES = {"metric": "choices", "truncated": 0, "skipped": {}}
 SCORES: dict[str, Any] = {
     "tasks": {
         "hellaswag": {**CHOICES, "docs": 10_042, "acc": 0.27, "acc_norm": 0.281, "clean": {"docs": 9, "acc": 0.25}},
+        "validation": {"metric": "stream", "docs": 7, "perplexity": 70.2, "bits_per_byte": 1.25, "truncated": 0},
         "lambada_openai": {
             "metric": "last_word",
             "docs": 5153,
@@ -107,6 +108,7 @@ def test_the_hub_reads_its_head(run: Path) -> None:
     assert measured == {
         ("validation documents of web", "loss"): 4.25,
         ("validation documents of web", "perplexity"): 70.105,
+        ("validation documents of web", "bits_per_byte"): 1.25,
         ("hellaswag", "acc"): 0.27,
         ("hellaswag", "acc_norm"): 0.281,
         ("lambada_openai", "acc"): 0.2,

@@ -31,6 +31,7 @@ from trainer.reporting.page import (
 from trainer.reporting.results import FLOW, TASK_SET, Results, Tasks, read_results, read_task_set
 from trainer.reporting.times import read_times
 from trainer.scoring.table import MEASURES
+from trainer.scoring.validation import TASK
 from trainer.weights.exported import WEIGHTS
 from trainer.weights.records import RECORD
 
@@ -186,14 +187,15 @@ def model_index(described: Described) -> list[dict[str, Any]]:
     task = {"type": "text-generation", "name": "Text generation"}
     measured: list[dict[str, Any]] = []
     own = [(name, results.scores[name]) for name in ("loss", "perplexity") if name in results.scores]
+    corpus = described.corpus or UNKNOWN
+    own_set = {"type": corpus, "name": f"validation documents of {corpus}", "split": "validation"}
     if own:
-        corpus = described.corpus or UNKNOWN
-        data_set = {"type": corpus, "name": f"validation documents of {corpus}", "split": "validation"}
-        measured.append({"task": task, "dataset": data_set, "metrics": _metrics(own, "by token")})
+        measured.append({"task": task, "dataset": own_set, "metrics": _metrics(own, "by token")})
     for name, scores in (results.task_set or {"tasks": {}})["tasks"].items():
-        found = [(measure, scores[measure]) for measure in MEASURES if measure in scores]
-        if found:
-            data_set = {"type": name, "name": name}
+        # Of the validation tokens `evaluate` has the others, in samples of its length.
+        wanted = MEASURES if name != TASK else ("bits_per_byte",)
+        if found := [(measure, scores[measure]) for measure in wanted if measure in scores]:
+            data_set = {"type": name, "name": name} if name != TASK else own_set
             measured.append({"task": task, "dataset": data_set, "metrics": _metrics(found)})
     return measured
 
@@ -324,7 +326,7 @@ def contamination(described: Described) -> list[str]:
         )
     scored = (described.results.task_set or {"tasks": {}})["tasks"]
     searched = {str(each["task"]) for each in described.looked_for}
-    if unknown := [name for name in scored if name not in searched and name != "validation"]:
+    if unknown := [name for name in scored if name not in searched and name != TASK]:
         lines.append(f"Not searched for, so that nothing is known of them: {', '.join(unknown)}.")
     return lines
 
