@@ -42,7 +42,7 @@ from trainer.scoring.table import SUBSETS, table
 from trainer.scoring.tasks import encode_tasks
 from trainer.scoring.validation import TASK, Validation, add_validation
 from trainer.scoring.windows import Encoded, Encoder
-from trainer.weights.exported import CONFIG, check_weights
+from trainer.weights.exported import CONFIG, WEIGHTS, check_weights
 from trainer.weights.records import newest_checkpoint, read_record
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def score(
         job = ScoreJob(config=config, parallel=parallel, model=folder, scratch=run.scratch)
         encoder.windows().save(job.windows)
     launch.launch(score_in_process, parallel, job)
-    scores = write_scores(tasks, job.values, contamination, output.folder, validation)
+    scores = write_scores(tasks, job.values, contamination, output.folder, validation, opened.identity)
     run.summary = "; ".join(f"{name} {_headline(each)}" for name, each in scores["tasks"].items())
     run.register_outputs(output, count_documents(tasks, validation))
     return {"tasks": {name: _numbers(each) for name, each in scores["tasks"].items()}}
@@ -129,6 +129,8 @@ class Opened:
     """The folder of its tokenizer."""
     positions: int
     encoder: Encoder
+    identity: dict[str, Any]
+    """What tells this model from others: the digest of an export's weights, or a checkpoint's step."""
 
 
 def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConfig) -> Opened:
@@ -141,6 +143,8 @@ def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConf
             require_unchanged(model.path, ".safetensors")
         folder, sizes, end = model.path, check_weights(model.path), end_of_text_id(model.path)
         source = tokenizer.path if tokenizer else folder
+        weights = model.manifest.files.get(WEIGHTS) if model.manifest else None
+        identity = {"weights_sha256": weights.sha256} if weights else {}
     else:
         folder = newest_checkpoint(model.path)
         record = read_record(folder)
@@ -150,7 +154,7 @@ def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConf
         if tokenizer is None:
             raise ConfigError(f"{folder}: a checkpoint has no tokenizer; name its folder with --tokenizer")
         require_same_tokenizer(tokenizer.path, meta, folder)
-        source, end = tokenizer.path, meta.end_of_text
+        source, end, identity = tokenizer.path, meta.end_of_text, {"step": record["step"]}
     check_parallel(parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
     opened = open_tokenizer(source)
     if opened.get_vocab_size() > sizes["vocab_size"]:
@@ -158,7 +162,7 @@ def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConf
             f"{source}: its tokenizer has {opened.get_vocab_size()} tokens, the model {sizes['vocab_size']}; name the "
             "model's own with --tokenizer"
         )
-    return Opened(folder, source, sizes["n_positions"], Encoder(opened, end, sizes["n_positions"]))
+    return Opened(folder, source, sizes["n_positions"], Encoder(opened, end, sizes["n_positions"]), identity)
 
 
 def encode_validation(config: ScoreConfig, opened: Opened, val: Path, limit: int) -> Validation:
@@ -239,6 +243,7 @@ def write_scores(
     contamination: Source | None,
     folder: Path,
     validation: Validation | None,
+    model: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write scores.json and the rows of each task; return the scores."""
     import numpy as np
@@ -254,7 +259,7 @@ def write_scores(
         _write_rows(folder / "rows" / f"{name}.jsonl", encoded.requests, answers, rows)
     if validation:
         scored[TASK] = validation.scores(said)
-    scores = {"tasks": scored, "centred_mean": metrics.centred_mean(scored)}
+    scores = {"model": dict(model), "tasks": scored, "centred_mean": metrics.centred_mean(scored)}
     store.write_json(folder / "scores.json", scores)
     with store.create(folder / "scores.md") as file:
         file.write(table(scores).encode())

@@ -100,6 +100,7 @@ def test_the_card_says_where_the_data_came_from_what_was_trained_and_what_it_sco
 
 
 def test_the_hub_reads_its_head(run: Path) -> None:
+    assert "&" not in written(run), "an alias, which not every reader of YAML takes"
     data = head(written(run, "--license", "mit", "--repository", "mill/small", "--datasets", "mill/web"))
     assert (data.license, data.language, data.pipeline_tag) == ("mit", ["en", "zh"], "text-generation")
     assert (data.library_name, data.datasets) == ("transformers", ["mill/web"])
@@ -192,6 +193,17 @@ def test_its_code_loads_the_export(
     assert code
     exec(code[1], {})
     assert capsys.readouterr().out.startswith("The river")
+
+
+def test_scores_of_other_weights_are_refused(road: Road, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(road.export, run / "export")
+    weights = json.loads((road.export / "manifest.json").read_text())["files"]["model.safetensors"]["sha256"]
+    write(run / "score/scores.json", {**SCORES, "model": {"weights_sha256": weights}})
+    assert "| hellaswag |" in written(run)
+    write(run / "score/scores.json", {**SCORES, "model": {"weights_sha256": "0" * 64}})
+    assert card.main([str(run), str(run.parent / "other.md")]) == 1
+    said = "scores of other weights (sha256 000000000000...) than the exported ones; run `score` again"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,8 @@ def test_markdown_says_the_same_and_shows_the_pictures(results: Path) -> None:
         assert ET.parse(results / "report" / picture).getroot().tag.endswith("svg")
 
 
-TASK_SET = {
+EMPTY = {"in": 0, "out": 0, "rejected": {}, "totals": {}}
+TASK_SET: dict[str, Any] = {
     "tasks": {
         "hellaswag": {"metric": "choices", "docs": 10_042, "acc": 0.27, "acc_norm": 0.281, "clean": {"acc": 0.25}},
         "lambada_openai": {"metric": "last_word", "docs": 5153, "acc": 0.2, "last_token_acc": 0.3},
@@ -270,6 +271,17 @@ def test_gpt_2s_published_scores_stand_beside_the_runs_with_what_measured_each(r
     assert "which compare with none of these" in text
     assert "centred_mean of hellaswag, lambada_openai: 0.1207" in text
     assert "wikitext" not in text, "it was not scored"
+
+
+def test_scores_of_an_earlier_training_are_not_shown(results: Path) -> None:
+    export = {"files": {"model.safetensors": {"rows": None, "bytes": 1, "sha256": "ab" * 32}}, "counts": EMPTY}
+    write(results / "runs/web-tiny/export/manifest.json", export)
+    write(results / "runs/web-tiny/export/model.safetensors", "w")
+    write(results / "runs/web-tiny/score/scores.json", {**TASK_SET, "model": {"weights_sha256": "cd" * 32}})
+    assert report(results) == 0
+    text = Reader(page(results)).text
+    assert "hellaswag" not in text
+    assert "runs/web-tiny/score/scores.json: scores of other weights (sha256 cdcdcdcdcdcd...)" in text
 
 
 def test_scores_of_anything_else_are_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,6 +186,8 @@ def test_bits_per_byte_are_the_loss_of_the_tokens_by_the_bytes_of_their_text(
             nats += F.cross_entropy(model(window[None, :-1]).logits[0], window[1:], reduction="sum").item()
     size = sum(len(text.encode()) for text in texts) - len(tokenizer.decode([int(tokens[0])]).encode())
     assert score(road.export, asked / "copa.jsonl", tmp_path / "scores", "--val", road.val) == 0
+    weights = json.loads((road.export / "manifest.json").read_text())["files"]["model.safetensors"]["sha256"]
+    assert json.loads((tmp_path / "scores/scores.json").read_text())["model"] == {"weights_sha256": weights}
     found = bits_per_byte(tmp_path / "scores")
     assert (found["docs"], found["tokens"], found["bytes"]) == (8, len(tokens) - 1, size)
     assert found["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)

@@ -5,6 +5,7 @@ corpus is found by the digest of the tokens in the run's record, so that a card 
 not recorded is said to be so.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from trainer.reporting.page import (
     task_table,
     terms,
 )
-from trainer.reporting.results import FLOW, TASK_SET, Results, Tasks, read_results, read_task_set
+from trainer.reporting.results import FLOW, TASK_SET, Results, Tasks, of_other_weights, read_results, read_task_set
 from trainer.reporting.times import read_times
 from trainer.scoring.table import MEASURES
 from trainer.scoring.validation import TASK
@@ -102,8 +103,11 @@ def read_described(run: Path, scores: Path | None) -> Described:
     corpora = [_corpus_of(root, digest) for digest in digests]
     stats, run_stats = root / "stats" / (corpora[0] or ".none"), root / "stats" / run.name
     results = read_results(stats, run_stats, run, Tasks())
-    if scores is not None:
-        results.task_set = read_task_set(scores / Path(TASK_SET).name)
+    file = scores / Path(TASK_SET).name if scores else run / TASK_SET
+    if scores or file.is_file():
+        results.task_set = read_task_set(file)
+        if other := of_other_weights(results.task_set, run):
+            raise UserError(f"{file}: {other}")
     folder = provenance_path(stats / "x.json").parent
     records = {file.stem: store.read_json(file) for file in sorted(folder.glob("*.json"))} if corpora[0] else {}
     described = records.get("decontaminate", {}).get("manifests", {}).get("contamination")
@@ -172,6 +176,7 @@ def front_matter(described: Described, words: Words) -> str:
     if measured := model_index(described):
         name = words.repository.rpartition("/")[2] or described.run.name
         values["model-index"] = [{"name": name, "results": measured}]
+    values = json.loads(json.dumps(values))  # or what occurs twice would be an alias the second time
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000)
 
 

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from pipelines import store
 from pipelines.errors import UserError
-from pipelines.manifest import WORK
+from pipelines.manifest import MANIFEST, WORK, Manifest
+from trainer.weights.exported import WEIGHTS
 from trainer.weights.records import RECORD, checkpoints, open_curve, read_record
 
 ORDER = (
@@ -176,6 +177,9 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks, *, unfi
         results.texts = read_texts(file)
     if (runs / TASK_SET).is_file():  # no stage of the graph makes it
         results.task_set = read_task_set(runs / TASK_SET)
+        if other := of_other_weights(results.task_set, runs):
+            results.task_set = None
+            results.missing.append(f"runs/{results.run}/{TASK_SET}: {other}")
     for task in (folder.name for folder in shown.folders(runs, "finetune")):
         if file := _present(results, runs, f"finetune/{task}/scores.json"):
             results.tasks += read_task_scores(task, _mapping(file))
@@ -302,6 +306,16 @@ def read_task_set(file: Path) -> dict[str, Any]:
     if broken := [name for name, scores in scored.items() if not isinstance(scores, dict) or "docs" not in scores]:
         raise UserError(f"{file}: {broken[0]} has no scores of documents; run `score` again")
     return value
+
+
+def of_other_weights(task_set: Mapping[str, Any], runs: Path) -> str:
+    """Return why scores are not of the model that a run exported; empty if they are, or if nothing says of which."""
+    manifest = runs / "export" / MANIFEST
+    scored = task_set.get("model", {}).get("weights_sha256")
+    exported = Manifest.load(manifest).files.get(WEIGHTS) if manifest.is_file() else None
+    if not scored or not exported or scored == exported.sha256:
+        return ""
+    return f"scores of other weights (sha256 {scored[:12]}...) than the exported ones; run `score` again"
 
 
 def read_texts(file: Path) -> list[tuple[str, str]]:
