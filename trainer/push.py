@@ -30,7 +30,6 @@ from pipelines.progress import waiting
 from pipelines.terminal import print_error, print_line
 from pipelines.unchanged import require_unchanged
 from trainer.card import head_of
-from trainer.reporting.card import PLACEHOLDER
 from trainer.weights.exported import CONFIG, WEIGHTS
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ README = "README.md"
 OF_THE_HUB = (".gitattributes",)
 """Files that the Hub itself puts into a repository."""
 AGAIN = "run the same command again: what has arrived is not sent again"
+_LOADED = re.compile(r'from_pretrained\("([^"\n]*)"\)')
 _WEIGHTS = re.compile(r"^- weights' sha256: ([0-9a-f]{64})$", re.MULTILINE)
 
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--overwrite", action="store_true", help="replace other files of the same names that are there")
     try:
         options = parser.parse_args(arguments)
-        files = files_to_upload(options.export, options.card)
+        files = files_to_upload(options.export, options.card, options.repository)
         print_line(push(files, options.repository, private=options.private, overwrite=options.overwrite))
     except UserError as error:
         print_error(error)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def files_to_upload(export: Path, card: Path) -> dict[str, Path]:
+def files_to_upload(export: Path, card: Path, repository: str) -> dict[str, Path]:
     """Return the files by their path on the Hub. Raises UserError if they are damaged, or do not belong together."""
     if not is_published(export) or not (export / CONFIG).is_file():
         raise UserError(f"{export}: not an exported model ({CONFIG}, {MANIFEST}); name the folder that `export` wrote")
@@ -85,8 +85,8 @@ def files_to_upload(export: Path, card: Path) -> dict[str, Path]:
     weights = manifest.files.get(WEIGHTS)
     if (of := _WEIGHTS.search(text)) and weights and of[1] != weights.sha256:
         raise UserError(f"{card}: the card of other weights (sha256 {of[1][:12]}...) than {export}'s; write it anew")
-    if PLACEHOLDER in text:
-        print(f"{card}: its code loads {PLACEHOLDER}; `card --repository OWNER/NAME` names the Hub's", file=sys.stderr)
+    if others := {*_LOADED.findall(text)} - {repository}:
+        print(f"{card}: its code loads {min(others)}; `card --repository {repository}` names this one", file=sys.stderr)
     return {**{name: export / name for name in (*manifest.files, MANIFEST)}, README: card}
 
 
@@ -108,7 +108,11 @@ def push(files: Mapping[str, Path], repository: str, *, private: bool = False, o
         with refused_card(files[README]), waiting(f"push: asking {api.endpoint}"):
             ModelCard(files[README].read_text("utf-8")).validate(repo_type="model")
             api.create_repo(repository, private=private or None, exist_ok=True)
-            head = api.repo_info(repository).sha
+            theirs = api.repo_info(repository)
+            if private and not theirs.private:
+                raise UserError(
+                    f"{repository}: is there already, and everybody sees it; make it private, or name another"
+                )
             found = compare(files, repository_files(api, repository))
         if (found.changed or found.others) and not overwrite:
             raise UserError(f"{repository}: {_said(found)}; name another repository, or add --overwrite")
@@ -116,7 +120,7 @@ def push(files: Mapping[str, Path], repository: str, *, private: bool = False, o
             return f"{api.endpoint}/{repository}: has all of it already"
         operations = [CommitOperationAdd(name, str(files[name])) for name in (*found.missing, *found.changed)]
         message = f"Upload {files[README].stem} and the model that it describes"
-        made = api.create_commit(repository, operations, commit_message=message, parent_commit=head)
+        made = api.create_commit(repository, operations, commit_message=message, parent_commit=theirs.sha)
         left = f"; left as they were: {', '.join(found.others)}" if found.others else ""
         return f"{api.endpoint}/{repository}: {len(operations)} files in commit {made.oid}{left}"
 

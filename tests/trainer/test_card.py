@@ -153,6 +153,23 @@ def test_contamination_says_what_was_done_about_it(run: Path, action: str, said:
     assert said in written(run)
 
 
+def test_benchmarks_that_were_looked_for_are_named_if_they_are_those_of_the_run(run: Path) -> None:
+    from pipelines import store
+
+    root = run.parents[1]
+    sources = [{"task": "hellaswag", "split": ""}, {"task": "mrpc", "split": "test"}]
+    write(root / "data/web/contamination/index.json", {"sources": sources})
+    write(root / "data/web/contamination/manifest.json", {"files": {}, "counts": {}})
+    record = {"identity": {"parameters": {"config": {"action": "drop", "ngram": 13}}}}
+    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {"contamination": "of an earlier run"}})
+    assert "benchmarks by n-grams" in written(run)
+    digest = store.sha256(root / "data/web/contamination/manifest.json")
+    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {"contamination": digest}})
+    text = written(run)
+    assert "texts of benchmarks (hellaswag, mrpc test) by n-grams of 13 words" in text
+    assert "Not searched for, so that nothing is known of them: lambada\\_openai." in text
+
+
 def test_a_trial_and_a_mixture_and_a_base_model_are_said(run: Path) -> None:
     write(run.parents[1] / "stats/web/clean.json", stats(10, 9, {"language": 1}, limited="extract --limit 10"))
     record: dict[str, Any] = {**RECORD, "data": {**DATA, "mixture": ["fe"]}}

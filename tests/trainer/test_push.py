@@ -81,6 +81,27 @@ def test_the_export_and_its_card_arrive_in_one_commit(
 def test_a_private_repository_is_made_on_request(hub: UploadHub, made: tuple[Path, Path]) -> None:
     assert pushed(made, "--private") == 0
     assert hub.repositories[NAME].visibility == "private"
+    assert pushed(made, "--private") == 0, "it is private already"
+
+
+def test_what_is_to_be_private_goes_into_no_repository_that_everybody_sees(
+    hub: UploadHub, made: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.repositories[NAME] = Repository()
+    assert pushed(made, "--private") == 1
+    assert f"{NAME}: is there already, and everybody sees it; make it private" in capsys.readouterr().err
+    assert own_files(hub) == {}
+
+
+def test_a_card_whose_code_loads_another_model_is_noticed(
+    hub: UploadHub, made: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert pushed(made) == 0
+    assert capsys.readouterr().err == ""
+    assert pushed(made, to="mill/other") == 0
+    said = f"card.md: its code loads {NAME}; `card --repository mill/other` names this one"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -197,7 +197,8 @@ def ask_api(hub: UploadHub, request: BaseHTTPRequestHandler, name: str, rest: li
         return preupload(repository, body) if rest[0] == "preupload" else commit(hub, name, body)
     if not rest or rest[0] == "revision":
         siblings = [{"rfilename": path} for path in sorted(repository.files)]
-        return json.dumps({"id": name, "sha": repository.head, "siblings": siblings}).encode()
+        private = repository.visibility == "private"
+        return json.dumps({"id": name, "sha": repository.head, "private": private, "siblings": siblings}).encode()
     if rest[0] == "tree" and len(rest) == 2:
         return json.dumps([entry(path, repository.files[path]) for path in sorted(repository.files)]).encode()
     raise RefusedError(404, "EntryNotFound", "Entry not found")
