@@ -143,6 +143,19 @@ def test_a_data_set_of_the_hub_is_named_in_words_and_in_the_head(run: Path) -> N
     assert head(text).datasets == ["Skylion007/openwebtext"]
 
 
+def test_prepared_documents_and_an_archive_are_sources(run: Path) -> None:
+    root = run.parents[1]
+    (root / "stats/web/urls.json").unlink()
+    write(root / "stats/web/download.json", stats(0, 0, totals={"document_files": 3}))
+    write(root / "provenance/web/download.json", {"identity": {"inputs": {"documents": ["d0c5"]}}})
+    assert "- Prepared documents: 3 files of a folder (sha256 d0c5)." in written(run)
+    write(root / "inputs/warc", "an archive")
+    config = {"identity": {"parameters": {"config": {"replay": "inputs/warc", "local_site": "configs/none/site"}}}}
+    write(root / "provenance/web/download.json", config)
+    write(root / "stats/web/download.json", stats(40, 30, {"http_404": 10}))
+    assert "- Pages of an archive of the web: 40 pages." in written(run)
+
+
 @pytest.mark.parametrize(
     ("action", "said"),
     [("report", "only reported, and stays in the training documents"), ("cut", "was cut out, and 3 documents were")],

@@ -246,21 +246,27 @@ def sources(described: Described) -> list[str]:
     lines: list[str] = []
     if repository := download.get("hub_repository"):
         lines.append(f"The data set {repository} of the Hugging Face Hub, at commit {download.get('hub_revision')}.")
-    urls = results.stage("urls")
+    urls, pages = results.stage("urls"), results.stage("download")
     if urls and urls.rows_in:
-        lists = described.records.get("urls", {}).get("identity", {}).get("inputs", {}).get("lists", [])
-        names = [str(each).rpartition(" ") for each in lists]
-        listed = ", ".join(f"{name or 'a folder'} (sha256 {digest})" for name, _, digest in names)
         lines.append(
-            f"Pages of {_way(described)}: {counted(urls.rows_in, 'URLs')} of {listed or 'lists that are not recorded'}."
+            f"Pages of {_way(described)}: {counted(urls.rows_in, 'URLs')} of {_inputs(described, 'urls', 'lists')}."
         )
+    elif pages and pages.rows_in and described.names("download", "replay"):
+        lines.append(f"Pages of an archive of the web: {counted(pages.rows_in, 'pages')}.")
     files = results.fact("download", "document_files")
     if files and not repository:
-        lines.append(f"Prepared documents: {counted(files, 'files')}.")
+        lines.append(f"Prepared documents: {counted(files, 'files')} of {_inputs(described, 'download', 'documents')}.")
     others = [name or "tokens of which nothing is recorded" for name in described.corpora[1:]]
     if others:
         lines.append(f"Mixed with {', '.join(others)}, of which this card has no numbers.")
     return lines
+
+
+def _inputs(described: Described, stage: str, name: str) -> str:
+    """Return the names and digests of an input of a stage; a folder has no name there."""
+    inputs = described.records.get(stage, {}).get("identity", {}).get("inputs", {}).get(name, [])
+    parts = [str(each).rpartition(" ") for each in inputs]
+    return ", ".join(f"{file or 'a folder'} (sha256 {digest})" for file, _, digest in parts) or "what is not recorded"
 
 
 def _way(described: Described) -> str:
