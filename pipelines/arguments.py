@@ -78,7 +78,9 @@ class Parser(OneLineParser):
             option: self.hints.get(option, _hint_of(each)) for each in self._actions for option in each.option_strings
         }
         places = [_place_of(each) for each in self._actions if not each.option_strings]
-        words = [_with_dashes(word) for word in (sys.argv[1:] if args is None else args)]
+        given = sys.argv[1:] if args is None else list(args)
+        options = list(itertools.takewhile(lambda word: word != "--", given))
+        words = [*map(_with_dashes, options), *given[len(options) :]]
         try:
             check_words(words, known, places)
             return super().parse_known_args(words, namespace)
@@ -88,6 +90,7 @@ class Parser(OneLineParser):
 
 
 def _with_dashes(word: str) -> str:
+    """Return an option as the parser knows it: `--dry_run` as `--dry-run`, which tyro does by itself."""
     flag, equals, value = word.partition("=")
     return flag.replace("_", "-") + equals + value if word.startswith("--") else word
 
@@ -121,8 +124,7 @@ def check_words(words: Sequence[str], known: Mapping[str, Any], places: Sequence
         if not is_option(word):
             loose.append(word)
             continue
-        flag, equals, value = word.partition("=")
-        flag = flag.replace("_", "-")
+        flag, equals, value = _with_dashes(word).partition("=")
         if flag not in known:
             raise ConfigError(f"{flag}: no such option.{nearest(flag, known) or ' See --help.'}")
         hint = known[flag]

@@ -27,11 +27,14 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from pipelines import config as configs
-from pipelines import presets
+from pipelines import presets, store
 from pipelines.arguments import Place, check_number, check_words, plain_type, wrapped
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.names import check_name, check_texts
+
+JSONL_FILE = f".jsonl[{'|'.join(store.COMPRESSED)}]"
+"""How the name of an output ends that is one file, in words for people."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -400,7 +403,7 @@ def _without_others(default: Any, arguments: Sequence[str]) -> Any:
 
 
 def _output_help(spec: StageSpec, name: str) -> str:
-    return f"{name}: a folder to publish" + (", or one .jsonl[.gz|.zst|.xz|.bz2] file" if name in spec.tables else "")
+    return f"{name}: a folder to publish" + (f", or one {JSONL_FILE} file" if name in spec.tables else "")
 
 
 def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOptions) -> type:

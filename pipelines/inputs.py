@@ -64,7 +64,11 @@ def first_rows(run: StageRun, source: Source, limit: int) -> Source:
 def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents:
     """Return the shards of all `paths` in order; JSONL is first converted in scratch, its broken lines counted."""
     files: list[Path] = []
+    seen: set[Path] = set()
     for number, path in enumerate(paths):
+        if (real := path.resolve()) in seen:
+            logger.warning("%s: %s is given twice, so each of its documents comes twice", run.name, path)
+        seen.add(real)
         if path.is_dir() and formats.part_files(path):
             run.use_digests_of(path, manifest := load_checked(path))
             run.note_limit(path, manifest)
@@ -73,10 +77,9 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
         sources, unread = formats.jsonl_files(path) if path.is_dir() else ([path], [])
         if unread:
             logger.warning("%s: not read, %d file(s): %s", run.name, len(unread), describe(unread))
-        if path.resolve() in {other.resolve() for other in paths[:number]}:
-            logger.warning("%s: %s is given twice, so each of its documents comes twice", run.name, path)
         if path.is_file() and not formats.is_jsonl(path) and path.stat().st_size:
-            raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also .gz, .zst, .xz, .bz2)")
+            endings = ", ".join(store.COMPRESSED)
+            raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also {endings})")
         for source in sources:
             if manifest_path(source).is_file():
                 run.note_limit(source, Manifest.load(manifest_path(source)))
@@ -113,7 +116,7 @@ def _first_documents(run: StageRun, name: str, files: Sequence[Path]) -> list[Pa
 def _ingest(run: StageRun, folder: str, sources: Sequence[Path], unread: Sequence[tuple[str, str]]) -> list[Path]:
     """Convert JSONL files to shards in scratch; their broken lines become rejected rows of the first output.
 
-    So do the files `unread`, of which name and reason are given.
+    `unread`: name and reason of other files, which become such rows too.
     """
     target = Output(run.scratch / folder, Path(folder))
     names = {f"file-{number:05d}": source for number, source in enumerate(sources)}
@@ -141,15 +144,14 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path], unread: Sequenc
                 rejected.write(row)
                 if row["rule"] == formats.UNREADABLE_FILE:
                     unreadable.append((row["url"], row["value"]))
-    counts.rejected |= {formats.UNREADABLE_FILE: len(unreadable)} if unreadable else {}
     if unreadable:
         if not counts.rows_out:
             raise UserError(f"{sources[0].parent / unreadable[0][0]}: {unreadable[0][1]}")
         logger.warning("%s: %d file(s) could not be read: %s", run.name, len(unreadable), describe(unreadable))
-    if unread:
-        with _rejected_table(first_output, f"input-{folder}-unread") as rejected:
-            for file_name, why in unread:
-                rejected.write({"doc_id": None, "url": file_name, "rule": formats.UNREADABLE_FILE, "value": why})
+    with _rejected_table(first_output, f"input-{folder}-unread") as rejected:
+        for file_name, why in unread:
+            rejected.write({"doc_id": None, "url": file_name, "rule": formats.UNREADABLE_FILE, "value": why})
+    if unreadable or unread:
         counts.rejected[formats.UNREADABLE_FILE] = len(unreadable) + len(unread)
     for rule, number in counts.rejected.items():
         if rule != formats.UNREADABLE_FILE:  # whose names were said

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import exits, log, store
-from pipelines.command import Documents, Invocation, Output, StageSpec, parse
+from pipelines.command import JSONL_FILE, Documents, Invocation, Output, StageSpec, parse
 from pipelines.config import check_sources
 from pipelines.documents import is_jsonl
 from pipelines.dvc_lock import put_back_stats
@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 IDENTITY = "identity.json"
 FILE_SUFFIXES = (
     *(".txt", ".csv", ".tsv", ".json", ".parquet", ".arrow", ".bin", ".npy", ".pt", ".safetensors", ".html", ".yaml"),
-    *(".gz", ".zst", ".xz", ".bz2", ".zip", ".tar", ".md"),
+    *store.COMPRESSED,
+    *(".zip", ".tar", ".md"),
 )
 """Ends of names that only files have; a folder of such a name is taken for one by people and programs."""
 
@@ -185,13 +186,14 @@ def _publish_all(run: StageRun, call: Invocation) -> None:
 
 
 def _check_name_of(output: Path, spec: StageSpec, *, is_table: bool) -> None:
-    """Raise UserError for an output that is named as a file, where a folder would be made under that name."""
+    """Raise UserError for an output whose name means something else than the folder that would be made under it."""
     if str(output) == "-":
-        raise UserError(f"-: {spec.name} does not write to standard output; name a folder or a file")
+        what = "a folder or a file" if is_table else "a folder"
+        raise UserError(f"-: {spec.name} does not write to standard output; name {what}")
     if is_jsonl(output) and not is_table:
         raise UserError(f"{output}: {spec.name} publishes a folder here, not a JSONL file; name a folder")
     if output.suffix.lower() in FILE_SUFFIXES and not is_jsonl(output) and not output.is_dir():
-        also = ", or one file if its name ends in .jsonl[.gz|.zst|.xz|.bz2]" if is_table else ""
+        also = f", or one file if its name ends in {JSONL_FILE}" if is_table else ""
         raise UserError(f"{output}: {spec.name} publishes a folder{also}; name it without {output.suffix}")
 
 

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from pipelines import store
 from pipelines.errors import UserError
@@ -61,7 +61,7 @@ def file_encoding(file: Path) -> str | None:
 def reading_text(file: Path) -> Generator[BinaryIO, None, None]:
     """Open a file as `store.reading` does, in UTF-8: from another encoding it is converted, and cannot be sought in."""
     with store.reading(file) as opened:  # once: a pipe cannot be read again
-        yield as_utf8(opened if hasattr(opened, "peek") else io.BufferedReader(cast(io.RawIOBase, opened), _BLOCK))
+        yield as_utf8(cast(io.BufferedReader, opened))
 
 
 def text_lines(file: Path, most_bytes: int = sys.maxsize - 1) -> Iterator[bytes]:
@@ -71,9 +71,10 @@ def text_lines(file: Path, most_bytes: int = sys.maxsize - 1) -> Iterator[bytes]
             yield line if offset else line.removeprefix(codecs.BOM_UTF8)
 
 
-def as_utf8(file: Any) -> BinaryIO:
-    """Return an open file, such as a member of an archive, and can `peek`, as `reading_text` does."""
-    return _converted(file, encoding_of(file.peek(_SNIFFED)[:_SNIFFED]))
+def as_utf8(file: io.BufferedReader) -> BinaryIO:
+    """Return a file that is open at its start, such as a member of an archive, as `reading_text` does."""
+    encoding = encoding_of(file.peek(_SNIFFED)[:_SNIFFED])
+    return cast(BinaryIO, file if encoding is None else io.BufferedReader(_Converted(file, encoding), _BLOCK))
 
 
 def check_utf8(file: Path) -> None:
@@ -88,12 +89,8 @@ def other_encoding(encoding: str) -> str:
     return f"{name} text; save it as UTF-8 (iconv -f {name} -t UTF-8)"
 
 
-def _converted(file: BinaryIO, encoding: str | None) -> BinaryIO:
-    return file if encoding is None else cast(BinaryIO, io.BufferedReader(_Converted(file, encoding), _BLOCK))
-
-
 class _Converted(io.RawIOBase):
-    def __init__(self, file: BinaryIO, encoding: str) -> None:
+    def __init__(self, file: io.BufferedReader, encoding: str) -> None:
         self._file = file
         codecs.register_error(_LOST, lambda error: ("\udfff", cast(UnicodeDecodeError, error).end))
         self._decoder = codecs.getincrementaldecoder(encoding)(_LOST)

@@ -91,7 +91,10 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "blank lines": (blank_lines, "blank.jsonl: holds no document"),
     "only broken lines": (only_broken_lines, "none of its 4 lines is a document; line 1: not valid JSON"),
     "truncated gzip": (truncated_gzip, "the compressed data is cut off"),
-    "not JSON lines": (not_jsonl, "table.csv: not JSON lines by its name"),
+    "not JSON lines": (
+        not_jsonl,
+        "table.csv: not JSON lines by its name (.jsonl, .json or .ndjson, also .gz, .zst, .xz, .bz2)",
+    ),
     "empty folder": (empty_folder, "nothing: holds neither document shards"),
     "damaged shard": (damaged_shard, "not a readable Parquet file"),
     "missing shard": (missing_shard, "missing, its manifest says"),

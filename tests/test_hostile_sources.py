@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import manifest
 from pipelines.command import StageSpec
-from pipelines.documents import part_files, read_rows
+from pipelines.documents import part_files, read_rows, rejected_rows
 from pipelines.stage import run_command
 
 
@@ -51,6 +51,21 @@ def test_what_is_no_file_costs_only_itself(stage: str, short: Path, capsys: pyte
     named = [name for name in odd if f"{name} ({odd[name]}" in said]
     assert len(named) >= 4, said  # of more, only their number is said
     assert f"and {len(odd) - len(named) + 1 - ('circle (' in said) - ('folder.jsonl (' in said)} more" in said
+
+
+def test_a_file_that_may_not_be_read_is_a_rejected_row_and_the_others_are_read(short: Path) -> None:
+    for name in ("a", "locked", "z"):
+        (short / f"{name}.jsonl").write_text(
+            json.dumps({"text": f"The miller opens gate {name} at dawn. " * 20}) + "\n"
+        )
+    os.mkfifo(short / "pipe.jsonl")
+    assert run_command(StageSpec.load("dataprep.clean"), [str(short), "out", "--languages"]) == 0
+    counts = manifest.Manifest.load(Path("out/manifest.json")).counts
+    assert (counts.rows_in, counts.rows_out, counts.rejected) == (4, 2, {"unreadable_file": 2})
+    assert rejected_rows(Path("out"), "unreadable_file") == [
+        ("locked.jsonl", "may not be read (its permissions)"),
+        ("pipe.jsonl", "a pipe, socket or device"),
+    ]
 
 
 def test_a_folder_of_url_lists_is_read_without_them(short: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,6 @@ from pipelines.command import flags_of
 from pipelines.errors import ConfigError, UserError
 from pipelines.terminal import print_error, without_controls
 from trainer.config import SamplingConfig
-from trainer.weights.exported import CONFIG
 
 if TYPE_CHECKING:
     import torch
@@ -76,8 +75,6 @@ def write_text(folder: Path, prompt: str, config: SamplingConfig) -> str:
     """Return the prompt and what the model in `folder` adds to it."""
     from trainer.weights.huggingface import end_of_text_id
 
-    if not (folder / CONFIG).exists():
-        raise UserError(f"{folder}: no model that `trainer.export` wrote ({CONFIG} is missing); name such a folder")
     model, tokenizer = open_model(folder)
     end = end_of_text_id(folder)
     ids = tokenizer.encode(prompt).ids or [end]

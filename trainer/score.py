@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 VERSION = 2
 SHAPED_BY = ("torch", "tokenizers", "numpy")
 
+CleanDocuments = dict[str, dict[str, set[int]]]
+"""Task -> subset (SUBSETS) -> the documents in it; of no task without --contamination."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreConfig:
@@ -109,12 +112,12 @@ def score(
         validation = encode_validation(config, opened, val.path, run.limit) if val else None
         if validation and TASK in tasks:
             raise UserError(f"{requests.path}: has a task called {TASK}, the name of --val's; rename it")
-        if contamination is not None:
-            require_same_requests(contamination.path, dict(zip(tasks, files, strict=True)))
+        by_task = dict(zip(tasks, files, strict=True))
+        clean = clean_documents(contamination.path, by_task) if contamination is not None else {}
         job = ScoreJob(config=config, parallel=parallel, model=folder, scratch=run.scratch)
         encoder.windows().save(job.windows)
     launch.launch(score_in_process, parallel, job)
-    scores = write_scores(tasks, job.values, contamination, output.folder, validation, opened.identity)
+    scores = write_scores(tasks, job.values, clean, output.folder, validation, opened.identity)
     run.summary = "; ".join(f"{name} {_headline(each)}" for name, each in scores["tasks"].items())
     run.register_outputs(output, count_documents(tasks, validation))
     return {"tasks": {name: _numbers(each) for name, each in scores["tasks"].items()}}
@@ -240,7 +243,7 @@ def open_parallel(job: ScoreJob, mesh: "Mesh") -> "ParallelModel[Any]":
 def write_scores(
     tasks: Mapping[str, Encoded],
     values: Path,
-    contamination: Source | None,
+    clean: CleanDocuments,
     folder: Path,
     validation: Validation | None,
     model: Mapping[str, Any],
@@ -254,8 +257,8 @@ def write_scores(
         rows = [metrics.row_scores(*each) for each in zip(encoded.requests, answers, strict=True)]
         scored[name] = metrics.task_scores(encoded.requests, rows)
         scored[name] |= {"truncated": encoded.truncated, "skipped": encoded.skipped}
-        if contamination is not None:
-            scored[name] |= clean_scores(name, encoded.requests, rows, contamination.path)
+        for subset, documents in clean.get(name, {}).items():
+            scored[name][subset] = scores_of(documents, encoded.requests, rows)
         _write_rows(folder / "rows" / f"{name}.jsonl", encoded.requests, answers, rows)
     if validation:
         scored[TASK] = validation.scores(said)
@@ -266,16 +269,12 @@ def write_scores(
     return scores
 
 
-def clean_scores(
-    task: str, requests: Sequence[TaskRequest], rows: Sequence[Mapping[str, float]], contamination: Path
+def scores_of(
+    documents: set[int], requests: Sequence[TaskRequest], rows: Sequence[Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Return the scores of the documents of each of SUBSETS."""
-    scores: dict[str, Any] = {}
-    for subset in SUBSETS:
-        clean = clean_documents(contamination, subset, task)
-        chosen = [number for number, request in enumerate(requests) if request.doc in clean]
-        scores[subset] = metrics.aggregate([requests[n] for n in chosen], [rows[n] for n in chosen])
-    return scores
+    """Return the scores of some documents of a task."""
+    chosen = [number for number, request in enumerate(requests) if request.doc in documents]
+    return metrics.aggregate([requests[n] for n in chosen], [rows[n] for n in chosen])
 
 
 def _write_rows(
@@ -307,29 +306,31 @@ def _numbers(scores: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in scores.items() if isinstance(value, (int, float))}
 
 
-def require_same_requests(contamination: Path, files: Mapping[str, Path]) -> None:
-    """Raise UserError for a task's request file that is not the one, to the byte, that `decontaminate` looked for."""
-    index = contamination / "index.json"
-    described = store.read_json(index) if index.exists() else {}
-    looked_for = {(each["task"], each["sha256"]) for each in described.get("sources", []) if not each["is_glue"]}
-    for task, file in files.items():
-        for subset in SUBSETS:
-            clean_documents(contamination, subset, task)
-        if (task, store.sha256(file)) not in looked_for:
-            raise UserError(f"{file}: changed since decontaminate looked for it ({index}); run decontaminate again")
+def clean_documents(contamination: Path, files: Mapping[str, Path]) -> CleanDocuments:
+    """Return the documents of each task that no document contains, by SUBSETS. `files`: the request file of each task.
 
-
-def clean_documents(contamination: Path, subset: str, task: str) -> set[int]:
-    """Return the documents of a task that no document contains, before (clean) or after decontamination (kept_clean).
-
-    Raises UserError if `decontaminate` did not look for them.
+    Raises UserError for a file that is not, byte for byte, the one that `decontaminate` looked for.
     """
-    path = contamination / subset / f"{task}.json"
-    if not path.exists():
-        raise UserError(
-            f"{path}: no such file, so decontaminate did not look for {task}; run it with --targets on the "
-            "same request files, or leave out --contamination"
-        )
+    index = contamination / "index.json"
+    sources = store.read_json(index).get("sources", []) if index.exists() else []
+    digests = {source["task"]: source["sha256"] for source in sources if not source["is_glue"]}
+    clean: CleanDocuments = {}
+    for task, file in files.items():
+        if task not in digests:
+            raise UserError(
+                f"{contamination}: decontaminate looked for {', '.join(digests) or 'no target'}, not for {task}; run "
+                "it with --targets on these request files, named after their tasks, or leave out --contamination"
+            )
+        if digests[task] != store.sha256(file):
+            raise UserError(
+                f"{file}: not byte for byte the file of {task} that decontaminate looked for ({index}); score that "
+                "file, or run decontaminate again"
+            )
+        clean[task] = {subset: _documents(contamination / subset / f"{task}.json") for subset in SUBSETS}
+    return clean
+
+
+def _documents(path: Path) -> set[int]:
     # A target's items are numbered by line, from 1; a request file has a line for each document, in order.
     return {number - 1 for numbers in store.read_json(path).values() for number in numbers}
 

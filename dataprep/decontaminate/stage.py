@@ -75,7 +75,7 @@ class DecontaminateConfig(HasIdentity):
     """GLUE splits to search for; validation includes validation_matched and the like."""
     against: tuple[str, ...] = ()
     """NAME=FILE, any number: your texts to search for, one item per line (JSON lines with a text, or plain text;
-    also .gz, .zst). Only for the command line; a profile names a folder in `targets`."""
+    also .gz, .zst, .xz, .bz2). Only for the command line; a profile names a folder in `targets`."""
     targets: SourcePath = ""
     """A folder of such files, or one file; each target is named after its file."""
     ngram: Count = 13

@@ -28,26 +28,16 @@ UNCONDITIONAL = 1_000_000
 
 
 def local_files(folder: Path, task: str) -> list[Path]:
-    """Return the files of a task in a folder. Raises UserError if there is none, or if two beside it may be meant."""
-    found = found_files(folder, task)
-    if len(found) > 1 and not (folder / task).is_dir():
-        names = ", ".join(file.name for file in found)
-        raise UserError(
-            f"{folder}: {names} all have rows of {task}; leave one, or put what belongs together in {task}/"
-        )
-    if not found:
-        raise UserError(
-            f"{folder}: has no rows of {task}; put {task}.jsonl or {task}.parquet there, with the columns of the Hub's "
-            "data set"
-        )
-    return found
+    """Return the files in a folder that have rows of a task, of which there may be none.
 
-
-def found_files(folder: Path, task: str) -> list[Path]:
-    """Return the files in a folder that may have rows of a task."""
-    inside = folder / task
-    files = store.list_files(inside) if inside.is_dir() else sorted(folder.glob(f"{task}.*"))
-    return [file for file in files if _suffix(file) in SUFFIXES]
+    Raises UserError for several, unless they are all in a folder of the task's name.
+    """
+    together = [file for file in store.list_files(folder / task) if _suffix(file) in SUFFIXES]
+    apart = [file for file in sorted(folder.glob(f"{task}.*")) if _suffix(file) in SUFFIXES]
+    if apart and len(together) + len(apart) > 1:
+        names = " and ".join([f"{task}/"] * bool(together) + [file.name for file in apart])
+        raise UserError(f"{folder}: {names} have rows of {task}; leave one, or put what belongs together in {task}/")
+    return together or apart
 
 
 def _suffix(file: Path) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataprep.score_requests.sources import check_wheel, found_files, hub_rows, local_files, read_rows, wheel_rows
+from dataprep.score_requests.sources import check_wheel, hub_rows, local_files, read_rows, wheel_rows
 from dataprep.score_requests.tasks import TASKS, Row, ScoreTask, find_task
 from pipelines.command import Limit, Output, Part, StageSpec
 from pipelines.config import StageSource
@@ -64,12 +64,19 @@ def choose_tasks(names: tuple[str, ...], source: Path | None) -> dict[str, list[
     if source is None:
         return {name: [] for name in chosen or TASKS}
     if source.is_dir():
-        there = [name for name in TASKS if found_files(source, name)]
-        if not (chosen or there):
+        files = {name: local_files(source, name) for name in chosen or TASKS}
+        there = {name: found for name, found in files.items() if found}
+        absent = [name for name in files if name not in there]
+        if chosen and absent:
+            raise UserError(
+                f"{source}: has no rows of {', '.join(absent)}; put {absent[0]}.jsonl or {absent[0]}.parquet there, "
+                "with the columns of the Hub's data set"
+            )
+        if not there:
             raise UserError(f"{source}: has no rows of any task ({', '.join(TASKS)}); name their files after the tasks")
-        if not chosen and (absent := [name for name in TASKS if name not in there]):
+        if absent:
             logger.info("score_requests: %s has no rows of %s", source, ", ".join(absent))
-        return {name: local_files(source, name) for name in chosen or there}
+        return there
     if not source.exists():
         raise ConfigError(f"score_requests.source {source}: no such folder or file; name it, or {HUB}")
     check_wheel(source)

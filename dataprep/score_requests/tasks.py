@@ -40,7 +40,8 @@ class ScoreTask:
 
 def _hellaswag(row: Row) -> Fields:
     context = _without_brackets(f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}")
-    return _choices(context, [_without_brackets(ending) for ending in row["endings"]], int(row["label"]))
+    endings = [_without_brackets(ending) for ending in row["endings"]]
+    return _choices(context, endings, _numbered(row, "label", len(endings)))
 
 
 def _without_brackets(text: str) -> str:
@@ -91,18 +92,17 @@ def detokenized(page: str) -> str:
 
 
 def _piqa(row: Row) -> Fields:
-    return _choices(_question(row["goal"]), [row["sol1"], row["sol2"]], int(row["label"]), row["goal"])
+    return _choices(_question(row["goal"]), [row["sol1"], row["sol2"]], _numbered(row, "label", 2), row["goal"])
 
 
 def _arc(row: Row) -> Fields:
-    choices = row["choices"]
-    gold = list(choices["label"]).index(row["answerKey"])
-    return _choices(_question(row["question"]), choices["text"], gold, row["question"])
+    gold = _labelled(row["choices"], row["answerKey"])
+    return _choices(_question(row["question"]), row["choices"]["text"], gold, row["question"])
 
 
 def _winogrande(row: Row) -> Fields:
     before, _, after = row["sentence"].partition("_")
-    options, gold = (row["option1"], row["option2"]), int(row["answer"]) - 1
+    options, gold = (row["option1"], row["option2"]), _numbered(row, "answer", 2, first=1)
     return {
         "contexts": tuple(before + option for option in options),
         "continuations": (f" {after.strip()}",),
@@ -112,14 +112,14 @@ def _winogrande(row: Row) -> Fields:
 
 
 def _openbookqa(row: Row) -> Fields:
-    choices = row["choices"]
-    return _choices(row["question_stem"], choices["text"], list(choices["label"]).index(row["answerKey"].lstrip()))
+    gold = _labelled(row["choices"], row["answerKey"].lstrip())
+    return _choices(row["question_stem"], row["choices"]["text"], gold)
 
 
 def _boolq(row: Row) -> Fields:
     context = f"{row['passage']}\nQuestion: {row['question']}?\nAnswer:"
-    gold = int(row["label"])
-    return _choices(context, ["no", "yes"], gold) | {"text": f"{row['passage']}\n{row['question']}"}
+    fields = _choices(context, ["no", "yes"], _numbered(row, "label", 2))
+    return fields | {"text": f"{row['passage']}\n{row['question']}"}
 
 
 def _sciq(row: Row) -> Fields:
@@ -133,7 +133,7 @@ def _copa(row: Row) -> Fields:
     context = f"{row['premise'].strip()[:-1]} {connector}"
     # The harness puts two spaces before these answers.
     answers = [f" {choice[0].lower()}{choice[1:]}" for choice in (row["choice1"], row["choice2"])]
-    gold = int(row["label"])
+    gold = _numbered(row, "label", 2)
     return _choices(context, answers, gold) | {"text": f"{row['premise']} {row[f'choice{gold + 1}']}"}
 
 
@@ -148,10 +148,30 @@ def _question(text: str) -> str:
     return f"Question: {text}\nAnswer:"
 
 
+def _numbered(row: Row, column: str, answers: int, first: int = 0) -> int:
+    """Return the place of the right answer, whose number counts from `first`. Raises ValueError if there is none.
+
+    In test splits it is often left out, or -1.
+    """
+    try:
+        place = int(row[column]) - first
+    except (TypeError, ValueError):
+        place = -1
+    if not 0 <= place < answers:
+        raise ValueError(f"{column} {row[column]!r} is no number from {first} to {first + answers - 1}")
+    return place
+
+
+def _labelled(choices: Mapping[str, Any], key: str) -> int:
+    """Return the place of the right answer. Raises ValueError if no answer has this label."""
+    labels = list(choices["label"])
+    if key not in labels:
+        raise ValueError(f"answerKey {key!r} is none of {', '.join(labels)}")
+    return labels.index(key)
+
+
 def _choices(context: str, answers: list[str], gold: int, question: str = "") -> Fields:
     """Return the fields of a question whose answers follow after a space; `question`: what is looked for of it."""
-    if not 0 <= gold < len(answers):
-        raise ValueError(f"answer {gold} of {len(answers)}, counted from 0")
     return {
         "contexts": (context,),
         "continuations": tuple(f" {answer}" for answer in answers),

@@ -152,8 +152,9 @@ class LineWriter:
         self._keys = [b"{" + keys[0], *(b"," + key for key in keys[1:])]
         self._to_line = to_line
         self._goal = goal
-        self._first_room = goal + goal // 4
-        self._out = borrow(self._first_room)
+        self._out = borrow(goal + goal // 4)
+        self._most_kept = 2 * len(self._out)
+        """Bytes of memory that is lent again; what a giant line has made larger is not."""
         self._state = np.zeros(2, np.int64)
         """The next row of a batch, and the bytes that are written."""
 
@@ -168,7 +169,7 @@ class LineWriter:
                 yield self._take()
         if self._state[1]:
             yield self._take()
-        if len(self._out) <= 2 * self._first_room:  # one that a giant line made is not kept
+        if len(self._out) <= self._most_kept:
             give_back(self._out)
 
     def lines(self, batch: pa.RecordBatch) -> list[bytes]:

@@ -132,6 +132,19 @@ def test_an_output_named_as_a_file_of_another_kind_is_refused(
     assert [*tmp_path.iterdir()] == [source]
 
 
+@pytest.mark.parametrize(("stage", "what"), [("clean", "a folder or a file"), ("tokenizer", "a folder")])
+def test_standard_output_is_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither is a folder called `-` made."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text("{}\n")
+    assert run_command(StageSpec.load(f"dataprep.{stage}"), ["a.jsonl", "-"]) == 1
+    said = f"error: -: {stage} does not write to standard output; name {what}\n"
+    assert capsys.readouterr().err == said
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
 def test_a_stage_that_publishes_no_table_refuses_a_jsonl_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines import store
 from pipelines.errors import UserError
 from pipelines.forgotten import ForgottenPages, add_entries, entry_key
 
@@ -45,3 +46,14 @@ def test_what_is_covered_is_not_added_again(tmp_path: Path) -> None:
     assert add_entries(file, [ID.upper(), "https://garden.test/a", f"{G}/b"]) == [f"{G}/b"]
     assert file.read_text() == f"# mine\n{G}/a\n{ID}\n{G}/b\n"
     assert entry_key("no page") == ""
+
+
+@pytest.mark.parametrize("suffix", [*store.COMPRESSED, ".GZ"])
+def test_a_compressed_list_stays_one(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"forget.txt{suffix}"
+    assert add_entries(file, [f"{G}/a"]) == [f"{G}/a"]
+    file.write_bytes(store.pack(f"# mine\n{G}/a".encode(), suffix.lower()))
+    assert add_entries(file, [f"{G}/a", f"{G}/b"]) == [f"{G}/b"]
+    with store.open_read(file) as opened:
+        assert opened.read().decode() == f"# mine\n{G}/a\n{G}/b\n"
+    assert [ForgottenPages(file).covers(f"{G}/{name}") for name in "abc"] == [True, True, False]

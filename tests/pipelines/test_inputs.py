@@ -11,6 +11,7 @@ from pipelines.command import Invocation, RunOptions
 from pipelines.documents import read_rows
 from pipelines.errors import UserError
 from pipelines.inputs import open_documents
+from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.run import StageRun
 
 
@@ -107,6 +108,26 @@ def test_when_no_file_has_a_document_the_first_is_named(tmp_path: Path) -> None:
         (tmp_path / "in" / name).write_bytes(lines(1))
     with pytest.raises(UserError, match=r"in/a\.jsonl: none of its 200 lines is a document; line 1"):
         open_documents(start(tmp_path), "documents", [tmp_path / "in"])
+
+
+def test_an_input_that_is_given_twice_is_read_twice_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_bytes(b'{"text": "first"}\n')
+    Path("b.jsonl").write_bytes(b'{"text": "second"}\n')
+    Path("shards").mkdir()
+    shard = Path("shards/part-00000.parquet")
+    open_documents(start(tmp_path), "documents", [Path("a.jsonl")]).parts[0].file.rename(shard)
+    entry = FileEntry(1, shard.stat().st_size, store.sha256(shard))
+    Manifest({shard.name: entry}, Counts()).save(Path("shards/manifest.json"))
+    again = [tmp_path / "a.jsonl", Path("./shards")]
+    paths = [Path("a.jsonl"), Path("shards"), Path("b.jsonl"), *again]
+    documents = open_documents(start(tmp_path / "twice"), "documents", paths)
+    texts = [row["text"] for part in documents.parts for row in read_rows(part.file)]
+    assert texts == ["first", "first", "second", "first", "first"]
+    said = [record.message for record in caplog.records if "twice" in record.message]
+    assert said == [f"stage: {path} is given twice, so each of its documents comes twice" for path in again]
 
 
 def test_one_worker_for_a_large_compressed_file_is_said_once(

@@ -22,6 +22,7 @@ from pipelines.command import StageSpec
 from pipelines.errors import UserError
 from pipelines.forgotten import ForgottenPages, add_entries, read_entries
 from pipelines.stage import run_command
+from tests.pipes import pipe_with
 
 ENCODINGS = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"]
 READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
@@ -49,6 +50,15 @@ def test_a_list_is_the_same_in_every_encoding(tmp_path: Path, reader: str, encod
         found.append(read(file))
     assert found[0], "something is read"
     assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", *ENCODINGS])
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+def test_a_pipe_is_opened_once_and_loses_no_line(tmp_path: Path, encoding: str, suffix: str) -> None:
+    lines = [f"http://garden.test/{number}" for number in range(20_000)]
+    data = "\n".join(lines).encode(encoding)
+    with pipe_with(tmp_path / f"pipe{suffix}", gzip.compress(data) if suffix.endswith(".gz") else data) as pipe:
+        assert [line.decode() for line in utf.text_lines(pipe)] == lines
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

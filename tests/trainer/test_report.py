@@ -753,6 +753,14 @@ def test_the_report_by_hand_has_hardware_times_and_speeds_that_the_stage_has_not
     assert [word for word in ("H100", "2 h 3 min", "750 ms", 'id="times"') if word in page(results)] == []
 
 
+def test_the_report_by_hand_in_another_checkout_says_where_the_times_are(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`provenance/` is in no commit, and no stage makes it again."""
+    text = full_report(results, capsys).text
+    assert "Times and speeds are not here: they were recorded where the run was made, in provenance/ ." in text
+
+
 def test_the_report_by_hand_shows_a_pretraining_that_has_not_ended(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

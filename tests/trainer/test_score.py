@@ -1,8 +1,10 @@
 """The command `score`: what lm-evaluation-harness measures, in any layout, of exports and of checkpoints."""
 
+import gzip
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,36 +126,71 @@ def test_a_checkpoint_needs_its_tokenizer(road: Road, asked: Path, tmp_path: Pat
     assert "not the tokenizer that made" in capsys.readouterr().err
 
 
-def test_documents_that_are_in_no_training_document_are_scored_apart(
-    tmp_path: Path, asked: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`decontaminate` takes the request files themselves as targets."""
+@pytest.fixture(scope="module")
+def searched(asked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `contamination` of one document with a question of HellaSwag, whose request file was the target."""
+    folder = tmp_path_factory.mktemp("searched")
     questions = [json.loads(line) for line in (asked / "hellaswag.jsonl").read_text().splitlines()]
-    documents = tmp_path / "documents.jsonl"
     copied = {"url": "http://mill.test/1", "text": f"As everybody knows: {questions[2]['text']} That is all."}
-    documents.write_text(json.dumps(copied) + "\n")
-    targets = tmp_path / "targets"
-    targets.mkdir()
-    shutil.copy(asked / "hellaswag.jsonl", targets)
-    arguments = [documents, tmp_path / "clear.jsonl", tmp_path / "contamination", "--targets", targets]
-    assert run_command(StageSpec.load("dataprep.decontaminate"), [*map(str, arguments)]) == 0
-    contamination = ["--contamination", tmp_path / "contamination"]
-    assert score(SCORES / "model", targets, tmp_path / "scores", *contamination) == 0
+    (folder / "documents.jsonl").write_text(json.dumps(copied) + "\n")
+    arguments = [folder / name for name in ("documents.jsonl", "clear.jsonl", "contamination")]
+    targets = ["--targets", str(asked / "hellaswag.jsonl")]
+    assert run_command(StageSpec.load("dataprep.decontaminate"), [*map(str, arguments), *targets]) == 0
+    return folder / "contamination"
+
+
+@pytest.mark.parametrize("name", ["hellaswag.jsonl", "renamed.jsonl"])
+def test_documents_that_are_in_no_training_document_are_scored_apart(
+    tmp_path: Path, asked: Path, searched: Path, name: str
+) -> None:
+    """`decontaminate` takes the request files themselves as targets; a task is what its requests say, not its name."""
+    file = shutil.copy(asked / "hellaswag.jsonl", tmp_path / name)
+    assert score(SCORES / "model", file, tmp_path / "scores", "--contamination", searched) == 0
     scores = json.loads((tmp_path / "scores/scores.json").read_text())["tasks"]["hellaswag"]
     rows = rows_of(tmp_path / "scores", "hellaswag")
     assert (scores["docs"], scores["clean"]["docs"], scores["kept_clean"]["docs"]) == (3, 2, 3)
     assert scores["clean"]["acc_norm"] == (rows[0]["acc_norm"] + rows[1]["acc_norm"]) / 2
-    with (targets / "hellaswag.jsonl").open("a") as file:
-        file.write("\n")
-    assert score(SCORES / "model", targets, tmp_path / "again", *contamination) == 1
-    assert "hellaswag.jsonl: changed since decontaminate looked for it" in capsys.readouterr().err
 
 
-def test_decontamination_of_other_request_files_is_refused(tmp_path: Path, asked: Path, capsys: Any) -> None:
+OTHER_BYTES = "not byte for byte the file of hellaswag that decontaminate looked for"
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("hellaswag.jsonl", lambda data: data.replace(b"Sharpening", b"Whetting"), OTHER_BYTES),
+        ("renamed.jsonl", lambda data: data.replace(b"Sharpening", b"Whetting"), OTHER_BYTES),
+        ("hellaswag.jsonl.gz", gzip.compress, OTHER_BYTES),
+        (
+            "hellaswag.jsonl",
+            lambda data: data.replace(b'"hellaswag"', b'"piqa"'),
+            "decontaminate looked for hellaswag, not for piqa; run it with --targets on these request files",
+        ),
+    ],
+    ids=["changed", "changed and renamed", "compressed", "another task"],
+)
+def test_other_request_files_than_those_of_decontamination_are_refused_before_anything_is_scored(
+    tmp_path: Path,
+    asked: Path,
+    searched: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    changed: Callable[[bytes], bytes],
+    said: str,
+) -> None:
+    monkeypatch.setattr("trainer.score.launch.launch", None)
+    (tmp_path / name).write_bytes(changed((asked / "hellaswag.jsonl").read_bytes()))
+    assert score(SCORES / "model", tmp_path / name, tmp_path / "scores", "--contamination", searched) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "scores").exists()
+
+
+def test_a_folder_without_a_search_is_no_decontamination(tmp_path: Path, asked: Path, capsys: Any) -> None:
     (tmp_path / "contamination").mkdir()
     arguments = [SCORES / "model", asked / "piqa.jsonl", tmp_path / "scores", "--contamination"]
     assert score(*arguments, tmp_path / "contamination") == 1
-    assert "so decontaminate did not look for piqa; run it with --targets" in capsys.readouterr().err
+    assert "contamination: decontaminate looked for no target, not for piqa; run it" in capsys.readouterr().err
 
 
 def evaluated(road: Road, output: Path, *extra: str) -> dict[str, Any]:

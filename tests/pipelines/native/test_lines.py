@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +133,39 @@ def test_rows_of_any_text_become_the_lines_of_orjson(rows: list[Any], skipped: i
     assert writer.lines(batch) == expected
     bundles = [bytes(bundle) for bundle in writer.bundles([batch, batch])]
     assert bundles == list(joined(expected * 2, goal))
+
+
+def test_memory_is_lent_again_unless_a_giant_line_has_made_it_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lent(*lengths: int, spare: int) -> list[int]:
+        """Write lines of these lengths with this much memory to lend; return what there is afterwards."""
+        monkeypatch.setattr(native, "_spare", [np.empty(spare, np.uint8)])
+        batch = pa.record_batch([pa.array(["x" * length for length in lengths])], names=["a"])
+        bundles = native.LineWriter(["a"], lambda _: b"", 1000).bundles([batch])
+        assert sum(len(bundle) for bundle in bundles) > sum(lengths)
+        return [len(memory) for memory in native._spare]  # pyright: ignore[reportPrivateUsage]
+
+    assert lent(500, 10, spare=9000) == [9000]
+    assert lent(2000, 10, spare=9000) == [18_000], "a line has room for an escape in place of each byte"
+    assert lent(20_000, 10, spare=9000) == []
+
+
+def test_a_giant_line_takes_memory_for_what_is_written_alone() -> None:
+    """The room for an escape in place of each byte, six times the line, is asked of the system and not used."""
+    program = """if True:
+        import resource
+        import pyarrow as pa
+        from pipelines.native.lines import LineWriter
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+        batch = pa.record_batch([pa.array(["x" * 40_000_000])], names=["a"])
+        before = peak()
+        assert [len(bundle) for bundle in LineWriter(["a"], None, 4 << 20).bundles([batch])] == [40_000_009]
+        print(peak() - before)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 120, f"{done.stdout} MB"
 
 
 def joined(lines: list[bytes], goal: int) -> Iterator[bytes]:

@@ -230,12 +230,13 @@ def test_parameters_that_cannot_be_composed_leave_no_list(project: Path, capsys:
     assert not (project / "inputs/forget.txt").exists()
 
 
+@pytest.mark.parametrize("flag", ["--dry-run", "--dry_run"])
 def test_a_dry_run_says_what_would_be_entered_and_changes_nothing(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (project / "params.yaml").read_bytes()
     capsys.readouterr()
-    assert main(["forget", f"{G}/a", "--dry-run"]) == 0
+    assert main(["forget", f"{G}/a", flag]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"no output holds {G}/a; is it spelled as it was crawled?",
         f"inputs/forget.txt: would get {G}/a",
