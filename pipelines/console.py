@@ -87,6 +87,8 @@ GROUPS = (
             "export": "write it for Hugging Face",
             "evaluate": "measure its loss, and generate a few texts",
             "score": "score it on tasks, as lm-evaluation-harness does",
+            "card": "write its card for the Hub",
+            "push": "upload it and its card to the Hub",
             "generate": "go on with a text",
             "finetune": "train it on a GLUE task",
             "glue-score": "score it on another task",

@@ -5,6 +5,8 @@ tokenizer_config.json, for `GPT2LMHeadModel.from_pretrained` and `AutoTokenizer.
 the folder before it is published: its logits on two rows must be the checkpoint's, and its tokens the tokenizer's.
 
     python -m trainer.export pretrain/ tokenizer/ export/
+
+`python -m trainer.push` uploads the folder to the Hub, with the card that `python -m trainer.card` writes.
 """
 
 import logging

@@ -38,7 +38,7 @@ from trainer.reporting.times import Times
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
 SHAPED_BY = ("matplotlib", "jinja2")
 
 
@@ -173,13 +173,18 @@ def render_html(
 
 
 def render_markdown(page: dict[str, Any], pictures: dict[str, str]) -> str:
-    """Return the same page as Markdown; every value is escaped, so that none can become markup."""
+    """Return the same page as Markdown."""
+    return fill_markdown("report.md.j2", {**page, "pictures": pictures})
+
+
+def fill_markdown(template: str, values: Mapping[str, Any]) -> str:
+    """Return a template of Markdown with its values; every one is escaped, so that none can become markup."""
     from markupsafe import Markup
 
     def escaped(value: object) -> Markup:
         return value if isinstance(value, Markup) else Markup(escape_markdown(value))  # noqa: S704 - escaped here
 
-    text = _template("report.md.j2", escaped).render(page, pictures=pictures)
+    text = _template(template, escaped).render(values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 

@@ -13,6 +13,8 @@ newest is scored; a checkpoint has no tokenizer, so name its folder. It runs in 
 Scores are those of lm-evaluation-harness: the same windows of tokens, cut off on the left where a request is longer
 than the model takes, and the same arithmetic (docs/explanation/scores.md). With --contamination, the folder that
 `decontaminate` wrote about these request files, the documents that are in no training document are also scored apart.
+With --val, token shards of validation documents, the task `validation` has their bits per byte: exact bytes of the
+text, so that models of different vocabularies compare.
 """
 
 import json
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import store
 from pipelines.command import Limit, Output, Source, StageSpec
-from pipelines.config import Count
+from pipelines.config import Count, NonNegative
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.progress import waiting
@@ -38,15 +40,16 @@ from trainer.processes.process import Process
 from trainer.scoring import metrics
 from trainer.scoring.table import SUBSETS, table
 from trainer.scoring.tasks import encode_tasks
+from trainer.scoring.validation import TASK, Validation, add_validation
 from trainer.scoring.windows import Encoded, Encoder
-from trainer.weights.exported import CONFIG, check_weights
+from trainer.weights.exported import CONFIG, WEIGHTS, check_weights
 from trainer.weights.records import newest_checkpoint, read_record
 
 if TYPE_CHECKING:
     from trainer.parallel import ParallelModel
     from trainer.parallel.mesh import Mesh
 
-VERSION = 1
+VERSION = 2
 SHAPED_BY = ("torch", "tokenizers", "numpy")
 
 CleanDocuments = dict[str, dict[str, set[int]]]
@@ -60,6 +63,8 @@ class ScoreConfig:
     batch_tokens: Count = 8192
     """Tokens per forward pass, with padding. At most as many logits are in memory, 4 bytes for each token of the
     vocabulary; with tp they always are."""
+    sequence_length: NonNegative = 0
+    """Tokens per sample of --val, as `evaluate` has it; 0: all positions of the model."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the matrix products; bf16 is faster on GPUs and can decide close answers otherwise."""
 
@@ -93,6 +98,7 @@ def score(
     requests: Source,
     tokenizer: Source | None,
     contamination: Source | None,
+    val: Source | None,
     output: Output,
 ) -> dict[str, Any]:
     """Encode all requests, let the processes of the layout score them, and write scores and rows."""
@@ -100,21 +106,38 @@ def score(
     portable.require(parallel)
     files = request_files(requests.path)
     with waiting(f"score: encoding {requests.path}"):
-        folder, encoder = open_encoder(model, tokenizer, parallel)
+        opened = open_encoder(model, tokenizer, parallel)
+        folder, encoder = opened.folder, opened.encoder
         tasks = encode_tasks(files, encoder, run.limit)
+        validation = encode_validation(config, opened, val.path, run.limit) if val else None
+        if validation and TASK in tasks:
+            raise UserError(f"{requests.path}: has a task called {TASK}, the name of --val's; rename it")
         by_task = dict(zip(tasks, files, strict=True))
         clean = clean_documents(contamination.path, by_task) if contamination is not None else {}
         job = ScoreJob(config=config, parallel=parallel, model=folder, scratch=run.scratch)
         encoder.windows().save(job.windows)
     launch.launch(score_in_process, parallel, job)
-    scores = write_scores(tasks, job.values, clean, output.folder)
+    scores = write_scores(tasks, job.values, clean, output.folder, validation, opened.identity)
     run.summary = "; ".join(f"{name} {_headline(each)}" for name, each in scores["tasks"].items())
-    run.register_outputs(output, count_documents(tasks))
+    run.register_outputs(output, count_documents(tasks, validation))
     return {"tasks": {name: _numbers(each) for name, each in scores["tasks"].items()}}
 
 
-def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConfig) -> tuple[Path, Encoder]:
-    """Return the folder of the model, and what encodes requests for it. Raises UserError if either is unsuitable."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model to score."""
+
+    folder: Path
+    tokenizer: Path
+    """The folder of its tokenizer."""
+    positions: int
+    encoder: Encoder
+    identity: dict[str, Any]
+    """What tells this model from others: the digest of an export's weights, or a checkpoint's step."""
+
+
+def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConfig) -> Opened:
+    """Return where the model is, and what encodes requests for it. Raises UserError if either is unsuitable."""
     from trainer.weights.huggingface import end_of_text_id, open_tokenizer, require_same_tokenizer
     from trainer.weights.records import tokenizer_of
 
@@ -123,6 +146,8 @@ def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConf
             require_unchanged(model.path, ".safetensors")
         folder, sizes, end = model.path, check_weights(model.path), end_of_text_id(model.path)
         source = tokenizer.path if tokenizer else folder
+        weights = model.manifest.files.get(WEIGHTS) if model.manifest else None
+        identity = {"weights_sha256": weights.sha256} if weights else {}
     else:
         folder = newest_checkpoint(model.path)
         record = read_record(folder)
@@ -132,7 +157,7 @@ def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConf
         if tokenizer is None:
             raise ConfigError(f"{folder}: a checkpoint has no tokenizer; name its folder with --tokenizer")
         require_same_tokenizer(tokenizer.path, meta, folder)
-        source, end = tokenizer.path, meta.end_of_text
+        source, end, identity = tokenizer.path, meta.end_of_text, {"step": record["step"]}
     check_parallel(parallel, sizes["n_layer"], sizes["n_head"], n_embd=sizes["n_embd"])
     opened = open_tokenizer(source)
     if opened.get_vocab_size() > sizes["vocab_size"]:
@@ -140,12 +165,28 @@ def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConf
             f"{source}: its tokenizer has {opened.get_vocab_size()} tokens, the model {sizes['vocab_size']}; name the "
             "model's own with --tokenizer"
         )
-    return folder, Encoder(opened, end, sizes["n_positions"])
+    return Opened(folder, source, sizes["n_positions"], Encoder(opened, end, sizes["n_positions"]), identity)
 
 
-def count_documents(tasks: Mapping[str, Encoded]) -> Counts:
+def encode_validation(config: ScoreConfig, opened: Opened, val: Path, limit: int) -> Validation:
+    """Return what is to be predicted of validation tokens. Raises UserError if the model has another tokenizer."""
+    from trainer.data.stream import check_tokens_of_anyone
+    from trainer.weights.huggingface import open_tokenizer, require_same_tokenizer
+
+    if config.sequence_length > opened.positions:
+        raise ConfigError(
+            f"--sequence-length {config.sequence_length} is longer than the model's {opened.positions} positions: "
+            "shorten it, or leave it out"
+        )
+    stream = check_tokens_of_anyone(val)
+    require_same_tokenizer(opened.tokenizer, stream.meta, val)
+    length = config.sequence_length or opened.positions
+    return add_validation(opened.encoder, open_tokenizer(opened.tokenizer), stream, length, limit)
+
+
+def count_documents(tasks: Mapping[str, Encoded], validation: Validation | None) -> Counts:
     """Return how many documents were scored, and why the others were not."""
-    counts = Counts()
+    counts = Counts(rows_out=validation.documents if validation else 0)
     for encoded in tasks.values():
         counts.rows_out += len(encoded.requests)
         for reason, count in encoded.skipped.items():
@@ -199,7 +240,14 @@ def open_parallel(job: ScoreJob, mesh: "Mesh") -> "ParallelModel[Any]":
     return model
 
 
-def write_scores(tasks: Mapping[str, Encoded], values: Path, clean: CleanDocuments, folder: Path) -> dict[str, Any]:
+def write_scores(
+    tasks: Mapping[str, Encoded],
+    values: Path,
+    clean: CleanDocuments,
+    folder: Path,
+    validation: Validation | None,
+    model: Mapping[str, Any],
+) -> dict[str, Any]:
     """Write scores.json and the rows of each task; return the scores."""
     import numpy as np
 
@@ -212,7 +260,9 @@ def write_scores(tasks: Mapping[str, Encoded], values: Path, clean: CleanDocumen
         for subset, documents in clean.get(name, {}).items():
             scored[name][subset] = scores_of(documents, encoded.requests, rows)
         _write_rows(folder / "rows" / f"{name}.jsonl", encoded.requests, answers, rows)
-    scores = {"tasks": scored, "centred_mean": metrics.centred_mean(scored)}
+    if validation:
+        scored[TASK] = validation.scores(said)
+    scores = {"model": dict(model), "tasks": scored, "centred_mean": metrics.centred_mean(scored)}
     store.write_json(folder / "scores.json", scores)
     with store.create(folder / "scores.md") as file:
         file.write(table(scores).encode())

@@ -19,6 +19,8 @@ OTHERS = {
         *("--sequence-length", "--precision", "--tokens", "--write", "--pictures", "--learn", "--calibration"),
     ),
     "generate": ("--new-tokens", "--temperature", "--top-k", "--seed"),
+    "card": ("--license", "--repository", "--scores", "--languages", "--datasets", "--overwrite"),
+    "push": ("--private", "--overwrite"),
     "glue-submission": ("--overwrite", "--fill-missing"),
     "browse": ("--port", "--rows"),
     "curves": ("--overwrite",),

@@ -37,7 +37,7 @@ READS = {
     "dataprep/native/kernel.py": ("dataprep/native/*.[ch]", "setup.py"),
     "pipelines/native/lines.py": ("pipelines/native/*.c", "setup.py"),
     "dataprep/urls/blacklists.py": ("dataprep/lists/*.txt",),
-    "trainer/report.py": ("trainer/*.j2",),
+    "trainer/report.py": ("trainer/report*.j2", "trainer/markdown_tables.md.j2"),
     "trainer/reporting/charts.py": ("trainer/reporting/charts.js", "trainer/reporting/uplot/*"),
 }
 """Module -> other files that it reads or is compiled from."""

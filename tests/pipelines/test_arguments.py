@@ -94,6 +94,8 @@ def test_only_near_names_are_suggested() -> None:
         ("trainer.glue_submission", ["a", "b"], "a: GLUE takes a zip; name a file that ends with .zip"),
         ("dataprep.browse", ["--port", "0"], "--port 0: expected a whole number from 1 to 65535"),
         ("dataprep.browse", ["--rows", "few"], "--rows few: expected a whole number of at least 0"),
+        ("trainer.card", ["runs/gpt2"], "expected RUN CARD, got 1 argument ('runs/gpt2'); see --help"),
+        ("trainer.push", ["a"], "expected EXPORT CARD OWNER/NAME, got 1 argument ('a'); see --help"),
         ("trainer.curves", [], "expected PICTURE RUNS..., got none; see --help"),
         ("trainer.batches", ["a", "b"], "the following arguments are required: --step; see --help"),
         ("trainer.batches", ["a", "b", "--step", "x"], "--step x: expected a whole number of at least 1"),

@@ -236,6 +236,60 @@ def test_markdown_says_the_same_and_shows_the_pictures(results: Path) -> None:
         assert ET.parse(results / "report" / picture).getroot().tag.endswith("svg")
 
 
+EMPTY = {"in": 0, "out": 0, "rejected": {}, "totals": {}}
+TASK_SET: dict[str, Any] = {
+    "tasks": {
+        "hellaswag": {"metric": "choices", "docs": 10_042, "acc": 0.27, "acc_norm": 0.281, "clean": {"acc": 0.25}},
+        "lambada_openai": {"metric": "last_word", "docs": 5153, "acc": 0.2, "last_token_acc": 0.3},
+    },
+    "centred_mean": {"value": 0.1207, "tasks": ["hellaswag", "lambada_openai"]},
+}
+
+
+def test_gpt_2s_published_scores_stand_beside_the_runs_with_what_measured_each(results: Path) -> None:
+    assert report(results) == 0
+    assert "Not scored on tasks; `millrace score` does that" in (results / "report/report.md").read_text()
+    assert "runs/web-tiny/score is shown here" in Reader(page(results)).text
+    write(results / "runs/web-tiny/score/scores.json", TASK_SET)
+    assert report(results, "--overwrite") == 0
+    text, markdown = Reader(page(results)).text, (results / "report/report.md").read_text()
+    harness = "lm-evaluation-harness, without examples"
+    for row in (
+        ["hellaswag", "10,042", "acc", "0.2700", "0.2500", "0.2892", harness],
+        ["hellaswag", "10,042", "acc_norm", "0.2810", "", "0.3114", harness],
+        ["lambada_openai", "5,153", "acc", "0.2000", "", "0.3256", harness],
+        ["lambada_openai", "5,153", "last_token_acc", "0.3000", "", "", ""],
+        [
+            "lambada_openai",
+            "acc",
+            "0.4599",
+            "GPT-2's paper: the text's last token, with a filter of stop words that is",
+        ],
+    ):
+        assert " ".join(filter(None, row)) in text
+        assert f"| {' | '.join(map(escape_markdown, row))}" in markdown
+    assert "which compare with none of these" in text
+    assert "centred_mean of hellaswag, lambada_openai: 0.1207" in text
+    assert "wikitext" not in text, "it was not scored"
+
+
+def test_scores_of_an_earlier_training_are_not_shown(results: Path) -> None:
+    export = {"files": {"model.safetensors": {"rows": None, "bytes": 1, "sha256": "ab" * 32}}, "counts": EMPTY}
+    write(results / "runs/web-tiny/export/manifest.json", export)
+    write(results / "runs/web-tiny/export/model.safetensors", "w")
+    write(results / "runs/web-tiny/score/scores.json", {**TASK_SET, "model": {"weights_sha256": "cd" * 32}})
+    assert report(results) == 0
+    text = Reader(page(results)).text
+    assert "hellaswag" not in text
+    assert "runs/web-tiny/score/scores.json: scores of other weights (sha256 cdcdcdcdcdcd...)" in text
+
+
+def test_scores_of_anything_else_are_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(results / "runs/web-tiny/score/scores.json", {"tasks": {"piqa": 0.5}, "centred_mean": None})
+    assert report(results) == 1
+    assert "score/scores.json: piqa has no scores of documents; run `score` again" in capsys.readouterr().err
+
+
 def write_details(folder: Path) -> None:
     """What finetune writes of a task, and glue_score of another."""
     counts = {"labels": ["not_equivalent", HOSTILE], "counts": [[120, 9], [70, 209]]}

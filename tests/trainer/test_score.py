@@ -14,6 +14,7 @@ import pytest
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from pipelines.task_requests import TaskRequest, write_requests
+from pipelines.tokens import write_tokens
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
 from trainer.scoring.metrics import Answer, centred_mean, row_scores, task_scores
@@ -80,10 +81,18 @@ def test_an_answer_that_does_not_fit_leaves_its_document_out_and_it_is_said(
 
 
 def test_the_table_has_gpt_2_beside_it_only_where_it_was_measured_in_the_same_way(scored: Path) -> None:
-    lines = (scored / "scores.md").read_text().splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| lambada")]
-    published = {row[2]: row[-1] for row in rows}
-    assert published == {"acc": "0.3256", "perplexity": "40.06", "last_token_acc": "", "last_token_perplexity": ""}
+    compared, others = (scored / "scores.md").read_text().split("These were measured in other ways")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in compared.splitlines()]
+    published = {row[2]: row[-2:] for row in rows if row[0] == "lambada_openai"}
+    harness = "lm-evaluation-harness, without examples"
+    assert published == {
+        "acc": ["0.3256", harness],
+        "perplexity": ["40.06", harness],
+        "last_token_acc": ["", ""],
+        "last_token_perplexity": ["", ""],
+    }
+    assert "| lambada_openai | acc | 0.4599 | GPT-2's paper: the text's last token, with a filter of stop" in others
+    assert "centred_mean of " in compared
 
 
 LAYOUTS = {
@@ -182,6 +191,107 @@ def test_a_folder_without_a_search_is_no_decontamination(tmp_path: Path, asked: 
     arguments = [SCORES / "model", asked / "piqa.jsonl", tmp_path / "scores", "--contamination"]
     assert score(*arguments, tmp_path / "contamination") == 1
     assert "contamination: decontaminate looked for no target, not for piqa; run it" in capsys.readouterr().err
+
+
+def evaluated(road: Road, output: Path, *extra: str) -> dict[str, Any]:
+    arguments = [str(road.export), str(road.val), str(output), "--texts", "0", *extra]
+    assert run_command(StageSpec.load("trainer.evaluate"), arguments) == 0
+    return json.loads((output / "scores.json").read_text())
+
+
+def bits_per_byte(output: Path) -> dict[str, Any]:
+    return json.loads((output / "scores.json").read_text())["tasks"]["validation"]
+
+
+def test_bits_per_byte_are_the_loss_of_the_tokens_by_the_bytes_of_their_text(
+    road: Road, asked: Path, tmp_path: Path
+) -> None:
+    """By hand, with transformers and the texts that were tokenized: the model takes 32 tokens."""
+    import torch
+    import torch.nn.functional as F
+    from transformers import GPT2LMHeadModel
+
+    texts = small.documents(8, seed=2)
+    tokenizer = small.open_tokenizer(road.tokenizer)
+    end = tokenizer.get_vocab_size() - 1
+    tokens = torch.tensor([token for text in texts for token in (*tokenizer.encode(text).ids, end)])
+    model = GPT2LMHeadModel.from_pretrained(road.export).eval()
+    nats = 0.0
+    with torch.no_grad():
+        for start in range(0, len(tokens) - 1, 32):
+            window = tokens[start : start + 33]
+            nats += F.cross_entropy(model(window[None, :-1]).logits[0], window[1:], reduction="sum").item()
+    size = sum(len(text.encode()) for text in texts) - len(tokenizer.decode([int(tokens[0])]).encode())
+    assert score(road.export, asked / "copa.jsonl", tmp_path / "scores", "--val", road.val) == 0
+    weights = json.loads((road.export / "manifest.json").read_text())["files"]["model.safetensors"]["sha256"]
+    assert json.loads((tmp_path / "scores/scores.json").read_text())["model"] == {"weights_sha256": weights}
+    found = bits_per_byte(tmp_path / "scores")
+    assert (found["docs"], found["tokens"], found["bytes"]) == (8, len(tokens) - 1, size)
+    assert found["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
+    row = f"| validation | 8 | bits_per_byte | {found['bits_per_byte']:.4f} |"
+    assert row in (tmp_path / "scores/scores.md").read_text()
+
+
+@pytest.mark.parametrize("length", [0, 20])
+def test_the_loss_of_validation_tokens_is_the_one_that_evaluate_says(
+    road: Road, asked: Path, tmp_path: Path, length: int
+) -> None:
+    samples = ["--sequence-length", str(length)]
+    theirs = evaluated(road, tmp_path / "evaluate", *samples)
+    assert score(road.export, asked / "copa.jsonl", tmp_path / "scores", "--val", road.val, *samples) == 0
+    found = bits_per_byte(tmp_path / "scores")
+    assert found["tokens"] == theirs["tokens"]
+    assert found["loss"] == pytest.approx(theirs["loss"], abs=2e-6)
+    assert found["perplexity"] == pytest.approx(theirs["perplexity"], rel=1e-4)
+    assert found["bits_per_byte"] == pytest.approx(found["loss"] * found["tokens"] / found["bytes"] / math.log(2))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_checkpoint_in_any_layout_has_the_bits_per_byte_of_its_export(
+    road: Road, asked: Path, tmp_path: Path, layout: str
+) -> None:
+    assert score(road.export, asked / "copa.jsonl", tmp_path / "export", "--val", road.val) == 0
+    arguments = ["--val", road.val, "--tokenizer", road.tokenizer, "--batch-tokens", "64", *LAYOUTS[layout]]
+    assert score(road.pretrain, asked / "copa.jsonl", tmp_path / "checkpoint", *arguments) == 0
+    found, expected = bits_per_byte(tmp_path / "checkpoint"), bits_per_byte(tmp_path / "export")
+    for name in ("tokens", "bytes", "loss", "bits_per_byte"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5)
+
+
+def test_characters_that_tokens_share_count_their_bytes_once(tmp_path: Path) -> None:
+    """With 258 tokens nearly each byte is one, and the first token of all is a third of a character."""
+    from trainer.data.stream import TokenStream
+    from trainer.scoring.validation import add_validation
+    from trainer.scoring.windows import Encoder
+
+    folder = small.write_tokenizer(tmp_path / "tokenizer", 258)
+    tokenizer, meta = small.open_tokenizer(folder), small.token_meta(folder)
+    texts = ["水車 turns", "", "naïve\U0001f30a"]
+    rows = [np.array([*tokenizer.encode(text).ids, meta.end_of_text], meta.dtype) for text in texts]
+    write_tokens(tmp_path / "val/part-00000.arrow", rows, [bytes(16)] * 3, meta)
+    for first, kept in ((0, texts), (2, texts[:2])):
+        encoder = Encoder(tokenizer, meta.end_of_text, 7)
+        found = add_validation(encoder, tokenizer, TokenStream(tmp_path / "val"), 7, first)
+        assert found.bytes == sum(len(text.encode()) for text in kept) - 1
+        assert found.documents == len(kept)
+        assert found.tokens == sum(map(len, rows[: len(kept)])) - 1
+        windows = encoder.windows()
+        assert len(windows) == len(found.windows)
+        assert int(windows.scored.sum()) == found.tokens
+
+
+def test_validation_tokens_of_another_model_are_refused(road: Road, asked: Path, tmp_path: Path, capsys: Any) -> None:
+    other = small.write_tokenizer(tmp_path / "tokenizer", 280)
+    val = small.write_corpus(tmp_path / "val", other, 4, seed=3)
+    arguments = [road.export, asked / "copa.jsonl", tmp_path / "scores", "--val"]
+    assert score(*arguments, val) == 1
+    assert "not the tokenizer that made" in capsys.readouterr().err
+    assert score(*arguments, road.val, "--sequence-length", "33") == 2
+    assert "--sequence-length 33 is longer than the model's 32 positions" in capsys.readouterr().err
+    named = [request(task="validation")]
+    write_requests(tmp_path / "validation.jsonl", named)
+    assert score(road.export, tmp_path / "validation.jsonl", tmp_path / "scores", "--val", road.val) == 1
+    assert "has a task called validation, the name of --val's; rename it" in capsys.readouterr().err
 
 
 def request(**changes: Any) -> TaskRequest:

@@ -12,6 +12,7 @@ from trainer.glue.metrics import HEADINGS
 from trainer.reporting.pictures import column_label, training_column
 from trainer.reporting.results import Results, Scored, StageCounts
 from trainer.reporting.task_results import Confusion, TaskResults
+from trainer.scoring.table import SUBSETS, centred_words, other_conventions, score_table
 
 WORST = 5
 """How many of the worst rows of each split are shown."""
@@ -111,6 +112,7 @@ def page_values(
         "score_table": Table(("score", "value"), [_evaluated(*score) for score in results.scores.items()]),
         "published_table": published_table(results, losses),
         "own_tokenizer": own_tokenizer,
+        **task_set_values(results),
         "task_table": task_table(results.tasks),
         "terms": terms(results.tasks),
         "task_details": task_details(tasks),
@@ -122,6 +124,18 @@ def page_values(
             )
             for stage in (*results.corpus_stages, *results.run_stages)
         ],
+    }
+
+
+def task_set_values(results: Results) -> dict[str, Any]:
+    """Return what is shown of the scores of `score`, beside those that others published of GPT-2."""
+    measured = results.task_set or {"tasks": {}, "centred_mean": None}
+    tasks: Mapping[str, Mapping[str, Any]] = measured["tasks"]
+    return {
+        "task_set_table": Table(*score_table(measured)) if tasks else None,
+        "task_set_centred": centred_words(measured),
+        "task_set_subsets": any(name in task for task in tasks.values() for name in SUBSETS),
+        "other_conventions": Table(*other_conventions(measured)),
     }
 
 

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from pipelines import store
 from pipelines.errors import UserError
-from pipelines.manifest import WORK
+from pipelines.manifest import MANIFEST, WORK, Manifest
+from trainer.weights.exported import WEIGHTS
 from trainer.weights.records import RECORD, checkpoints, open_curve, read_record
 
 ORDER = (
@@ -28,6 +29,8 @@ SCORING = ("finetune", "glue_score")
 TASK_STAGES = ("glue_tokenize", *SCORING)
 """Stages that run once for each task; a stats file of theirs is called STAGE_TASK.json."""
 PROMPT, TEXT = "prompt", "text"
+TASK_SET = "score/scores.json"
+"""What the command `score` measured, if its output is in the run's folder."""
 SEEDS = "seeds.json"
 """The file of a fine-tuning with several random seeds: the headline of each seed's folder, and the best of them."""
 
@@ -85,6 +88,8 @@ class Results:
     under_way: bool = False
     """Whether pretraining has not ended: record and curve are those of its scratch folder."""
     scores: dict[str, Any] = field(default_factory=dict[str, Any])
+    task_set: dict[str, Any] | None = None
+    """What `score` measured."""
     texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     tasks: list[Scored] = field(default_factory=list[Scored])
     finetune: dict[str, Curve] = field(default_factory=dict[str, Curve])
@@ -170,6 +175,11 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks, *, unfi
         results.scores = flatten(_mapping(file))
     if file := _present(results, runs, "evaluate/texts.json"):
         results.texts = read_texts(file)
+    if (runs / TASK_SET).is_file():  # no stage of the graph makes it
+        results.task_set = read_task_set(runs / TASK_SET)
+        if other := of_other_weights(results.task_set, runs):
+            results.task_set = None
+            results.missing.append(f"runs/{results.run}/{TASK_SET}: {other}")
     for task in (folder.name for folder in shown.folders(runs, "finetune")):
         if file := _present(results, runs, f"finetune/{task}/scores.json"):
             results.tasks += read_task_scores(task, _mapping(file))
@@ -284,6 +294,28 @@ def read_curve_columns(file: Path) -> Curve:
                 except ValueError:
                     raise UserError(f"{file}:{reader.line_num}: {name} is {row[name]!r}, expected a number") from None
     return columns
+
+
+def read_task_set(file: Path) -> dict[str, Any]:
+    """Return the scores.json of `score`, with the scores of each task. Raises UserError for anything else."""
+    value = _mapping(file)
+    tasks = value.get("tasks")
+    if not isinstance(tasks, dict) or "centred_mean" not in value:
+        raise UserError(f"{file}: not written by `score` (it lacks tasks or centred_mean); run it again")
+    scored = cast(dict[str, Any], tasks)
+    if broken := [name for name, scores in scored.items() if not isinstance(scores, dict) or "docs" not in scores]:
+        raise UserError(f"{file}: {broken[0]} has no scores of documents; run `score` again")
+    return value
+
+
+def of_other_weights(task_set: Mapping[str, Any], runs: Path) -> str:
+    """Return why scores are not of the model that a run exported; empty if they are, or if nothing says of which."""
+    manifest = runs / "export" / MANIFEST
+    scored = task_set.get("model", {}).get("weights_sha256")
+    exported = Manifest.load(manifest).files.get(WEIGHTS) if manifest.is_file() else None
+    if not scored or not exported or scored == exported.sha256:
+        return ""
+    return f"scores of other weights (sha256 {scored[:12]}...) than the exported ones; run `score` again"
 
 
 def read_texts(file: Path) -> list[tuple[str, str]]:

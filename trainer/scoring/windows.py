@@ -86,6 +86,13 @@ class Encoder:
                 self._add(request, ids, encoded)
         return encoded
 
+    def add_windows(self, windows: "Sequence[tuple[Sequence[int] | Array, int]]") -> range:
+        """Add windows, each with how many of its last tokens are predicted; return their places among all."""
+        places = range(len(self._scored), len(self._scored) + len(windows))
+        self._tokens += [np.array(tokens, np.int32) for tokens, _ in windows]
+        self._scored += [scored for _, scored in windows]
+        return places
+
     def windows(self) -> Windows:
         """Return the windows of all that was added."""
         lengths = [len(tokens) for tokens in self._tokens]
@@ -107,12 +114,7 @@ class Encoder:
             encoded.skipped[problem] = encoded.skipped.get(problem, 0) + 1
             return
         encoded.requests.append(request)
-        places: list[range] = []
-        for windows in found:
-            places.append(range(len(self._scored), len(self._scored) + len(windows)))
-            self._tokens += [np.array(tokens, np.int32) for tokens, _ in windows]
-            self._scored += [scored for _, scored in windows]
-        encoded.windows.append(places)
+        encoded.windows.append([self.add_windows(windows) for windows in found])
 
     def _pair(self, context: str, ids: Iterator[list[int]]) -> tuple[list[int], list[int]]:
         """Return the tokens of a context and of its continuation, from the encoded texts of `_texts`."""

@@ -1,0 +1,281 @@
+"""The model card: what the run recorded, in a form that the Hub reads, and nothing that nobody said."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard, ModelCardData
+
+from tests.trainer.small import Road
+from tests.trainer.test_report import HOSTILE, RECORD, curve, stats, write
+from trainer import card
+from trainer.report import escape_markdown
+
+RECORDED: dict[str, Any] = dict(RECORD)
+DATA, PRETRAIN = RECORDED["data"], RECORDED["pretrain"]
+CHOICES = {"metric": "choices", "truncated": 0, "skipped": {}}
+SCORES: dict[str, Any] = {
+    "tasks": {
+        "hellaswag": {**CHOICES, "docs": 10_042, "acc": 0.27, "acc_norm": 0.281, "clean": {"docs": 9, "acc": 0.25}},
+        "validation": {"metric": "stream", "docs": 7, "perplexity": 70.2, "bits_per_byte": 1.25, "truncated": 0},
+        "lambada_openai": {
+            "metric": "last_word",
+            "docs": 5153,
+            "acc": 0.2,
+            "perplexity": 81.5,
+            "last_token_acc": 0.3,
+            "last_token_perplexity": 51.25,
+            "truncated": 0,
+            "skipped": {},
+        },
+    },
+    "centred_mean": {"value": 0.1, "tasks": ["hellaswag", "lambada_openai"]},
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of which everything is recorded, in a project."""
+    corpus, provenance = tmp_path / "stats/web", tmp_path / "provenance/web"
+    write(corpus / "urls.json", stats(120, 100, {"duplicate": 20}))
+    write(corpus / "clean.json", stats(100, 60, {"too_short": 30, "language": 10}))
+    facts = {"items": 40, "item_rows": 20, "clean_items": 17, "kept_clean_items": 19}
+    write(corpus / "decontaminate.json", stats(60, 57, {"overlap": 3}, **facts))
+    write(corpus / "tokenize_train.json", stats(50, 50, totals={"tokens": 12_345, "text_bytes": 45_678}))
+    write(tmp_path / "stats/small/pretrain.json", stats(480, 480, parameters=1_234_567, steps=60))
+    for stage, config in {
+        "download": {"robots": True, "hub_repository": "", "local_site": ""},
+        "clean": {"languages": ["en", "zh-cn", "zh-tw"]},
+        "decontaminate": {"action": "drop", "ngram": 13},
+        "tokenizer": {"kind": "hub", "hub_id": "openai-community/gpt2", "hub_revision": "607a30"},
+    }.items():
+        write(provenance / f"{stage}.json", {"identity": {"parameters": {"config": config}}})
+    write(provenance / "urls.json", {"identity": {"inputs": {"lists": ["RS_2017-08.bz2 aa11"]}}})
+    write(provenance / "tokenize_train.json", {"manifests": {"output": DATA["train"]}})
+    made = tmp_path / "runs/small"
+    write(made / "pretrain/curve.csv", curve(60, 20))
+    write(made / "pretrain/run.json", RECORD)
+    write(made / "evaluate/scores.json", {"loss": 4.25, "perplexity": 70.105, "tokens": 99, "sequence_length": 64})
+    write(made / "score/scores.json", SCORES)
+    return made
+
+
+def head(text: str) -> ModelCardData:
+    """The card's YAML as the Hub's client reads it."""
+    data = ModelCard(text).data
+    assert isinstance(data, ModelCardData)
+    return data
+
+
+def written(run: Path, *options: object) -> str:
+    path = run.parent / "card.md"
+    assert card.main([str(run), str(path), "--overwrite", *map(str, options)]) == 0
+    return path.read_text()
+
+
+def test_the_card_says_where_the_data_came_from_what_was_trained_and_what_it_scores(run: Path) -> None:
+    text = written(run, "--license", "cc-by-4.0", "--repository", "mill/small_gpt")
+    for said in (
+        "A GPT-2 with 1,234,567 parameters (12 layers, 1,024 positions), trained from scratch on 24,690 tokens in 60",
+        "- Pages of the web, as its robots.txt allow: 120 URLs of RS\\_2017-08.bz2 (sha256 aa11).",
+        "- Trained on 50 documents: 12,345 tokens, 45,678 bytes of text.",
+        "that of openai-community/gpt2 on the Hugging Face Hub at commit 607a30",
+        "| clean | 100 documents | 60 documents | too\\_short 30, language 10 |",
+        "- learning rate: 0.0006, cosine to 10% of it, after 6 steps of warm-up",
+        "- batch: 8 samples of 64 tokens: 512 tokens per step",
+        "| validation loss (nats per token) | 7.6 | 4.249 | 4.249 |",
+        "On 99 tokens of the validation documents, in samples of 64: a loss of 4.25 nats per token",
+        "| hellaswag | 10,042 | acc | 0.2700 | 0.2500 | 0.3 |".replace("0.3 |", "0.2892 | lm-evaluation-harness"),
+        "of whole last words, the convention of lm-evaluation-harness; `last_token_acc`",
+        "| lambada\\_openai | acc | 0.4599 | GPT-2's paper",
+        "60 documents were searched for 40 texts of benchmarks by n-grams of 13 words; 3 documents were dropped.",
+        "Of 20 rows of these benchmarks, 3 stood in a document before that, and 1 still stand in one that was kept.",
+        "Not searched for, so that nothing is known of them: hellaswag, lambada\\_openai.",
+        "The model: cc-by-4.0, as its author states.",
+    ):
+        assert said in text
+
+
+def test_the_hub_reads_its_head(run: Path) -> None:
+    assert "&" not in written(run), "an alias, which not every reader of YAML takes"
+    data = head(written(run, "--license", "mit", "--repository", "mill/small", "--datasets", "mill/web"))
+    assert (data.license, data.language, data.pipeline_tag) == ("mit", ["en", "zh"], "text-generation")
+    assert (data.library_name, data.datasets) == ("transformers", ["mill/web"])
+    assert data.eval_results is not None
+    measured = {(each.dataset_name, each.metric_type): each.metric_value for each in data.eval_results}
+    assert measured == {
+        ("validation documents of web", "loss"): 4.25,
+        ("validation documents of web", "perplexity"): 70.105,
+        ("validation documents of web", "bits_per_byte"): 1.25,
+        ("hellaswag", "acc"): 0.27,
+        ("hellaswag", "acc_norm"): 0.281,
+        ("lambada_openai", "acc"): 0.2,
+        ("lambada_openai", "perplexity"): 81.5,
+        ("lambada_openai", "last_token_acc"): 0.3,
+        ("lambada_openai", "last_token_perplexity"): 51.25,
+    }
+
+
+def test_what_nobody_said_is_unknown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tokens of another corpus have taken the place of the run's: their numbers are not the run's."""
+    write(run.parents[1] / "provenance/web/tokenize_train.json", {"manifests": {"output": "of another corpus"}})
+    shutil.rmtree(run / "score")
+    text = written(run)
+    assert "its licence is unknown; name one with --license" in capsys.readouterr().err
+    data = head(text)
+    assert (data.license, data.language, data.datasets) == ("unknown", None, None)
+    assert "- Where the documents came from is not recorded." in text
+    assert "What became of the documents on the way is not recorded." in text
+    assert "Whether the training documents hold texts of benchmarks is not recorded." in text
+    assert "It was not scored on tasks." in text
+    assert "The model: unknown, its author has named none." in text
+    assert "12,345" not in text
+
+
+def test_a_data_set_of_the_hub_is_named_in_words_and_in_the_head(run: Path) -> None:
+    config = {"hub_repository": "Skylion007/openwebtext", "hub_revision": "ab" * 20}
+    write(run.parents[1] / "provenance/web/download.json", {"identity": {"parameters": {"config": config}}})
+    text = written(run)
+    assert f"- The data set Skylion007/openwebtext of the Hugging Face Hub, at commit {'ab' * 20}." in text
+    assert head(text).datasets == ["Skylion007/openwebtext"]
+
+
+def test_prepared_documents_and_an_archive_are_sources(run: Path) -> None:
+    root = run.parents[1]
+    (root / "stats/web/urls.json").unlink()
+    write(root / "stats/web/download.json", stats(0, 0, totals={"document_files": 3}))
+    write(root / "provenance/web/download.json", {"identity": {"inputs": {"documents": ["d0c5"]}}})
+    assert "- Prepared documents: 3 files of a folder (sha256 d0c5)." in written(run)
+    write(root / "inputs/warc", "an archive")
+    config = {"identity": {"parameters": {"config": {"replay": "inputs/warc", "local_site": "configs/none/site"}}}}
+    write(root / "provenance/web/download.json", config)
+    write(root / "stats/web/download.json", stats(40, 30, {"http_404": 10}))
+    assert "- Pages of an archive of the web: 40 pages." in written(run)
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [("report", "only reported, and stays in the training documents"), ("cut", "was cut out, and 3 documents were")],
+)
+def test_contamination_says_what_was_done_about_it(run: Path, action: str, said: str) -> None:
+    config = {"action": action, "ngram": 13}
+    write(run.parents[1] / "provenance/web/decontaminate.json", {"identity": {"parameters": {"config": config}}})
+    assert said in written(run)
+
+
+def test_benchmarks_that_were_looked_for_are_named_if_they_are_those_of_the_run(run: Path) -> None:
+    from pipelines import store
+
+    root = run.parents[1]
+    sources = [{"task": "hellaswag", "split": ""}, {"task": "mrpc", "split": "test"}]
+    write(root / "data/web/contamination/index.json", {"sources": sources})
+    write(root / "data/web/contamination/manifest.json", {"files": {}, "counts": {}})
+    record = {"identity": {"parameters": {"config": {"action": "drop", "ngram": 13}}}}
+    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {"contamination": "of an earlier run"}})
+    assert "benchmarks by n-grams" in written(run)
+    digest = store.sha256(root / "data/web/contamination/manifest.json")
+    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {"contamination": digest}})
+    text = written(run)
+    assert "texts of benchmarks (hellaswag, mrpc test) by n-grams of 13 words" in text
+    assert "Not searched for, so that nothing is known of them: lambada\\_openai." in text
+
+
+def test_a_trial_and_a_mixture_and_a_base_model_are_said(run: Path) -> None:
+    write(run.parents[1] / "stats/web/clean.json", stats(10, 9, {"language": 1}, limited="extract --limit 10"))
+    record: dict[str, Any] = {**RECORD, "data": {**DATA, "mixture": ["fe"]}}
+    record["pretrain"] = {**PRETRAIN, "init": "huggingface", "init_path": "models/gpt2"}
+    write(run / "pretrain/run.json", record)
+    text = written(run)
+    assert "**A trial on a part of the data: extract --limit 10.**" in text
+    assert "Mixed with tokens of which nothing is recorded, of which this card has no numbers." in text
+    assert "trained on from the weights in gpt2 on 24,690 tokens" in text
+
+
+def test_nothing_from_the_data_becomes_markup(run: Path) -> None:
+    write(run.parents[1] / "stats/web/clean.json", stats(10, 9, {HOSTILE: 1}))
+    scores = {**SCORES, "tasks": {f"---\n{HOSTILE}": {**CHOICES, "docs": 1, "acc": 1.0}}}
+    write(run / "score/scores.json", scores)
+    text = written(run)
+    assert HOSTILE not in text.split("\n---\n", 1)[1]
+    assert escape_markdown(HOSTILE) in text
+    assert head(text).eval_results
+
+
+def test_equal_records_give_equal_bytes(run: Path) -> None:
+    assert written(run) == written(run)
+
+
+def test_its_code_loads_the_export(
+    road: Road, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(road.pretrain, tmp_path / "runs/small/pretrain")
+    shutil.copytree(road.export, tmp_path / "runs/small/export")
+    text = written(tmp_path / "runs/small", "--repository", "mill/small_gpt")
+    weights = json.loads((road.export / "manifest.json").read_text())["files"]["model.safetensors"]["sha256"]
+    assert f"- weights' sha256: {weights}" in text
+    shutil.copytree(road.export, tmp_path / "mill/small_gpt")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code
+    exec(code[1], {})
+    assert capsys.readouterr().out.startswith("The river")
+
+
+def test_scores_of_other_weights_are_refused(road: Road, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(road.export, run / "export")
+    weights = json.loads((road.export / "manifest.json").read_text())["files"]["model.safetensors"]["sha256"]
+    write(run / "score/scores.json", {**SCORES, "model": {"weights_sha256": weights}})
+    assert "| hellaswag |" in written(run)
+    write(run / "score/scores.json", {**SCORES, "model": {"weights_sha256": "0" * 64}})
+    assert card.main([str(run), str(run.parent / "other.md")]) == 1
+    said = "scores of other weights (sha256 000000000000...) than the exported ones; run `score` again"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--license", "My own!"], 2, "--license My own!: not a licence's name on the Hub, such as apache-2.0"),
+        (["--repository", "small"], 2, "--repository small: not a name on the Hub; expected OWNER/NAME"),
+        (["--datasets", "a/b", "c"], 2, "--datasets c: not a name on the Hub"),
+        (["--scores", "nowhere"], 1, "nowhere/scores.json: "),
+    ],
+)
+def test_a_mistake_is_one_line(
+    run: Path, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert card.main([str(run), str(run.parent / "card.md"), *words]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (run.parent / "card.md").exists()
+
+
+def test_only_a_card_is_replaced_and_only_on_request(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run.parent / "README.md"
+    for measured in ("evaluate", "score"):  # without scores the head ends earlier
+        shutil.rmtree(run / measured)
+    assert card.main([str(run), str(path)]) == 0
+    assert card.main([str(run), str(path)]) == 1
+    assert "README.md: exists already; --overwrite replaces it" in capsys.readouterr().err
+    assert card.main([str(run), str(path), "--overwrite"]) == 0
+    path.write_text("# Of the project\n")
+    assert card.main([str(run), str(path), "--overwrite"]) == 1
+    assert "README.md: not a card that this command wrote" in capsys.readouterr().err
+    assert card.main([str(run), str(run.parent / "card.html")]) == 2
+    assert "card.html: a card is Markdown" in capsys.readouterr().err
+
+
+def test_no_card_stands_in_the_output_of_a_stage_nor_is_of_a_run_without_a_training(
+    run: Path, road: Road, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert card.main([str(run), str(road.export / "README.md")]) == 1
+    assert "in a stage's output; write the card elsewhere" in capsys.readouterr().err
+    assert card.main([str(run / "evaluate"), str(run.parent / "card.md")]) == 1
+    assert "has no pretrain/run.json; name the folder of a run" in capsys.readouterr().err
+    write(run / "score/scores.json", {"loss": 1.0})
+    assert card.main([str(run), str(run.parent / "card.md")]) == 1
+    assert "score/scores.json: not written by `score`" in capsys.readouterr().err
