@@ -297,6 +297,7 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Most samples per forward pass of one process, limited by memory: the largest number up to this that divides its
     share of the batch is taken; 0: its whole share, or in a pipeline about twice as many micro batches as stages."""
     lr: Positive = 6e-4
+    """Highest learning rate; with optimizer muon, of all weights but the blocks' matrices."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """muon: Muon for the matrices of the blocks, and AdamW for embeddings, norms and biases; the head is the token
     embedding."""
