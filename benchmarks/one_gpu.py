@@ -324,8 +324,9 @@ def speed_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
 
 def curve_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
     """The table of curves; differences are to the first of the same size and batch."""
+    heads = ["samples per step", "steps", f"mean loss of the last {LAST}", "difference", f"largest of {LAST} steps"]
     rows = [
-        f"| case | samples per step | steps | mean of the last {LAST} | difference | largest of {LAST} | val | tokens/s |",
+        f"| case | {' | '.join(heads)} | validation loss | tokens/s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     first: dict[tuple[str, int], list[float]] = {}

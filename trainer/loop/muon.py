@@ -131,7 +131,7 @@ class _Kind:
             gradients = torch.where(unusable > 0, momentum, gradients)  # so that it stays what it is, to the bit
         momentum.lerp_(gradients, 1 - self._config.momentum)
         if momentum.device != kept.device:
-            kept.copy_(momentum, non_blocking=kept.is_pinned())
+            kept.copy_(momentum)  # and wait: a checkpoint reads the host's memory
         return gradients.lerp_(momentum, self._config.momentum)
 
     def _orthogonalise(self, wholes: Tensor) -> Tensor:
