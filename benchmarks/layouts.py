@@ -237,6 +237,11 @@ SPEEDS = [
     Speed("1.5B", 16, 4, {"zero": 2, "dp_shard": 4}),
     Speed("1.5B", 16, 4, {"zero": 3, "dp_shard": 4}),
     Speed("1.4B", 16, 4),
+    Speed("124M", 64, 4, {"dp_replicate": 2}),
+    Speed("1.5B", 16, 8, {"zero": 1, "dp_shard": 2}),
+    Speed("1.5B", 16, 8, {"zero": 3, "dp_shard": 2}),
+    Speed("1.5B", 16, 16, {"pp": 2}),
+    Speed("1.4B", 32, 8, {"tp": 2}),
     Speed("1.4B", 32, 4, {"tp": 4}),
     Speed("1.5B, 32 heads", 16, 4, {"tp": 4}),
     Speed("1.5B", 4, 16, {"pp": 4}),
@@ -287,8 +292,8 @@ def main() -> None:
         rows += ["", "| size | GPUs | layout | fast: tokens/s | exact: tokens/s | price | two runs | |"]
         rows += ["| --- | --- | --- | --- | --- | --- | --- | --- |", *measure_exact(given.work, speeds)]
     if speeds and given.speed:
-        rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | MFU | GiB |"]
-        rows += ["| --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, speeds)]
+        rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | of as many x one GPU | MFU | GiB |"]
+        rows += ["| --- | --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, speeds)]
     table = "\n".join([title, "", *rows])
     (given.work / "table.md").write_text(table + "\n")
     print(f"\n{table}")
@@ -501,10 +506,16 @@ class Timed:
 def measure_speeds(work: Path, speeds: list[Speed]) -> list[str]:
     """A row of the table for each of them."""
 
+    alone: dict[str, float] = {}
+
     def cells(speed: Speed) -> str:
         run = timed(work, speed, "fast")
+        if speed.gpus == 1:
+            alone[speed.size] = max(run.tokens_per_second, alone.get(speed.size, 0.0))
+        one = alone.get(speed.size)
+        ratio = f"{run.tokens_per_second / (one * speed.gpus):.1%}" if one and speed.gpus > 1 else ""
         size = f"{speed.micro_batch_size} x {speed.passes}"
-        return f"{size} | {run.tokens_per_second:,.0f} | {run.share:.1%} | {run.gibibytes:.0f} |"
+        return f"{size} | {run.tokens_per_second:,.0f} | {ratio} | {run.share:.1%} | {run.gibibytes:.0f} |"
 
     return [row(speed, cells) for speed in speeds]
 

@@ -90,14 +90,26 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class SequencePart:
-    """The part of each sample's positions that this process has between the matrices: `index` of `count` equal ones."""
+    """The part of a batch's tokens that this process has between the matrices: `index` of `count` equal ones.
+
+    Tokens are counted one sample after the other, so that parts come together without being copied.
+    """
 
     index: int = 0
     count: int = 1
+    halves: bool = False
+    """Whether it is that part of each half of the samples, if there are two halves."""
 
-    def of(self, x_BT: Tensor) -> Tensor:
-        """Return the columns of these positions."""
-        return x_BT if self.count == 1 else x_BT.chunk(self.count, 1)[self.index]
+    def groups(self, samples: int) -> int:
+        """Return how many groups of samples are each divided."""
+        return 2 if self.halves and samples % 2 == 0 else 1
+
+    def of(self, x: Tensor) -> Tensor:
+        """(B, T, ...) -> (B, T / count, ...), what belongs to these tokens."""
+        if self.count == 1:
+            return x
+        grouped = x.reshape(self.groups(len(x)), -1, *x.shape[2:])
+        return grouped.chunk(self.count, 1)[self.index].reshape(len(x), -1, *x.shape[2:])
 
 
 LookUp = Callable[[Tensor, Tensor | None, Tensor, Tensor, torch.dtype, Tensor | None, float], Tensor]
@@ -264,6 +276,8 @@ class Transformer(nn.Module):
         positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
         if starts_BT is not None:
             positions_BT = positions_BT - starts_BT
+        if self.part.count > 1:
+            positions_BT = positions_BT.expand_as(ids_BT)
         x_BTD = self.wte(ids_BT) + self.wpe(self.part.of(positions_BT))
         if keys_BT is not None:
             x_BTD = drop_at(x_BTD, self.shape.dropout, self.part.of(keys_BT), 0)

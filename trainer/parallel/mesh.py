@@ -147,10 +147,9 @@ class Mesh:
 
     def all_gather(self, x: Tensor, dim: int, axis: str = "tp") -> Tensor:
         """Gather the shards of the processes along an axis, along `dim`: the whole tensor in each."""
-        size = self._sizes[axis]
-        shards = x.new_empty(size * len(x), *x.shape[1:])
-        _all_gather(shards, x.contiguous(), group=self._groups[axis])
-        return shards if dim == 0 else torch.cat(shards.chunk(size), dim)
+        shards, work = self.start_gather(x, axis)
+        work.wait()
+        return shards if dim == 0 else torch.cat(shards.chunk(self._sizes[axis]), dim)
 
     def all_to_all(self, x: Tensor, source: int, target: int, axis: str = "tp") -> Tensor:
         """Exchange the shards along `source` of the processes along an axis for shards along `target`."""
@@ -162,10 +161,19 @@ class Mesh:
 
     def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
         """Sum the tp processes' terms; each gets its shard of the sum along `dim`."""
-        terms = torch.cat(x.chunk(self.tp, dim))
-        shard = terms.new_empty(len(terms) // self.tp, *terms.shape[1:])
-        _reduce_scatter(shard, terms, group=self._groups["tp"])
+        shard, work = self.start_scatter(x if dim == 0 else torch.cat(x.chunk(self.tp, dim)))
+        work.wait()
         return shard
+
+    def start_gather(self, x: Tensor, axis: str = "tp") -> tuple[Tensor, Any]:
+        """Begin to gather the shards along the first dimension of all along an axis; wait for the second result."""
+        whole = x.new_empty(self._sizes[axis] * len(x), *x.shape[1:])
+        return whole, _all_gather(whole, x.contiguous(), group=self._groups[axis], async_op=True)
+
+    def start_scatter(self, x: Tensor) -> tuple[Tensor, Any]:
+        """Begin to sum the tp processes' terms, of which each gets its part of the first dimension; wait likewise."""
+        shard = x.new_empty(len(x) // self.tp, *x.shape[1:])
+        return shard, _reduce_scatter(shard, x.contiguous(), group=self._groups["tp"], async_op=True)
 
     def gather(self, value: Any) -> list[Any]:
         """Return every process's value, of JSON's types, in order of rank; too slow for every step."""

@@ -2,7 +2,7 @@
 
 The first matrix of a pair is split by columns of the product (heads of the attention, inner width of the MLP), the
 second by rows, so a pair needs one exchange before it and one after it (Shoeybi et al., arXiv:1909.08053). With
-sequence parallelism each process has some of the positions between the pairs: the exchanges become an all-gather and a
+sequence parallelism each process has some of the tokens between the pairs: the exchanges become an all-gather and a
 reduce-scatter, with as much traffic as the two all-reduces without it (Korthikanti et al., arXiv:2205.05198). The
 embedding is split by tokens, and the loss is computed on the sharded logits. `parallel.placements` can choose other
 splits (`trainer/placements.py`); each module then takes its input in the sharding that the one before it left.
@@ -22,7 +22,7 @@ from pipelines.errors import ConfigError
 from trainer.config import ParallelConfig
 from trainer.loss import VocabPart, linear_cross_entropy
 from trainer.model import GPT2, Classifier, Head, LayerNorm, Linear, SequencePart
-from trainer.parallel.exchange import FEATURES, POSITIONS, ROWS, Exchange, ShardDim
+from trainer.parallel.exchange import FEATURES, ROWS, TOKENS, Exchange, ShardDim
 from trainer.parallel.local import local
 from trainer.parallel.mesh import Mesh
 from trainer.placements import MATRICES, placement
@@ -242,13 +242,13 @@ def _split_block(block: Any, exchange: Exchange, plan: dict[str, str]) -> None:
     if plan["attn.qkv"] == "column":
         heads = block.attn.qkv.out_features // (3 * block.attn.head_width)
         block.attn.first_head = mesh.tp_rank * heads // mesh.tp
-    block.part = _part(exchange)
+    block.part = exchange.part
 
 
 def _split_ends(model: GPT2, exchange: Exchange, parallel: ParallelConfig) -> None:
     transformer: Any = model.transformer
     stream = exchange.stream
-    transformer.part = _part(exchange)
+    transformer.part = exchange.part
     embedding, head, split = TABLES[placement("transformer.wte", parallel.placements)]
     if transformer.wte is not None:
         _become(transformer.wte, embedding, exchange, None, stream, weight=split)
@@ -264,11 +264,6 @@ def _split_ends(model: GPT2, exchange: Exchange, parallel: ParallelConfig) -> No
         _become(model.lm_head, head, exchange, stream, stream, weight=split)
 
 
-def _part(exchange: Exchange) -> SequencePart:
-    mesh = exchange.mesh
-    return SequencePart(mesh.tp_rank, mesh.tp) if exchange.stream == POSITIONS else SequencePart()
-
-
 def _become(
     module: Any,
     kind: Callable[..., nn.Module],
@@ -281,7 +276,7 @@ def _become(
     module.__class__ = kind
     module.exchange, module.source, module.target = exchange, source, target
     # Gradients of its replicated parameters are then terms of a sum (`zero.Gradients`).
-    module.sees_own_positions = target == POSITIONS
+    module.sees_own_tokens = target == TOKENS
     for name, layout in placements.items():
         whole, mesh = getattr(module, name).detach(), exchange.mesh
         box, part = mesh.box["tp"], whole

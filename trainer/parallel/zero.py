@@ -139,7 +139,7 @@ def _over_tp(stage: GPT2, name: str, weight: Tensor) -> Literal["sharded", "part
     if "tp" in sharded_axes(weight):
         return "sharded"
     module = stage.get_submodule(name.rpartition(".")[0])
-    return "partial" if getattr(module, "sees_own_positions", False) else "copied"
+    return "partial" if getattr(module, "sees_own_tokens", False) else "copied"
 
 
 def _together(weights: Sequence[Tensor], mesh: Mesh, exchange: Callable[[Tensor], Tensor]) -> None:

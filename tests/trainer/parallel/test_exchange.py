@@ -14,7 +14,7 @@ def exchanged(kind: str, source: int | None, target: int | None) -> None:
     """In two processes: values and gradients beside those of plain arithmetic on the whole tensors."""
     import torch
 
-    from trainer.parallel.exchange import Exchange
+    from trainer.parallel.exchange import TOKENS, Exchange
     from trainer.parallel.mesh import Mesh
 
     mesh = Mesh(ParallelConfig(tp=2), torch.device("cpu"))
@@ -25,6 +25,8 @@ def exchanged(kind: str, source: int | None, target: int | None) -> None:
     weights = torch.randn(2, 2, 4, 6, generator=chance)
 
     def here(whole: Any, place: int | None) -> Any:
+        if place == TOKENS:  # one sample after the other
+            return whole.flatten(0, 1).chunk(2)[mesh.tp_rank].unflatten(0, (len(whole), -1))
         return whole if place is None else whole.chunk(2, place)[mesh.tp_rank]
 
     if kind == "move":
@@ -54,13 +56,13 @@ def checked_operators() -> None:
 
     mesh = Mesh(ParallelConfig(tp=2), torch.device("cpu"))
     kept = Exchange(mesh, sequence_parallel=True)
-    operators, group = torch.ops.millrace, mesh.tp_group_name
+    operators, name = torch.ops.millrace, kept.name
     x = torch.randn(6, 4, 2).transpose(0, 2).requires_grad_()  # in another order of its dimensions
     for source, target in itertools.permutations(PLACES, 2):
-        torch.library.opcheck(operators.move.default, (x, source, target, group))
+        torch.library.opcheck(operators.move.default, (x, source, target, name))
     for place in PLACES:
-        torch.library.opcheck(operators.spread.default, (x, place, group))
-        torch.library.opcheck(operators.total.default, (x, place, group))
+        torch.library.opcheck(operators.spread.default, (x, place, name))
+        torch.library.opcheck(operators.total.default, (x, place, name))
     assert kept.mesh is mesh
 
 
