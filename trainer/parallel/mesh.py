@@ -145,13 +145,13 @@ class Mesh:
         """Return this process's coordinate along an axis of DATA_AXES or tp, and the number of processes along it."""
         return self._coordinates[axis], self._sizes[axis]
 
-    def all_gather(self, x: Tensor, dim: int, axis: str = "tp") -> Tensor:
+    def all_gather(self, x: Tensor, dim: int, *, axis: str = "tp") -> Tensor:
         """Gather the shards of the processes along an axis, along `dim`: the whole tensor in each."""
         shards, work = self.start_gather(x, axis)
         work.wait()
         return shards if dim == 0 else torch.cat(shards.chunk(self._sizes[axis]), dim)
 
-    def all_to_all(self, x: Tensor, source: int, target: int, axis: str = "tp") -> Tensor:
+    def all_to_all(self, x: Tensor, source: int, target: int, *, axis: str = "tp") -> Tensor:
         """Exchange the shards along `source` of the processes along an axis for shards along `target`."""
         size = self._sizes[axis]
         outgoing = torch.cat(x.chunk(size, target))

@@ -69,7 +69,7 @@ class WholeMatrices:
             parts = self._mesh.all_to_all(wholes, source=0, target=dim + 1, axis=axis)
             wholes = parts.narrow(dim + 1, 0, _share(together, *place))[: counts.pop()]
         for axis in reversed(self._copies):
-            wholes = self._mesh.all_gather(wholes, 0, axis)[: counts.pop()]
+            wholes = self._mesh.all_gather(wholes, 0, axis=axis)[: counts.pop()]
         return wholes
 
     def _counts(self, count: int) -> Iterator[int]:

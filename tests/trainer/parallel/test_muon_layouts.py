@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipelines.command import StageSpec
 from pipelines.errors import UserError
+from pipelines.stage import run_command
 from tests.nightly import nightly, nightly_but
+from tests.trainer import small
 from tests.trainer.parallel.cases import STEPS, Case, Distance, References, distance, merged, prepare, trained
 from tests.trainer.parallel.parity_page import BARS
 from tests.trainer.parallel.test_checkpoints import digests, save
+from tests.trainer.small import Road
 from trainer.pretrain import PretrainJob
 
 BAR = dataclasses.replace(BARS["fp32"], weights=1e-6, updates=1e-5)
@@ -284,6 +288,27 @@ def test_the_state_of_another_optimizer_is_refused(
         "pretrain.init huggingface)"
     )
     assert workers.run(2, refused, job, folder) == [expected] * 2
+
+
+def test_what_muon_trained_is_exported_and_goes_on_with_muon_alone(
+    road: Road, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the commands, whose refusal comes before any process starts."""
+
+    def pretrain(output: str, *extra: str) -> int:
+        extra = ("--parallel.dp-replicate", "1", *extra)
+        arguments = small.pretrain_arguments(road.train, road.val, tmp_path / output, *extra)
+        return run_command(StageSpec.load("trainer.pretrain"), arguments)
+
+    assert pretrain("muon", "--optimizer", "muon") == 0
+    export = [str(tmp_path / "muon"), str(road.tokenizer), str(tmp_path / "export")]
+    assert run_command(StageSpec.load("trainer.export"), export) == 0
+    go_on = ("--init", "checkpoint", "--init-path", str(tmp_path / "muon"), "--steps", "10")
+    assert pretrain("more", "--optimizer", "muon", "--parallel.tp", "2", *go_on) == 0
+    capsys.readouterr()
+    assert pretrain("other", *go_on) == 1
+    assert "trained with pretrain.optimizer muon, and adamw cannot go on from its state" in capsys.readouterr().err
+    assert pretrain("weights", "--init", "huggingface", "--init-path", str(tmp_path / "export")) == 0
 
 
 def on_the_host(job: PretrainJob) -> list[bool]:
