@@ -1,7 +1,8 @@
 """Pretraining on one GPU: speed beside nanoGPT in the same run, and what precision does to the loss on real text.
 
     python -m benchmarks.one_gpu WORK --nanogpt MODEL.PY            # speeds; nanoGPT's model.py for its rows
-    python -m benchmarks.one_gpu WORK --curves TOKENS [--steps N]   # losses on the token shards TOKENS/train
+    python -m benchmarks.one_gpu WORK --curves TOKENS [--steps N]   # losses on the token shards TOKENS/train and val
+    python -m benchmarks.one_gpu WORK --curves TOKENS --only AdamW Muon     # optimizers and learning rates alone
 
 Each row is a process of its own. A step is timed from its beginning until its loss is read; figures are medians. The
 first step's time includes compilation. nanoGPT trains as its own train.py does: autocast to bf16, torch.compile, fused
@@ -23,8 +24,8 @@ from typing import Any
 import torch
 
 from benchmarks import layouts
-from trainer.config import ParallelConfig
-from trainer.pretrain import PretrainJob, prepare
+from trainer.config import MuonConfig, ParallelConfig
+from trainer.pretrain import PretrainJob, prepare, validation
 from trainer.processes import launch
 from trainer.processes.process import Process
 
@@ -66,6 +67,7 @@ CASES = [
     Case("124M", 64, 8, "bf16, compiled by torch", **PLAIN),
     Case("124M", 64, 8, "bf16, residual stream in fp32", {"fp32_residual": True}),
     Case("124M", 64, 8, "fp8", {"precision": "fp8"}),
+    Case("124M", 64, 8, "bf16, Muon", {"optimizer": "muon"}),
     Case("1.5B", 16, 4, "nanoGPT", nanogpt=True),
     Case("1.5B", 16, 4, "bf16"),
     Case("1.5B", 16, 4, "bf16, FlashAttention-4 backward", parallel=FA4),
@@ -77,6 +79,27 @@ CASES = [
     Case("1.5B", 32, 2, "fp8, FlashAttention-4 backward", {"precision": "fp8"}, parallel=FA4),
 ]
 """Rows of the table of speeds."""
+COSINE: dict[str, Any] = {"final_lr_share": 0.0}
+AUTHORS: dict[str, Any] = {"final_lr_share": 0.0, "schedule": "trapezoidal", "weight_decay": 0.0}
+"""How github.com/KellerJordan/modded-nanogpt compared optimizers (records/track_1_short/2024-10-29_Optimizers): no
+weight decay, and with Muon no warm-up; AdamW's rate is of all weights but the embedding, which had twice as much."""
+
+
+def sweep() -> list[Case]:
+    """Return AdamW and Muon at several learning rates, both with cosine schedules and as Muon's authors had them."""
+    cases = [Case("124M", 64, 2, f"AdamW {lr:g}", COSINE, lr=lr) for lr in (6e-4, 1.2e-3, 2.4e-3, 4.8e-3)]
+    cases += [
+        Case("124M", 64, 2, f"Muon {lr:g}", {**COSINE, "optimizer": "muon", "muon": MuonConfig(lr=lr)}, lr=1.2e-3)
+        for lr in (0.01, 0.02, 0.04)
+    ]
+    theirs = {**AUTHORS, "optimizer": "muon", "muon": MuonConfig(weight_decay=0.0), "warmup_steps": 0}
+    return [
+        *cases,
+        Case("124M", 64, 2, "AdamW as Muon's authors had it", AUTHORS, lr=1.8e-3),
+        Case("124M", 64, 2, "Muon as its authors had it", theirs, lr=3.6e-3),
+    ]
+
+
 CURVES = [
     Case("124M", 16, 1, "bf16"),
     Case("124M", 16, 1, "nanoGPT", nanogpt=True),
@@ -85,8 +108,9 @@ CURVES = [
     Case("124M", 16, 1, "bf16, compiled by torch", **PLAIN),
     Case("1.5B", 8, 1, "bf16", lr=2e-4),
     Case("1.5B", 8, 1, "fp8", {"precision": "fp8"}, lr=2e-4),
+    *sweep(),
 ]
-"""Curves, each compared with the first of its size."""
+"""Curves, each compared with the first of its size and batch."""
 
 
 def main() -> None:
@@ -146,24 +170,37 @@ def run(case: Case, given: argparse.Namespace) -> dict[str, Any]:
         return NanoGPT(case, given).run()
     parallel = layouts.layout(case.parallel, "fast")
     steps = given.steps if given.curves else STEPS
-    changes = {"compile": False, "seed": SEED_OF_CURVES, "lr": case.lr, **case.training}
-    training = dataclasses.replace(speed.training(steps), **changes)
+    changes = {"compile": False, "seed": SEED_OF_CURVES, "lr": case.lr}
     if given.curves:
-        training = dataclasses.replace(training, warmup_steps=steps // 10)
+        changes["warmup_steps"] = steps // 10
         train, val = given.curves / "train", given.curves / "val"
     else:
         train = layouts.shards(given.work / "gpt2/train", 50_257, 200, 11_000, 1)
         val = layouts.shards(given.work / "gpt2/val", 50_257, 2, 2_100, 2)
+    training = dataclasses.replace(speed.training(steps), **{**changes, **case.training})
     job = layouts.pretrain_job(training, speed.model, parallel, train, val, given.work / "scratch")
-    return launch.launch(time_steps, ParallelConfig(dp_replicate=1), job)
+    work = follow_curve if given.curves else time_steps
+    return launch.launch(work, ParallelConfig(dp_replicate=1), job)
 
 
 def time_steps(process: Process, job: PretrainJob) -> dict[str, Any]:
     """Train, and time each step."""
-    from trainer.loop.loop import train_step
+    begun = time.monotonic()
+    return steps_of(prepare(process, job), job, begun)
 
+
+def follow_curve(process: Process, job: PretrainJob) -> dict[str, Any]:
+    """Do the same, and measure the loss on validation tokens at the end."""
     begun = time.monotonic()
     training = prepare(process, job)
+    found = steps_of(training, job, begun)
+    return {**found, "val_loss": validation(job)(training)}
+
+
+def steps_of(training: Any, job: PretrainJob, begun: float) -> dict[str, Any]:
+    """Train to the end and return what a row shows. `begun`: when the process began to prepare it."""
+    from trainer.loop.loop import train_step
+
     seconds: list[float] = []
     losses: list[float] = []
     start = 0.0
@@ -289,12 +326,13 @@ def speed_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
 
 
 def curve_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
-    """The table of curves; differences are to the first of the same size."""
+    """The table of curves; differences are to the first of the same size and batch."""
+    heads = ["samples per step", "steps", f"mean loss of the last {LAST}", "difference", f"largest of {LAST} steps"]
     rows = [
-        f"| case | samples per step | steps | mean loss of the last {LAST} | difference | largest of {LAST} steps |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"| case | {' | '.join(heads)} | validation loss | tokens/s |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    first: dict[str, list[float]] = {}
+    first: dict[tuple[str, int], list[float]] = {}
     for case, result in found:
         head = f"| {case.name} | {case.micro_batch_size * case.passes} |"
         if "failed" in result:
@@ -302,9 +340,11 @@ def curve_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
             continue
         losses = result["losses"]
         means = [statistics.fmean(losses[at : at + LAST]) for at in range(0, len(losses) - LAST + 1, LAST)]
-        own = first.setdefault(case.size, means)
+        own = first.setdefault((case.size, case.micro_batch_size * case.passes), means)
         off = [mean / other - 1 for mean, other in zip(means, own, strict=True)]
-        rows.append(f"{head} {len(losses)} | {means[-1]:.4f} | {off[-1]:+.3%} | {max(map(abs, off)):.3%} |")
+        cells = [f"{len(losses)}", f"{means[-1]:.4f}", f"{off[-1]:+.3%}", f"{max(map(abs, off)):.3%}"]
+        cells += [f"{result['val_loss']:.4f}" if "val_loss" in result else "", f"{result['tokens_per_second']:,.0f}"]
+        rows.append(f"{head} {' | '.join(cells)} |")
     return rows
 
 

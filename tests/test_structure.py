@@ -325,6 +325,7 @@ def test_a_stage_depends_on_each_key_that_shapes_or_publishes_its_output_and_on_
 COMPUTED_OTHERWISE = {
     "pretrain.tokens": "counts only where steps are 0",
     "pretrain.warmup_share": "counts only where warmup_steps are 0",
+    "pretrain.muon": "counts only where optimizer is muon",
     "pretrain.skip_window": "counts only where skip_sigma is not 0",
     "finetune.skip_window": "counts only where skip_sigma is not 0",
     "parallel.determinism": "counts only where it is portable",

@@ -45,7 +45,7 @@ Steps = Annotated[int, Interval(ge=0, le=10**9)]
 Tokens = Annotated[int, Interval(ge=0, le=10**15)]
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 PrecisionOrAuto = Literal["auto", Precision]
-Schedule = Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"]
+Schedule = Literal["cosine", "linear", "constant", "wsd", "trapezoidal", "inverse_sqrt"]
 TWO_STAGES_EACH = ("zbv", "dualpipev")
 ONE_STAGE_EACH = ("gpipe", "1f1b")
 ZERO_BUBBLE = ("interleaved_zero_bubble", "zbv", "dualpipev")
@@ -54,6 +54,8 @@ IN_ROUNDS = ("interleaved_1f1b", "interleaved_zero_bubble")
 """Schedules that run the micro batches in rounds of as many as there are processes, or a few more."""
 SAMPLES = ("packing", "drop_tail", "document_mask", "mixture", "mixture_weights")
 """Fields of PretrainConfig that define the samples; the first records of runs do not have them."""
+OPTIMIZING = ("optimizer", "muon")
+"""Fields of PretrainConfig that choose another optimizer than AdamW, which are part of a run only if they do."""
 SKIPPING = ("skip_sigma", "skip_window")
 """Fields that leave out steps, which is part of a run only if they do."""
 LENGTHS = ("tokens", "epochs", "warmup_share")
@@ -172,6 +174,22 @@ class LossScaleConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MuonConfig:
+    """With optimizer muon: the updates of the blocks' matrices, whose learning rate follows the same schedule."""
+
+    lr: Positive = 0.02
+    """Highest learning rate of the blocks' matrices; that of all other weights is lr of the section."""
+    weight_decay: NonNegativeFloat = 0.01
+    """Weight decay of the blocks' matrices: a step takes away this times the learning rate."""
+    momentum: Probability = 0.95
+    """Decay rate of the gradients' mean, with Nesterov's look ahead."""
+    lr_scale: Literal["original", "match_rms_adamw"] = "original"
+    """How the learning rate depends on a matrix's shape, as in torch.optim.Muon. original: times the root of rows by
+    columns, if there are more rows; match_rms_adamw: times 0.2 and the root of the longer side, for rates like
+    AdamW's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchConfig:
     """Monitoring of a training, which cannot change it. Output goes to the folder OUTPUT.watch."""
 
@@ -280,6 +298,12 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Most samples per forward pass of one process, limited by memory: the largest number up to this that divides its
     share of the batch is taken; 0: its whole share, or in a pipeline about twice as many micro batches as stages."""
     lr: Positive = 6e-4
+    """Highest learning rate; with optimizer muon, of all weights but the blocks' matrices."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: Muon for the matrices of the blocks, and AdamW for embeddings, norms and biases; the head is the token
+    embedding."""
+    muon: MuonConfig = MuonConfig()
+    """Muon's settings, with optimizer muon."""
     schedule: Schedule = "cosine"
     warmup_steps: NonNegative = 100
     """Steps over which the learning rate rises from 0; 0: use warmup_share."""
@@ -340,6 +364,8 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
             if (
                 self.skip_sigma
                 if name in SKIPPING
+                else self.optimizer != usual["optimizer"]
+                if name in OPTIMIZING
                 else name not in (*SAMPLES, *LENGTHS, *YOUNGER) or value != usual[name]
             )
         }

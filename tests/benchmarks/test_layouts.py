@@ -63,6 +63,20 @@ def test_a_schedule_that_this_torch_cannot_do_is_refused_and_not_failed(
     capsys.readouterr()
 
 
+def test_each_case_is_compared_with_one_gpu_of_its_precision_and_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    pairs: list[tuple[dict[str, Any], dict[str, Any], str]] = []
+    monkeypatch.setattr(layouts, "compared", lambda *given: pairs.append(given) or ("0 | 0 | 0", True))
+    layouts.check_parity(tmp_path, 4, layouts.CASES, lambda _, changes, __: changes)
+    assert len(pairs) == len(layouts.CASES)
+    for found, reference, limits in pairs:
+        assert reference == {"precision": "fp32", **{k: v for k, v in found.items() if k in layouts.SHAPING}}
+        assert limits == reference.get("optimizer", reference["precision"])
+    assert {limits for *_, limits in pairs} == {*layouts.LIMITS}
+    capsys.readouterr()
+
+
 def test_two_gpus_compute_every_case_of_one_kind_and_say_what_needs_more(
     machine: Any, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -1,6 +1,7 @@
 """The benchmark of pretraining on one GPU, on a CPU and with small models."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from benchmarks import layouts, one_gpu
 from tests.trainer import small
+from tests.trainer.loop.test_loop import process
 from trainer.config import ParallelConfig
 
 MODEL = '''
@@ -78,19 +80,57 @@ def test_ours_is_trained_as_the_case_says(given: argparse.Namespace, monkeypatch
     assert isinstance(fp8.parallel, ParallelConfig)
 
 
+def test_a_curve_ends_with_the_loss_on_validation_tokens(given: argparse.Namespace, workers: Any) -> None:
+    config = layouts.Speed("tiny", 2, 2).training(2)
+    config = dataclasses.replace(config, compile=False, precision="fp32", validation_samples=2)
+    shape = dataclasses.replace(layouts.Speed("tiny", 2, 2).model, n_positions=1024)
+    parallel = ParallelConfig(dp_replicate=1, device="cpu")
+    train, val = given.curves / "train", given.curves / "val"
+    job = layouts.pretrain_job(config, shape, parallel, train, val, given.work / "scratch")
+    (found,) = workers.run(1, followed, job)
+    assert len(found["losses"]) == 2
+    assert 0 < found["val_loss"] < 20
+
+
+def followed(job: Any) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_gpu, "WARM", 0)
+        patch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
+        return one_gpu.follow_curve(process(), job)
+
+
+def test_the_sweep_has_several_rates_of_each_optimizer_and_schedule(
+    given: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Any] = []
+    monkeypatch.setattr(one_gpu.launch, "launch", lambda _, __, job: jobs.append(job.config) or {})
+    cases = one_gpu.sweep()
+    assert len({each.name for each in one_gpu.CURVES}) == len(one_gpu.CURVES)
+    given.steps = 40
+    for case in cases:
+        one_gpu.run(dataclasses.replace(case, size="tiny"), given)
+    assert [job.lr for job in jobs if job.optimizer == "adamw"] == [6e-4, 1.2e-3, 2.4e-3, 4.8e-3, 1.8e-3]
+    assert [job.muon.lr for job in jobs if job.optimizer == "muon"] == [0.01, 0.02, 0.04, 0.02]
+    assert {job.global_batch_size for job in jobs} == {128}
+    assert [job.warmup_steps for job in jobs] == [4] * 8 + [0]
+    assert [job.schedule for job in jobs] == ["cosine"] * 7 + ["trapezoidal"] * 2
+
+
 def test_tables_say_what_was_found(tmp_path: Path) -> None:
     rival, ours, broken = (
         one_gpu.Case("124M", 64, 8, words, nanogpt=words == "nanoGPT") for words in ("nanoGPT", "bf16", "fp8")
     )
-    result = {"tokens_per_second": 500_000.0, "start": 20.0, "gib": 41.0, "losses": [2.0] * 100}
-    faster = {**result, "tokens_per_second": 600_000.0, "losses": [2.0] * 50 + [2.02] * 50}
+    result = {"tokens_per_second": 500_000.0, "start": 20.0, "gib": 41.0, "losses": [2.0] * 100, "val_loss": 1.9}
+    del (faster := dict(result))["val_loss"]
+    faster = {**faster, "tokens_per_second": 600_000.0, "losses": [2.0] * 50 + [2.02] * 50}
     found: list[Any] = [(rival, result), (ours, faster), (broken, {"failed": "no such thing"})]
     rows = one_gpu.speed_rows(found)
     assert rows[2].startswith("| 124M, nanoGPT | 64 x 8 | 500,000 | 1.000 | 43")
     assert "| 600,000 | 1.200 |" in rows[3]
     assert rows[4].endswith("| no such thing |")
     curves = one_gpu.curve_rows(found)
-    assert curves[3].endswith("| 100 | 2.0200 | +1.000% | 1.000% |")
+    assert curves[2].endswith("| 100 | 2.0000 | +0.000% | 0.000% | 1.9000 | 500,000 |")
+    assert curves[3].endswith("| 100 | 2.0200 | +1.000% | 1.000% |  | 600,000 |")
     one_gpu.write_curves(tmp_path / "curves.csv", found)
     lines = (tmp_path / "curves.csv").read_text().splitlines()
     assert lines[0] == 'step,"124M, nanoGPT","124M, bf16"'

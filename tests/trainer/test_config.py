@@ -10,11 +10,13 @@ from pipelines.errors import ConfigError
 from trainer.checks import check_finetune, check_pretrain
 from trainer.config import (
     LENGTHS,
+    OPTIMIZING,
     SAMPLES,
     SKIPPING,
     YOUNGER,
     FinetuneConfig,
     ModelConfig,
+    MuonConfig,
     ParallelConfig,
     PretrainConfig,
     WatchConfig,
@@ -32,12 +34,16 @@ def test_the_identity_of_a_run_is_what_shapes_its_weights_or_its_curve() -> None
     changed = dataclasses.replace(
         PRETRAIN, packing="bestfit", drop_tail=True, document_mask=True, mixture=("a",), mixture_weights=(1.0, 2.0)
     )
-    changed = dataclasses.replace(changed, skip_sigma=6.0, fp32_residual=True)
+    changed = dataclasses.replace(changed, skip_sigma=6.0, fp32_residual=True, optimizer="muon")
     fields = {field.name for field in dataclasses.fields(PRETRAIN)}
     assert changed.identity().keys() == fields - free - set(LENGTHS)
-    assert PRETRAIN.identity().keys() == changed.identity().keys() - {*SAMPLES, *SKIPPING, *YOUNGER}, (
+    assert PRETRAIN.identity().keys() == changed.identity().keys() - {*SAMPLES, *OPTIMIZING, *SKIPPING, *YOUNGER}, (
         "records of older runs lack them"
     )
+    slower = dataclasses.replace(PRETRAIN, muon=MuonConfig(lr=0.01))
+    assert slower.identity() == PRETRAIN.identity(), "it is another optimizer's"
+    with_muon = [dataclasses.replace(each, optimizer="muon").identity() for each in (PRETRAIN, slower)]
+    assert [each["muon"]["lr"] for each in with_muon] == [0.02, 0.01]
     assert dataclasses.replace(PRETRAIN, skip_window=7).identity() == PRETRAIN.identity(), "it leaves no step out"
     assert FinetuneConfig(skip_sigma=6.0).identity().keys() - FinetuneConfig().identity().keys() == {*SKIPPING}
     younger = {"steps", "warmup_steps", *SKIPPING, *YOUNGER}

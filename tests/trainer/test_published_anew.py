@@ -24,6 +24,7 @@ from tests.sample_project import STAGES
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
 from trainer import pretrain
+from trainer.config import MuonConfig
 from trainer.weights import finished as finished_runs
 
 ANEW = "trained already, published anew"
@@ -158,7 +159,11 @@ def test_the_lock_tells_whether_a_training_is_the_same(change: dict[str, Any], s
     now = {key: value for key, value in {**before, **change}.items() if key != "pretrain.keep"}
     assert finished_runs._same_in_lock(entry, "pretrain", 3, now) is same
     assert not finished_runs._same_in_lock(entry, "pretrain", 4, now)
-    for name, usual, other in (("skip_sigma", 0.0, 7.0), ("fp32_residual", False, True)):  # a lock from before these
+    younger = (  # a lock from before these
+        *(("skip_sigma", 0.0, 7.0), ("fp32_residual", False, True)),
+        *(("optimizer", "adamw", "muon"), ("muon", to_plain(MuonConfig()), {"lr": 1.0})),
+    )
+    for name, usual, other in younger:
         for value in (usual, other):
             found = finished_runs._same_in_lock(entry, "pretrain", 3, {**now, f"pretrain.{name}": value})
             assert found is (same and value == usual)

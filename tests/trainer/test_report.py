@@ -201,6 +201,7 @@ def test_the_run_says_what_was_trained_and_how(results: Path) -> None:
         ("constant", "0.0006, constant, after"),
         ("linear", "0.0006, linear to 10% of it, after"),
         ("wsd", "0.0006, constant, then down to 10% of it, after"),
+        ("trapezoidal", "0.0006, constant, then down to 10% of it, after"),
     ],
 )
 def test_the_run_says_how_the_learning_rate_falls(results: Path, schedule: str, said: str) -> None:
@@ -209,6 +210,22 @@ def test_the_run_says_how_the_learning_rate_falls(results: Path, schedule: str, 
     )
     assert report(results) == 0
     assert said in Reader(page(results)).text
+
+
+@pytest.mark.parametrize(
+    ("scale", "shape"), [("original", ""), ("match_rms_adamw", " scaled by match_rms_adamw")], ids=["plain", "scaled"]
+)
+def test_the_run_says_which_weights_muon_updates(results: Path, scale: str, shape: str) -> None:
+    muon = {"lr": 0.02, "weight_decay": 0.01, "momentum": 0.95, "lr_scale": scale}
+    section = RECORD["pretrain"] | {"optimizer": "muon", "muon": muon}
+    assert report(results) == 0
+    assert "Muon" not in Reader(page(results)).text
+    write(results / "runs/web-tiny/pretrain/run.json", RECORD | {"pretrain": section})
+    assert report(results, "--overwrite") == 0
+    assert (
+        f"optimizer blocks' matrices by Muon, learning rate 0.02{shape}, momentum 0.95, weight decay 0.01; all else by "
+        "AdamW, betas"
+    ) in Reader(page(results)).text
 
 
 def test_lists_of_records_are_tables_and_no_page_shows_python(results: Path) -> None:

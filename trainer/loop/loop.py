@@ -20,13 +20,14 @@ from trainer.data.batch import Batches
 from trainer.data.feed import Feed
 from trainer.data.order import Ids
 from trainer.loop import guard
+from trainer.loop.muon import Muon
 from trainer.loop.optimizer import AdamW, OptimizerConfig, clip, learning_rate
 from trainer.loop.outliers import MOST_IN_A_ROW, Outliers
 from trainer.loop.precision import LossScale, compute_dtype, resolve
 from trainer.loop.timing import Phases
 from trainer.loop.training import Hook, StepReport, Training
 from trainer.model import GPT2, Architecture, Stage
-from trainer.parallel import parallelize
+from trainer.parallel import ParallelModel, parallelize
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.zero import squared_norm
 from trainer.plan import Plan
@@ -63,7 +64,7 @@ def assemble(
         part.transformer.dropout_seed = config.seed
     return Training(
         model=model,
-        optimizer=AdamW(model.weights, optimizer_config, on_host=parallel.offload == "optimizer"),
+        optimizer=optimizer_of(model, optimizer_config, parallel),
         loss_scale=LossScale(config.loss_scale, precision),
         outliers=Outliers(config.skip_sigma, config.skip_window),
         optimizer_config=optimizer_config,
@@ -84,6 +85,15 @@ def assemble(
         phases=Phases(mesh.device),
         identity={"model": shape.record(), **identity},
     )
+
+
+def optimizer_of(model: ParallelModel[Any], config: OptimizerConfig, parallel: ParallelConfig) -> AdamW:
+    """Return the optimizer of this process's weights."""
+    on_host = parallel.offload == "optimizer"
+    if config.muon is None:
+        return AdamW(model.weights, config, on_host=on_host)
+    head_width = model.shape.n_embd // model.shape.n_head
+    return Muon(model.weights, config, model.mesh, head_width, on_host=on_host)
 
 
 def compiles(process: Process, config: PretrainConfig | FinetuneConfig, parallel: ParallelConfig) -> bool:

@@ -13,12 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from trainer.config import OptimizerFields, Schedule
+from trainer.config import MuonConfig, OptimizerFields, PretrainConfig, Schedule
 from trainer.parallel.local import values
 from trainer.parallel.zero import Gradients
 
 WSD_DECAY = 0.2
 """Fraction of the steps after the warm-up over which `wsd` lowers the learning rate."""
+TRAPEZOIDAL_DECAY = 1450 / 5100
+"""The same of `trapezoidal`: the last 1,450 of 5,100 steps of github.com/KellerJordan/modded-nanogpt's comparison of
+optimizers (records/track_1_short/2024-10-29_Optimizers), which has no warm-up with Muon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,8 @@ class OptimizerConfig:
     betas: tuple[float, float]
     epsilon: float
     clip_norm: float
+    muon: MuonConfig | None = None
+    """Muon's settings, where the blocks' matrices are updated by it; None: AdamW updates all weights."""
 
     @classmethod
     def of(cls, section: OptimizerFields, steps: int, warmup_steps: int) -> "OptimizerConfig":
@@ -48,14 +53,21 @@ class OptimizerConfig:
             betas=(section.beta1, section.beta2),
             epsilon=section.epsilon,
             clip_norm=section.clip_norm,
+            muon=section.muon if isinstance(section, PretrainConfig) and section.optimizer == "muon" else None,
         )
+
+    @property
+    def optimizer(self) -> str:
+        """Return the optimizer's name in parameters and records."""
+        return "adamw" if self.muon is None else "muon"
 
 
 def learning_rate(config: OptimizerConfig, step: int) -> float:
     """Return the learning rate of the update after `step` finished ones, which rises from 0 and then falls.
 
     Steps count as in transformers. wsd stays at the top and falls over the last fifth, by the square root (Haegele et
-    al., arXiv:2405.18392); inverse_sqrt falls with the root of the steps (Vaswani et al., arXiv:1706.03762).
+    al., arXiv:2405.18392); trapezoidal falls in a line over the last 28 %, as Muon's authors let it; inverse_sqrt falls
+    with the root of the steps (Vaswani et al., arXiv:1706.03762).
     """
     if step < config.warmup_steps:
         return config.lr * step / config.warmup_steps
@@ -70,6 +82,7 @@ def learning_rate(config: OptimizerConfig, step: int) -> float:
         "linear": 1 - done,
         "cosine": (1 + math.cos(math.pi * done)) / 2,
         "wsd": 1.0 if left >= tail else 1 - math.sqrt(1 - left / tail),
+        "trapezoidal": min(1.0, (1 - done) / TRAPEZOIDAL_DECAY),
     }[config.schedule]
     return config.lr * (config.final_lr_share + (1 - config.final_lr_share) * falling)
 
@@ -87,7 +100,7 @@ class AdamW:
         self._config = config
         parts = {name: values(weight) for name, weight in weights.items()}
         device = torch.device("cpu") if on_host else None
-        self.moments: dict[str, tuple[Tensor, Tensor]] = {
+        self.moments: dict[str, tuple[Tensor, ...]] = {
             name: (torch.zeros_like(part, device=device), torch.zeros_like(part, device=device))
             for name, part in parts.items()
         }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import ConfigError, UserError
 from trainer.config import ModelConfig, PretrainConfig
 from trainer.weights.exported import SIZES, check_weights, read_sizes
-from trainer.weights.records import newest_checkpoint, read_record, require_same_model
+from trainer.weights.records import newest_checkpoint, read_record, require_same_model, require_same_optimizer
 
 if TYPE_CHECKING:
     from trainer.loop.training import Training
@@ -34,6 +34,7 @@ def find_start(
     folder = newest_checkpoint(path)
     record = read_record(folder)
     require_same_model(folder, record, {**shape, "num_labels": 0})
+    require_same_optimizer(folder, record, config.optimizer)
     if record["step"] >= steps:
         raise ConfigError(f"pretrain.steps {steps}: {path} is at step {record['step']} already; ask for more steps")
     if record["tokenizer"] != tokenizer:

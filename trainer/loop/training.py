@@ -30,6 +30,7 @@ from trainer.weights.records import (
     read_record,
     remove_leftovers,
     require_same_model,
+    require_same_optimizer,
     set_aside,
 )
 
@@ -102,7 +103,9 @@ class Training:
         counters = {name: getattr(self, name) for name in ("step", "position", "tokens")}
         scale = {"loss_scale": self.loss_scale.record()} if self.loss_scale.dynamic else {}
         outliers = {"outliers": self.outliers.record()} if self.outliers.skips else {}
-        return {**self.identity, **counters, "optimizer_steps": self.optimizer.steps, **scale, **outliers}
+        optimizer = {"optimizer": self.optimizer_config.optimizer} if self.optimizer_config.muon else {}
+        steps = {"optimizer_steps": self.optimizer.steps}
+        return {**self.identity, **counters, **steps, **optimizer, **scale, **outliers}
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Load weights, optimizer state and counters from a checkpoint of the same model; return its record.
@@ -112,6 +115,7 @@ class Training:
         checkpoint.require_whole(folder)
         record = self.mesh.from_first(lambda: read_record(folder))
         require_same_model(folder, record, self.identity["model"])
+        require_same_optimizer(folder, record, self.optimizer_config.optimizer)
         tensors = self.tensors()
         checkpoint.load(folder, tensors)
         checkpoint.give_embedding(tensors, self.model.weights, self.optimizer.moments)

@@ -141,18 +141,24 @@ class Mesh:
                 dist.all_reduce(smallest, dist.ReduceOp.MIN, group=self._groups[axis])
         return largest != smallest
 
-    def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        """Gather the tp processes' shards along `dim`: the whole tensor in each."""
-        shards = x.new_empty(self.tp * len(x), *x.shape[1:])
-        self.start_gather(x, shards).wait()
-        return shards if dim == 0 else torch.cat(shards.chunk(self.tp), dim)
+    def place(self, axis: str) -> tuple[int, int]:
+        """Return this process's coordinate along an axis of DATA_AXES or tp, and the number of processes along it."""
+        return self._coordinates[axis], self._sizes[axis]
 
-    def all_to_all(self, x: Tensor, source: int, target: int) -> Tensor:
-        """Exchange the tp processes' shards along `source` for shards along `target`."""
-        outgoing = torch.cat(x.chunk(self.tp, target))
+    def all_gather(self, x: Tensor, dim: int, *, axis: str = "tp") -> Tensor:
+        """Gather the shards of the processes along an axis, along `dim`: the whole tensor in each."""
+        size = self._sizes[axis]
+        shards = x.new_empty(size * len(x), *x.shape[1:])
+        self.start_gather(x, shards, axis=axis).wait()
+        return shards if dim == 0 else torch.cat(shards.chunk(size), dim)
+
+    def all_to_all(self, x: Tensor, source: int, target: int, *, axis: str = "tp") -> Tensor:
+        """Exchange the shards along `source` of the processes along an axis for shards along `target`."""
+        size = self._sizes[axis]
+        outgoing = torch.cat(x.chunk(size, target))
         incoming = torch.empty_like(outgoing)
-        dist.all_to_all_single(incoming, outgoing, group=self._groups["tp"])
-        return torch.cat(incoming.chunk(self.tp), source)
+        dist.all_to_all_single(incoming, outgoing, group=self._groups[axis])
+        return torch.cat(incoming.chunk(size), source)
 
     def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
         """Sum the tp processes' terms; each gets its shard of the sum along `dim`."""
@@ -161,9 +167,9 @@ class Mesh:
         self.start_scatter(terms, shard).wait()
         return shard
 
-    def start_gather(self, shard: Tensor, whole: Tensor) -> Any:
-        """Begin to gather the tp processes' shards along the first dimension; return what to wait for."""
-        return _all_gather(whole, shard.contiguous(), group=self._groups["tp"], async_op=True)
+    def start_gather(self, shard: Tensor, whole: Tensor, *, axis: str = "tp") -> Any:
+        """Begin to gather the shards along the first dimension of all along an axis; return what to wait for."""
+        return _all_gather(whole, shard.contiguous(), group=self._groups[axis], async_op=True)
 
     def start_scatter(self, terms: Tensor, shard: Tensor) -> Any:
         """Begin to sum the tp processes' terms, each its part of the first dimension; return what to wait for."""

@@ -27,6 +27,10 @@ FP8 = 2.1
 """Times as fast as in bf16 are products in fp8."""
 UPDATE = 34.0
 """Bytes per weight of clipping and AdamW."""
+UPDATE_MUON = 80.0
+"""The same of a matrix that Muon updates, without its products: counted, not fitted."""
+BATCHED = 0.5
+"""Share of the peak rate that Muon's products of several matrices at once reach; a guess."""
 EXCHANGE, COLLECTIVE = 0.55, 0.8
 """Shares of a link's rate that the exchanges of tensor parallelism and large sums over data ranks reach."""
 COPIES = 1.2e-12 * 4.8e12
@@ -212,7 +216,7 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         "weights": 4 * weights / (shard if parallel.zero else 1) * on_gpu,
         # ZeRO 1 adds up whole gradients until the end of the step, wherever the rest is.
         "gradients": 4 * weights / (shard if parallel.zero > 1 else 1) * (on_gpu or parallel.zero == 1),
-        "optimizer": 8 * weights / (shard if parallel.zero else 1) * (parallel.offload == "none"),
+        "optimizer": moments_of(task, matrices, rows) / (shard if parallel.zero else 1) * (parallel.offload == "none"),
     }
     kept = most_kept(parallel.schedule, parallel.pp, sizes_of(task, parallel), passes, rank)
     tokens = micro_batch * task.config.sequence_length
@@ -240,6 +244,16 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     memory["loss or block"] = working
     memory["buffers"] = BUFFERS + 2 * tokens * width * size * (parallel.tp > 1)
     return memory
+
+
+def muons(task: Task, blocks: float) -> float:
+    """Return how many of the weights of blocks are in matrices that Muon updates."""
+    return blocks * 12 * task.model.n_embd**2 / task.block if task.config.optimizer == "muon" else 0.0
+
+
+def moments_of(task: Task, blocks: float, others: float) -> float:
+    """Return the bytes of the moments of so many weights of blocks and others: AdamW has two of each, Muon one."""
+    return 8 * (blocks + others) - 4 * muons(task, blocks)
 
 
 def weights_of(task: Task, parallel: ParallelConfig, rank: int) -> tuple[float, float]:
@@ -300,10 +314,12 @@ def host_memory_of(task: Task, machine: Machine, parallel: ParallelConfig) -> fl
     """Return the bytes of a machine's memory for what is offloaded, and for the copies of a save beside training."""
     if parallel.offload == "none":
         return 0.0
-    weights = max(sum(weights_of(task, parallel, rank)) for rank in ranks_to_look_at(task, parallel))
-    held = weights / (parallel.dp_shard if parallel.zero else 1)
-    copies = 16.0 + (12.0 if task.config.async_save else 0.0)
-    return held * copies * min(machine.per_node, machine.gpus)
+    blocks, others = max((weights_of(task, parallel, rank) for rank in ranks_to_look_at(task, parallel)), key=sum)
+    own = 8.0 * (blocks + others) + moments_of(task, blocks, others)  # weights, gradients and moments
+    if parallel.offload == "optimizer":
+        own -= 8 * muons(task, blocks)  # whose moment alone is there
+    copies = 4 * (blocks + others) + moments_of(task, blocks, others) if task.config.async_save else 0.0
+    return (own + copies) / (parallel.dp_shard if parallel.zero else 1) * min(machine.per_node, machine.gpus)
 
 
 def seconds_of(
@@ -323,7 +339,11 @@ def seconds_of(
     if parallel.pp > 1:  # embedding and head are one parameter, whose gradients the first and the last stage add up
         link = machine.link(parallel.pp, parallel.tp * parallel.dp_replicate * parallel.dp_shard)
         seconds["sums"] += 4 * task.vocabulary * task.model.n_embd / parallel.tp / (link * COLLECTIVE)
-    seconds["update"] = _update(machine, parallel, held)
+    matrices = max(muons(task, weights_of(task, parallel, rank)[0]) for rank in ranks_to_look_at(task, parallel))
+    matrices /= parallel.dp_shard if parallel.zero else 1
+    seconds["update"] = _update(machine, parallel, held - matrices)
+    if matrices:
+        seconds["muon"] = _muon(task, machine, parallel, matrices)
     if parallel.offload == "all":  # in each pass the own part of the weights comes, twice, and that of gradients leaves
         times = passes if parallel.zero > 1 else 1
         seconds["streams"] = times * 3 * 4 * held / machine.gpu.host * (1 - OVERLAPPED)
@@ -394,6 +414,22 @@ def _update(machine: Machine, parallel: ParallelConfig, held: float) -> float:
     if parallel.offload == "all":
         return updated + 0.5 * held * 1e-9  # norm and clipping on the host
     return updated + (8 + 4) * held / machine.gpu.host
+
+
+def _muon(task: Task, machine: Machine, parallel: ParallelConfig, held: float) -> float:
+    """Return the seconds of Muon's part of the update. `held`: the values of its matrices in a process."""
+    replicas, shard, tp, width = parallel.dp_replicate, parallel.dp_shard, parallel.tp, task.model.n_embd
+    layers = max(stages_of(task, parallel, rank)[0] for rank in ranks_to_look_at(task, parallel))
+    # Of a matrix (n, m) an iteration takes 4 n^2 m + 2 n^3 operations, n the shorter side: 300 n^3 for a block in all.
+    own = -(-layers // (replicas * shard * tp))
+    products = 300 * width**3 * own / (machine.gpu.half * BATCHED)
+    moved = UPDATE_MUON * held / (machine.gpu.bandwidth * MEMORY)
+    if parallel.offload != "none":
+        moved += 8 * held / machine.gpu.host  # the moment, or directions and what becomes of them
+    # In bf16: parts of matrices go to the processes that put them together, and back; results go to replicas.
+    exchanged = 4 * held * (shard * tp - 1) / (shard * tp) / (machine.link(shard * tp, 1) * COLLECTIVE)
+    gathered = 2 * held * (replicas - 1) / replicas / (machine.link(replicas, shard * tp) * COLLECTIVE)
+    return products + moved + exchanged + gathered
 
 
 def shares(seconds: dict[str, float]) -> list[tuple[str, float]]:

@@ -268,8 +268,8 @@ def run_table(results: Results) -> Table | None:
         (
             "optimizer",
             (
-                f"AdamW, betas {run['beta1']} and {run['beta2']}, epsilon {number(run['epsilon'])}, weight decay "
-                f"{run['weight_decay']}, gradients clipped at {run['clip_norm']}"
+                f"{_muon(run)}AdamW, betas {run['beta1']} and {run['beta2']}, epsilon {number(run['epsilon'])}, weight "
+                f"decay {run['weight_decay']}, gradients clipped at {run['clip_norm']}"
             ),
         ),
         ("precision", run["precision"]),
@@ -280,10 +280,23 @@ def run_table(results: Results) -> Table | None:
     return Table(("", ""), rows)
 
 
+def _muon(run: Mapping[str, Any]) -> str:
+    """Return Muon's settings in words, if the run's matrices were updated by it."""
+    if run.get("optimizer") != "muon":
+        return ""
+    muon = run["muon"]
+    shape = "" if muon["lr_scale"] == "original" else f" scaled by {muon['lr_scale']}"
+    return (
+        f"blocks' matrices by Muon, learning rate {number(muon['lr'])}{shape}, momentum {muon['momentum']}, weight "
+        f"decay {muon['weight_decay']}; all else by "
+    )
+
+
 def _schedule(run: Mapping[str, Any]) -> str:
     """Return how the learning rate changes after the warm-up, in words."""
     end = f"to {run['final_lr_share']:.0%} of it"
-    return {"constant": "constant", "wsd": f"constant, then down {end}"}.get(
+    falls_late = f"constant, then down {end}"
+    return {"constant": "constant", "wsd": falls_late, "trapezoidal": falls_late}.get(
         run["schedule"], f"{run['schedule']} {end}"
     )
 

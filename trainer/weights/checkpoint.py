@@ -1,7 +1,8 @@
 """Checkpoints: torch.distributed.checkpoint folders `step-00001000/` that any layout can load.
 
-They hold only tensors, under canonical names: `model.NAME` and `optimizer.exp_avg[_sq].NAME`, in fp32, the embedding
-without padding and the tied head only as the embedding. Everything else is JSON in `run.json`. A checkpoint is written
+They hold only tensors, under canonical names: `model.NAME` and `optimizer.exp_avg[_sq].NAME`, or with Muon
+`optimizer.momentum_buffer.NAME` of the blocks' matrices, in fp32, the embedding without padding and the tied head only
+as the embedding. Everything else is JSON in `run.json`. A checkpoint is written
 to a temporary folder, synced to disk and renamed; `files.json` has the size and digest of each of its files. The
 library's index `.metadata` is a pickle: see `index.py`.
 """
@@ -10,7 +11,7 @@ import contextlib
 import datetime
 import logging
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
@@ -36,7 +37,8 @@ from trainer.weights.records import FILES, INDEX, RECORD, DamagedError, damage, 
 
 logger = logging.getLogger(__name__)
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = {1: ("momentum_buffer",), 2: ("exp_avg", "exp_avg_sq")}
+"""How many moments an optimizer keeps of a weight -> their names, which are torch's: Muon's one, AdamW's two."""
 
 
 def model_tensors(weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
@@ -45,14 +47,18 @@ def model_tensors(weights: Mapping[str, Tensor], vocab_size: int) -> dict[str, T
 
 
 def optimizer_tensors(
-    weights: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, Tensor]], vocab_size: int
+    weights: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, ...]], vocab_size: int
 ) -> dict[str, Tensor]:
-    """Return AdamW's two moments of each weight in the same way. `moments`: this process's parts."""
+    """Return the optimizer's moments of each weight in the same way. `moments`: this process's parts."""
     return {
         f"optimizer.{moment}.{canonical(name)}": _stored(name, like(weight.detach(), part), vocab_size)
         for name, weight in weights.items()
-        for moment, part in zip(MOMENTS, moments[name], strict=True)
+        for moment, part in _named(moments[name])
     }
+
+
+def _named(moments: tuple[Tensor, ...]) -> Iterator[tuple[str, Tensor]]:
+    return zip(MOMENTS[len(moments)], moments, strict=True)
 
 
 def _stored(name: str, tensor: Tensor, vocab_size: int) -> Tensor:
@@ -66,7 +72,7 @@ def _stored(name: str, tensor: Tensor, vocab_size: int) -> Tensor:
 
 
 def give_embedding(
-    tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, Tensor]]
+    tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, ...]]
 ) -> None:
     """Copy the loaded embedding to embedding and head: `tensors` has it once, and perhaps as a copy.
 
@@ -75,7 +81,7 @@ def give_embedding(
     for name, weight in weights.items():
         if canonical(name) == TIED:
             fill(weight.detach(), tensors[f"model.{TIED}"])
-            for moment, part in zip(MOMENTS, moments[name], strict=True) if moments else ():
+            for moment, part in _named(moments[name]) if moments else ():
                 fill(like(weight.detach(), part), tensors[f"optimizer.{moment}.{TIED}"])
 
 

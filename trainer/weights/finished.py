@@ -17,13 +17,14 @@ from typing import Any
 
 from pipelines import store
 from pipelines.command import Output
+from pipelines.config import to_plain
 from pipelines.dvc_lock import lock_entry
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import MANIFEST, load_checked
 from pipelines.outputs import provenance_path
 from pipelines.ownership import STAGED
 from pipelines.run import StageRun
-from trainer.config import SKIPPING, YOUNGER, PretrainConfig
+from trainer.config import OPTIMIZING, SKIPPING, YOUNGER, PretrainConfig
 from trainer.weights.records import (
     RECORD,
     Retention,
@@ -122,8 +123,8 @@ def _same_in_lock(entry: Mapping[str, Any], name: str, version: int, parameters:
     They do not if the run starts from a folder, whose contents they do not name.
     """
     params = entry.get("params", {})
-    usual = PretrainConfig()
-    younger = {f"pretrain.{name}": getattr(usual, name) for name in (*SKIPPING, *YOUNGER)}  # older locks lack them
+    usual = to_plain(PretrainConfig())
+    younger = {f"pretrain.{name}": usual[name] for name in (*OPTIMIZING, *SKIPPING, *YOUNGER)}  # older locks lack them
     before = {**younger, **params.get("params.yaml", {})}
     return (
         parameters["pretrain.init"] == "scratch"

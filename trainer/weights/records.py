@@ -23,6 +23,7 @@ from trainer.weights.exported import SIZES, check_sizes, read_object
 RECORD = "run.json"
 INDEX = ".metadata"
 FILES = "files.json"
+OPTIMIZERS = ("adamw", "muon")
 PARTS = ("model", "tokenizer")
 COUNTERS = ("step", "position", "tokens", "optimizer_steps")
 SECTIONS = ("pretrain", "finetune", "data", "loss_scale", "outliers")
@@ -68,6 +69,8 @@ def read_record(folder: Path) -> dict[str, Any]:
             f"{path}: {wrong[0]} is {reprlib.repr(record[wrong[0]])}, expected "
             f"{'a number' if wrong[0] in COUNTERS else 'keys with values'}; get the checkpoint again"
         )
+    if (optimizer := optimizer_of(record)) not in OPTIMIZERS:
+        raise UserError(f"{path}: optimizer is {reprlib.repr(optimizer)}; not a checkpoint of this trainer")
     if not _is_scale(record.get("loss_scale")):
         raise UserError(f"{path}: loss_scale is {reprlib.repr(record['loss_scale'])}; get the checkpoint again")
     if not _is_outliers(record.get("outliers")):
@@ -120,6 +123,21 @@ def require_same_model(folder: Path, record: dict[str, Any], expected: dict[str,
                 f"{folder}: a checkpoint of another model: its {field} is {recorded}, here it is {value}; "
                 f"make {field} agree, or start from another checkpoint"
             )
+
+
+def optimizer_of(record: Mapping[str, Any]) -> Any:
+    """Return the name of the optimizer whose state a checkpoint holds, which records of AdamW do not say."""
+    return record.get("optimizer", OPTIMIZERS[0])
+
+
+def require_same_optimizer(folder: Path, record: Mapping[str, Any], optimizer: str) -> None:
+    """Raise UserError unless the checkpoint has the state of this optimizer."""
+    if (recorded := optimizer_of(record)) != optimizer:
+        raise UserError(
+            f"{folder}: trained with pretrain.optimizer {recorded}, and {optimizer} cannot go on from its state: set "
+            f"pretrain.optimizer to {recorded}, or begin anew with these weights (python -m trainer.export, then "
+            "pretrain.init huggingface)"
+        )
 
 
 class DamagedError(UserError):

@@ -75,12 +75,13 @@ def formula(schedule: str, step: int, warmup: int, lowest: float) -> float:
         "linear": 1 - (1 - lowest) * done,
         "cosine": lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * done)),
         "wsd": lowest + (1 - lowest) * (1 - math.sqrt(max(0.0, (done - 0.8) / 0.2))),
+        "trapezoidal": lowest + (1 - lowest) * min(1.0, (1 - done) * 5100 / 1450),
         "inverse_sqrt": max(lowest, math.sqrt(start / (start + step - warmup))),
     }[schedule]
 
 
 @pytest.mark.parametrize("warmup", ["steps", "share", "none"])
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "wsd", "inverse_sqrt"])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "wsd", "trapezoidal", "inverse_sqrt"])
 def test_learning_rates_are_those_of_the_formula(schedule: str, warmup: str) -> None:
     """Down to a share of the highest, which not all of transformers' schedules can."""
     chosen, length = optimizer_config(schedule, warmup, final_lr_share=0.3), 0 if warmup == "none" else 10
@@ -109,7 +110,7 @@ def test_the_linear_and_cosine_parts_are_those_of_torch(warmup: str) -> None:
             falling.step()
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "inverse_sqrt"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "trapezoidal", "inverse_sqrt"])
 def test_the_last_learning_rate_is_the_asked_share(schedule: Any) -> None:
     steps = 50 if schedule != "inverse_sqrt" else 10_000  # which has no end, and falls no further than the share
     chosen = dataclasses.replace(CONFIG, schedule=schedule, final_lr_share=0.1, steps=steps)
@@ -125,7 +126,7 @@ def test_wsd_stays_at_the_top_until_the_last_fifth() -> None:
     assert learning_rate(chosen, 43) < 0.7 * chosen.lr, "and then falls steeply first"
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant", "wsd", "inverse_sqrt"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant", "wsd", "trapezoidal", "inverse_sqrt"])
 def test_without_a_warm_up_the_first_learning_rate_is_the_highest(schedule: Any) -> None:
     chosen = dataclasses.replace(CONFIG, schedule=schedule, warmup_steps=0)
     assert learning_rate(chosen, 0) == chosen.lr

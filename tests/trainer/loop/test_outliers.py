@@ -128,12 +128,20 @@ def spoilt(job: PretrainJob, steps: dict[int, float]) -> dict[str, Any]:
 BROKEN = {5: 40.0, 9: math.nan, 10: math.inf, 17: 1e30}
 
 
-@pytest.mark.parametrize("parallel", [ONE, small.TWO, OFFLOADED, PP2], ids=["one", "two", "offload", "pp2"])
+@pytest.mark.parametrize(
+    ("parallel", "optimizer"),
+    [
+        *((ONE, "adamw"), (small.TWO, "adamw"), (OFFLOADED, "adamw"), (PP2, "adamw")),
+        *((ONE, "muon"), (small.TWO, "muon"), (OFFLOADED, "muon")),
+    ],
+    ids=["one", "two", "offload", "pp2", "one-muon", "two-muon", "offload-muon"],
+)
 def test_steps_that_stand_out_change_nothing_but_the_step(
-    workers: Any, job: PretrainJob, tmp_path: Path, parallel: ParallelConfig
+    workers: Any, job: PretrainJob, tmp_path: Path, parallel: ParallelConfig, optimizer: Any
 ) -> None:
     """Nor does a loss that is no number; the curve has no number there."""
-    work = dataclasses.replace(job, parallel=parallel, scratch=tmp_path)
+    config = dataclasses.replace(job.config, optimizer=optimizer)
+    work = dataclasses.replace(job, parallel=parallel, scratch=tmp_path, config=config)
     for rank in workers.run(2 if parallel in (small.TWO, PP2) else 1, spoilt, work, BROKEN):
         assert rank["error"] == ""
         assert rank["changed"] == [step for step in range(1, 25) if step not in BROKEN]

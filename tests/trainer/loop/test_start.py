@@ -53,6 +53,22 @@ def test_what_fits_is_found(road: Road, folder: Path) -> None:
     assert find_start(small.PRETRAIN, STEPS, small.MODEL, {}, road.train) is None
 
 
+def test_a_checkpoint_of_another_optimizer_is_refused(road: Road, folder: Path) -> None:
+    config = dataclasses.replace(
+        small.PRETRAIN, init="checkpoint", init_path=str(folder / "checkpoint"), optimizer="muon"
+    )
+    tokenizer = dataclasses.asdict(small.token_meta(road.tokenizer))
+    with pytest.raises(
+        UserError, match=r"trained with pretrain\.optimizer adamw, and muon cannot go on from its state"
+    ):
+        find_start(config, STEPS, small.MODEL, tokenizer, road.train)
+    change(folder / "checkpoint/step-00000060/run.json", optimizer="muon")
+    assert find_start(config, STEPS, small.MODEL, tokenizer, road.train) == folder / "checkpoint/step-00000060"
+    change(folder / "checkpoint/step-00000060/run.json", optimizer="sgd")
+    with pytest.raises(UserError, match="optimizer is 'sgd'; not a checkpoint of this trainer"):
+        find_start(config, STEPS, small.MODEL, tokenizer, road.train)
+
+
 SPOILT: list[tuple[str, Callable[[Path], Any], str]] = [
     ("huggingface", shutil.rmtree, r"config\.json"),
     ("huggingface", lambda at: change(at / "config.json", model_type="llama"), "model_type is llama"),

@@ -42,6 +42,7 @@ class Case:
     activation_checkpointing: str = "none"
     precision: str = "fp32"
     dropout: bool = False
+    optimizer: str = "adamw"
 
     @property
     def dp_shard(self) -> int:
@@ -79,7 +80,7 @@ class Case:
     @property
     def reference(self) -> "Case":
         """The same training in one process."""
-        return Case(precision=self.precision, dropout=self.dropout)
+        return Case(precision=self.precision, dropout=self.dropout, optimizer=self.optimizer)
 
     def pairs(self) -> set[tuple[tuple[str, Any], ...]]:
         """All pairs of its values; what means nothing in this case is none."""
@@ -88,6 +89,8 @@ class Case:
             del values["schedule"]
         if self.tp == 1:
             del values["sequence_parallel"]
+        if self.optimizer == "adamw":  # of all cases but test_muon's
+            del values["optimizer"]
         return set(itertools.combinations(values.items(), 2))
 
     def __str__(self) -> str:
@@ -102,6 +105,7 @@ class Case:
             f"recompute-{self.activation_checkpointing}" * (self.activation_checkpointing != "none"),
             self.precision,
             "dropout" * self.dropout,
+            self.optimizer * (self.optimizer != "adamw"),
         ]
         return "-".join(word for word in words if word)
 
@@ -202,6 +206,7 @@ class References:
             global_batch_size=batch or case.batch,
             micro_batch_size=case.micro_batch_size,
             precision=case.precision,
+            optimizer=case.optimizer,
         )
         return PretrainJob(
             config=config,

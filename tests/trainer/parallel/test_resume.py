@@ -46,6 +46,10 @@ LAYOUTS = {
         *("--parallel.dp-replicate", "1", "--parallel.dp-shard", "2", "--parallel.zero", "3"),
         *("--parallel.offload", "all"),
     ),
+    "zero2-muon": (
+        *("--parallel.dp-replicate", "1", "--parallel.dp-shard", "2", "--parallel.zero", "2"),
+        *("--optimizer", "muon", "--muon.lr", "0.01"),
+    ),
 }
 
 

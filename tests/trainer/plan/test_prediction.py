@@ -140,6 +140,32 @@ def test_states_are_sixteen_bytes_a_weight_and_zero_shards_them() -> None:
     assert whole_sums["gradients"] == whole["gradients"], "ZeRO 1 adds up whole gradients on the GPU"
 
 
+def test_muon_keeps_one_moment_of_a_matrix_and_its_work_is_shared() -> None:
+    matrices = 12 * 12 * 768**2
+    saved = parts({})["optimizer"] - parts({}, optimizer="muon")["optimizer"]
+    assert saved == 4 * matrices
+    split = {"zero": 2, "dp_shard": 4, "tp": 2}
+    assert parts(split)["optimizer"] - parts(split, optimizer="muon")["optimizer"] == 4 * matrices / 8
+
+    def predicted(layout: dict[str, Any], gpus: int, optimizer: Any) -> Prediction:
+        config = PretrainConfig(global_batch_size=512, precision="bf16", optimizer=optimizer)
+        task = Task(model=SMALL, vocab_size=50257, config=config)
+        return predict(task, Machine(gpu=GPUS["h200"], gpus=gpus), filled(layout), 64)
+
+    one, plain = predicted({}, 1, "muon"), predicted({}, 1, "adamw")
+    assert plain.step < one.step < 1.05 * plain.step
+    assert "muon" not in plain.seconds
+    eight = predicted({"dp_replicate": 8}, 8, "muon")
+    assert 1.2 < one.seconds["muon"] / eight.seconds["muon"] < 8
+    host = {
+        (offload, optimizer): predicted({**layout, "offload": offload}, 1, optimizer).host_memory
+        for offload, layout in (("optimizer", {}), ("all", {"zero": 1}))
+        for optimizer in ("adamw", "muon")
+    }
+    assert host["optimizer", "adamw"] - host["optimizer", "muon"] == (12 + 4) * matrices
+    assert host["all", "adamw"] - host["all", "muon"] == (4 + 4) * matrices
+
+
 def test_embedding_and_head_are_held_where_the_first_and_the_last_stage_are() -> None:
     first, middle, last = (parts({"pp": 4}, rank)["weights"] for rank in (0, 1, 3))
     rows = 50304 * 768
