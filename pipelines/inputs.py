@@ -71,12 +71,16 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
             files += formats.part_files(path)
             continue
         sources, unread = formats.jsonl_files(path) if path.is_dir() else ([path], [])
+        if unread and not sources:
+            raise UserError(f"{path / unread[0][0]}: {unread[0][1]}")
         if unread:
             logger.warning("%s: not read, %d file(s): %s", run.name, len(unread), describe(unread))
         if path.resolve() in {other.resolve() for other in paths[:number]}:
             logger.warning("%s: %s is given twice, so each of its documents comes twice", run.name, path)
         if path.is_file() and not formats.is_jsonl(path) and path.stat().st_size:
             raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also .gz, .zst, .xz, .bz2)")
+        if path.is_file():
+            check_utf8(path)
         for source in sources:
             if manifest_path(source).is_file():
                 run.note_limit(source, Manifest.load(manifest_path(source)))
@@ -193,7 +197,6 @@ class Ingested:
         number = first["url"].rpartition(":")[2]
         error = jsonl.no_documents(self.source, lines, f"line {number}: {first['value']}")
         if alone:
-            check_utf8(self.source)
             raise error
         yield self._rejected_row(None, formats.UNREADABLE_FILE, formats.reason_of(error, self.source))
 

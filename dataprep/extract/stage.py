@@ -29,17 +29,16 @@ from pipelines.documents import UNREADABLE_FILE, rejected_rows
 from pipelines.errors import UserError, describe
 from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.identity import document_id
-from pipelines.jsonl import NO_DOCUMENTS, only_reader
+from pipelines.jsonl import only_reader
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
-from pipelines.utf import check_utf8
 
 if TYPE_CHECKING:
     from dataprep.extract.page_child import PageChild
     from dataprep.extract.parts import ReadOptions
     from dataprep.readers.records import Broken, Page, Record, Skipped, Text
 
-VERSION = 5
+VERSION = 6
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)
@@ -119,8 +118,6 @@ def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: 
     if files == 1 or not counts.rows_out:
         name, why = unreadable[0]
         file = (path if path.is_dir() else path.parent) / name
-        if file.is_file() and why.startswith(NO_DOCUMENTS):
-            check_utf8(file)
         raise UserError(f"{file}: {why}")
     logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
 
