@@ -84,6 +84,11 @@ def write_text(folder: Path, prompt: str, config: SamplingConfig) -> str:
     return prompt + tokenizer.decode(continue_text(model, ids, end, config))
 
 
+def note(text: str) -> None:
+    """Print a note on standard error: standard output holds the text alone."""
+    print(f"note: {text}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     import tyro
@@ -91,13 +96,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from pipelines import config as configs
 
+    default = "(default: the model begins one of its own)"
+    begins = arg(help="how the text begins", metavar="[PROMPT]", help_behavior_hint=default)
+
     def generate(
-        export: Positional[Annotated[Path, arg(help="a Hugging Face folder, such as export's")]],
-        prompt: Positional[Annotated[str, arg(help="how the text begins")]] = "",
+        export: Positional[Annotated[Path, arg(help="a Hugging Face folder, such as export's", metavar="EXPORT")]],
+        prompt: Positional[Annotated[str, begins]] = "",
         sampling: OmitArgPrefixes[SamplingConfig] = SamplingConfig(),  # noqa: B008 (frozen)
     ) -> None:
         checked = configs.check(SamplingConfig, sampling, "generate", "command line")
-        print(without_controls(write_text(export, prompt, checked)))
+        if not prompt:
+            note("no PROMPT, so the model begins a text of its own")
+        text = write_text(export, prompt, checked)
+        if text == prompt:
+            note("the model added nothing: it drew end-of-text first; try another --seed, or another PROMPT")
+        print(without_controls(text))
 
     arguments = sys.argv[1:] if arguments is None else arguments
     places = (Place("EXPORT"), Place("PROMPT", required=False))
