@@ -18,8 +18,9 @@ from pipelines import exits, store
 from pipelines.arguments import OneLineParser
 from pipelines.command import StageSpec
 from pipelines.errors import ConfigError, UserError
+from pipelines.locks import locked
 from pipelines.manifest import SCRATCH, WORK
-from pipelines.stage import locked, run_command
+from pipelines.stage import run_command
 from pipelines.terminal import print_error, visible
 from pipelines.utf import check_utf8
 

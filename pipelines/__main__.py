@@ -17,6 +17,7 @@ python -m pipelines completion bash|zsh|fish
 """
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
@@ -422,6 +423,8 @@ def run_gc(options: argparse.Namespace) -> int:
         free = [folder for folder, _, state in folders if state == LEFT_OVER]
         for folder in free:
             store.remove(folder)
+            with contextlib.suppress(OSError):  # others are left in it
+                folder.parent.rmdir()
         print(f"removed {len(free)} of {len(folders)}")
     else:
         print("remove them with --delete; an unfinished stage then starts over")

@@ -11,7 +11,7 @@ from pipelines import jsonl, store
 from pipelines.command import Documents, Output, Part, Source
 from pipelines.errors import UserError, describe
 from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest, is_published, load_checked, manifest_path
-from pipelines.run import StageRun
+from pipelines.run import INGESTED, StageRun
 from pipelines.utf import check_utf8
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path], unread: Sequenc
 
     So do the files `unread`, of which name and reason are given.
     """
-    target = Output(run.scratch / folder, Path(folder))
+    target = Output(run.scratch / INGESTED / folder, Path(folder))
     names = {f"file-{number:05d}": source for number, source in enumerate(sources)}
     parts = [
         Part(f"{name}-{block:05d}", (source,))

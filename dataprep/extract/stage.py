@@ -26,7 +26,7 @@ from dataprep.extract.loose_json import merge_or_add_ids
 from pipelines.command import Limit, Part, Source, StageSpec, Table
 from pipelines.config import Count, NonNegative, SourceChoice, StageSource, TokenizerPath, given
 from pipelines.documents import UNREADABLE_FILE, rejected_rows
-from pipelines.errors import UserError, describe
+from pipelines.errors import RefusedError, describe
 from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.identity import document_id
 from pipelines.jsonl import only_reader
@@ -114,11 +114,11 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
 
 
 def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: int, counts: Counts) -> None:
-    """Report the files that could not be read; raise UserError if there was only one file, or no document at all."""
+    """Report the files that could not be read; raise RefusedError if there was only one, or no document."""
     if files == 1 or not counts.rows_out:
         name, why = unreadable[0]
         file = (path if path.is_dir() else path.parent) / name
-        raise UserError(f"{file}: {why}")
+        raise RefusedError(f"{file}: {why}")
     logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
 
 

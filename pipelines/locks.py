@@ -1,0 +1,71 @@
+"""Locks of outputs: files in `.work` beside them, which are there only while a process holds them."""
+
+import contextlib
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.errors import UserError
+from pipelines.manifest import WORK
+
+if TYPE_CHECKING:
+    import filelock  # lazy below: a command that only prints its help needs none
+
+MOST_TRIES = 100
+"""How often a folder that another process removes with its own lock is made again."""
+
+
+@contextlib.contextmanager
+def locked(outputs: Iterable[Path]) -> Generator[None, None, None]:
+    """Hold the locks of all outputs while their stage works; raise UserError if another process holds one."""
+    with contextlib.ExitStack() as locks:
+        for output in outputs:
+            if not locks.enter_context(held(output)):
+                raise UserError(
+                    f"{lock_file(output)}: another process is making {output.name}; wait for it or end it, then run "
+                    "this again"
+                )
+        yield
+
+
+@contextlib.contextmanager
+def held(output: Path) -> Generator[bool, None, None]:
+    """Hold the lock of an output, if no other process does; whether it is held is what the `with` gives.
+
+    At the end nothing is left of it: neither the file, nor a folder that was made for it and holds nothing else.
+    """
+    import filelock
+
+    file = lock_file(output)
+    made = [folder for folder in file.parents if not folder.exists()]
+    lock = filelock.FileLock(file)
+    try:
+        _acquire(lock, file)
+    except filelock.Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        # While it is held: who opened it meanwhile sees that the file is gone, and makes a new one.
+        file.unlink(missing_ok=True)
+        lock.release()
+        for folder in (file.parent, *made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def lock_file(output: Path) -> Path:
+    """Return the path of the lock of an output."""
+    return output.parent / WORK / f"{output.name}.lock"
+
+
+def _acquire(lock: "filelock.BaseFileLock", file: Path) -> None:
+    for tries_left in reversed(range(MOST_TRIES)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+            return
+        except FileNotFoundError:
+            if not tries_left:
+                raise
