@@ -23,6 +23,8 @@ from pipelines.project.graph import GraphStage
 from pipelines.unchanged import damage_of_file
 
 LEFT_OVER = "left by an unfinished run"
+NO_RECORD = "published; no record of its run"
+"""State of an output without provenance, which is not committed: it cannot be compared with today's parameters."""
 _SCRATCH = re.compile(rf"(?:-[0-9a-f]{{16}}|{SCRATCH})$")
 """How the names of our scratch folders end."""
 
@@ -49,7 +51,7 @@ def _state(stage: GraphStage, command: str) -> str:
     try:
         call = parse(spec, [*words])
         if not call.options.stats or not provenance_path(call.options.stats).exists():
-            return "published, origin unknown"
+            return NO_RECORD
         provenance = store.read_json(provenance_path(call.options.stats))
         current = stage_identity(spec, call)
     except UserError as error:
