@@ -18,6 +18,7 @@ from pipelines import exits, store
 from pipelines.arguments import OneLineParser
 from pipelines.command import StageSpec
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import called
 from pipelines.locks import locked
 from pipelines.manifest import SCRATCH, WORK
 from pipelines.stage import run_command
@@ -29,7 +30,7 @@ def run_program(
     stage: str, command: Callable[[argparse.ArgumentParser, Sequence[str]], int], arguments: Sequence[str]
 ) -> int:
     """Run a command with the options that all have; return the exit status. Print a user error as one line."""
-    parser = OneLineParser(prog=f"python -m dataprep.{stage}", allow_abbrev=False)
+    parser = OneLineParser(prog=called(f"dataprep.{stage}"), allow_abbrev=False)
     parser.add_argument("--overwrite", action="store_true", help="replace existing outputs")
     parser.add_argument("--workers", help="processes; 0 is one per core")
     parser.add_argument("--memory-budget", help="a size such as 2GB, or a percentage of RAM")

@@ -1,19 +1,21 @@
 """The project's own commands: lay one out, choose a profile, check it, see the state of the stages, explain a document.
 
-python -m pipelines init [FOLDER]
-python -m pipelines use --list
-python -m pipelines use PROFILE [group=choice] [key=value]
-python -m pipelines set group=choice|key=value...
-python -m pipelines check [--deep [OUTPUT...]]
-python -m pipelines status
-python -m pipelines explain URL|DOC_ID
-python -m pipelines explain --token SPLIT:INDEX
-python -m pipelines forget URL|DOC_ID [--dry-run]
-python -m pipelines gc [--delete] [FOLDER...]
-python -m pipelines report [--samples]
-python -m pipelines metrics
-python -m pipelines versions
-python -m pipelines completion bash|zsh|fish
+    python -m pipelines init [FOLDER]
+    python -m pipelines use --list
+    python -m pipelines use PROFILE [group=choice] [key=value]
+    python -m pipelines set group=choice|key=value...
+    python -m pipelines check [--deep [OUTPUT...]]
+    python -m pipelines status
+    python -m pipelines explain URL|DOC_ID
+    python -m pipelines explain --token SPLIT:INDEX
+    python -m pipelines forget URL|DOC_ID [--dry-run]
+    python -m pipelines gc [--delete] [FOLDER...]
+    python -m pipelines report [--samples]
+    python -m pipelines metrics
+    python -m pipelines versions
+    python -m pipelines completion bash|zsh|fish
+
+Each has a --help of its own.
 """
 
 import argparse
@@ -32,6 +34,7 @@ from typing import Any
 from pipelines.arguments import Parser
 from pipelines.config import PARAMS_YAML, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
+from pipelines.helptext import called
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
 from pipelines.terminal import print_error, print_line, visible
 
@@ -78,9 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands and their options."""
-    parser = Parser(
-        prog="python -m pipelines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=called("pipelines"), description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     init = commands.add_parser("init", help="lay out a project: the graph, its profiles, and a sample")
     init.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="where; default: here")
@@ -149,6 +150,8 @@ def build_parser() -> argparse.ArgumentParser:
     completion = commands.add_parser("completion", help="print what completes `millrace` in a shell")
     completion.add_argument("shell", metavar="bash|zsh|fish", choices=("bash", "zsh", "fish"))
     completion.set_defaults(run=run_completion)
+    for name, command in commands.choices.items():
+        command.command = name
     return parser
 
 

@@ -28,8 +28,9 @@ from annotated_types import Ge
 
 from pipelines import config as configs
 from pipelines import presets
-from pipelines.arguments import Place, check_number, check_words, plain_type, wrapped
+from pipelines.arguments import Place, check_number, check_words, plain_type
 from pipelines.errors import ConfigError
+from pipelines.helptext import run_tyro
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.names import check_name, check_texts
 
@@ -237,8 +238,6 @@ def _unwrap(hint: Any) -> tuple[Any, bool]:
 
 def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     """Parse the command line of a stage. Raises ConfigError for a wrong word, parameter file or value."""
-    import tyro
-
     options = RunOptions(
         workers=_environment_workers(),
         memory_budget=os.environ.get("MILLRACE_MEMORY_BUDGET", "50%"),
@@ -252,12 +251,8 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         parameter: _without_others(_defaults(section, cls, files, params, preset=parameter == "config"), arguments)
         for parameter, (section, cls) in spec.sections.items()
     }
-    result = tyro.cli(
-        _command_class(spec, defaults, options),
-        prog=f"python -m {spec.command}",
-        description=wrapped(spec.doc + (f"\n\n--limit N takes the first N {spec.limit.unit}." if spec.limit else "")),
-        args=list(arguments),
-    )
+    doc = spec.doc + (f"\n\n--limit N takes the first N {spec.limit.unit}." if spec.limit else "")
+    result = run_tyro(_command_class(spec, defaults, options), spec.command, doc, all_places, arguments)
     where = "command line"
     sections = {
         parameter: configs.check(cls, getattr(result, section), section, where)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.errors import nearest
+from pipelines.helptext import BY_NAME
 from pipelines.installed import has_code
 from pipelines.terminal import print_error
 
@@ -115,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(f"{hiding}: python -m runs this in place of Millrace's package of that name; use another folder")
         return 2
     first = [name] if found == PROJECT else []
-    return os.execv(sys.executable, [sys.executable, "-m", found, *first, *arguments[1:]])  # noqa: S606 (our own)
+    words = [sys.executable, "-X", BY_NAME, "-m", found, *first, *arguments[1:]]
+    return os.execv(sys.executable, words)  # noqa: S606 (our own)
 
 
 def _hiding(package: str) -> Path | None:

@@ -6,7 +6,6 @@ A run is a folder that `pretrain` or `finetune` published; if it has several see
 In the panels by epoch, dashed lines are scores on training rows.
 """
 
-import argparse
 import itertools
 import math
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 from pipelines import store
 from pipelines.arguments import Parser
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import called
 from pipelines.terminal import print_error
 from trainer.reporting import pictures
 from trainer.reporting.results import Curve, read_curve_columns
@@ -130,9 +130,7 @@ def _paint_epochs(axes: Any, several: Sequence[Curve], column: str, style: Mappi
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    parser = Parser(
-        prog="python -m trainer.curves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=called("trainer.curves"), description=__doc__)
     parser.add_argument("picture", type=Path, help="the SVG to write")
     parser.add_argument("runs", type=Path, nargs="+", help="folders that pretrain or finetune published")
     parser.add_argument("--overwrite", action="store_true", help="replace a picture that exists")

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pipelines.arguments import Place, check_words, wrapped
+from pipelines.arguments import Place, check_words
 from pipelines.command import flags_of
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import run_tyro
 from pipelines.terminal import print_error, without_controls
 from trainer.config import SamplingConfig
 from trainer.weights.exported import CONFIG
@@ -91,7 +92,6 @@ def note(text: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    import tyro
     from tyro.conf import OmitArgPrefixes, Positional, arg
 
     from pipelines import config as configs
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     places = (Place("EXPORT"), Place("PROMPT", required=False))
     try:
         check_words(arguments, {"--help": None, **dict(flags_of(SamplingConfig))}, places)
-        tyro.cli(generate, prog="python -m trainer.generate", description=wrapped(__doc__ or ""), args=arguments)
+        run_tyro(generate, "trainer.generate", __doc__ or "", places, arguments)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1

@@ -7,7 +7,6 @@ the parameters, as for the stage; `python -m pipelines report` gives all of this
 the checkpoints that are there write texts, which takes a while; the page shows those of earlier calls too.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,9 +37,7 @@ from trainer.reporting.times import read_times
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; return the exit status."""
-    parser = Parser(
-        prog="python -m trainer.run_report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="python -m trainer.run_report", description=__doc__)
     for name, text in (
         ("stats", "stats of the corpus"),
         ("run_stats", "stats of the run"),

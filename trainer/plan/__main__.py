@@ -26,10 +26,11 @@ from annotated_types import Interval
 
 from pipelines import presets
 from pipelines.__main__ import main as project_command
-from pipelines.arguments import check_words, wrapped
+from pipelines.arguments import check_words
 from pipelines.command import flags_of
 from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, read_yaml
 from pipelines.errors import ConfigError, UserError, choose_from, shown
+from pipelines.helptext import run_tyro
 from pipelines.installed import PROJECT_FILES
 from pipelines.run import parse_size
 from pipelines.terminal import print_error, print_line
@@ -95,14 +96,10 @@ class PlanOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    import tyro
-
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         check_words(arguments, {"--help": None, **dict(flags_of(PlanOptions))}, ())
-        options = tyro.cli(
-            PlanOptions, prog="python -m trainer.plan", description=wrapped(__doc__ or ""), args=arguments
-        )
+        options = run_tyro(PlanOptions, "trainer.plan", __doc__ or "", (), arguments)
         options = dataclasses.replace(options, model=OTHER_NAMES.get(options.model, options.model))
         plan(check(PlanOptions, options, "plan", "command line"))
         sys.stdout.flush()
