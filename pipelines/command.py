@@ -133,6 +133,8 @@ class StageSpec:
     """Parameter name -> (Documents or Source, required)."""
     outputs: dict[str, bool]
     """Parameter name -> required."""
+    described: Mapping[str, str]
+    """What each `Source` is, for the help text."""
     tables: frozenset[str]
     """Outputs that may be one JSONL file."""
     words: dict[str, bool]
@@ -159,6 +161,7 @@ class StageSpec:
         version: int,
         shaped_by: tuple[str, ...],
         *,
+        sources: Mapping[str, str] | None = None,
         limit: Limit | None = None,
         check_config: Callable[..., None] | None = None,
         check_parameters: Callable[[Mapping[str, Any]], str | None] | None = None,
@@ -168,7 +171,8 @@ class StageSpec:
     ) -> "StageSpec":
         """Declare a stage by the signature of `function`; the docstring of its module is the help text.
 
-        Raises TypeError if `check_config` does not take the sections that `function` takes.
+        `sources` says what each `Source` is. Raises TypeError if it describes other parameters, or `check_config` does
+        not take the sections that `function` takes.
         """
         name, hints = function.__name__, typing.get_type_hints(function)
         kinds = {parameter: _unwrap(hints[parameter]) for parameter in inspect.signature(function).parameters}
@@ -186,6 +190,9 @@ class StageSpec:
         }
         if check_config and {*inspect.signature(check_config).parameters} != {*sections}:
             raise TypeError(f"{name}: check_config must take the sections of the stage: {', '.join(sections)}")
+        unknown = (sources or {}).keys() - {parameter for parameter, kind in inputs.items() if kind[0] is Source}
+        if unknown:
+            raise TypeError(f"{name}: sources describes what is no Source: {', '.join(sorted(unknown))}")
         return cls(
             name=name,
             function=function,
@@ -195,6 +202,7 @@ class StageSpec:
             sections=sections,
             inputs=inputs,
             outputs=outputs,
+            described=sources or {},
             tables=frozenset(parameter for parameter, (kind, _) in kinds.items() if kind is Table),
             words=words,
             check_config=check_config,
@@ -418,7 +426,7 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
         if name != many
     ]
     paths = {
-        name: (needed, documents if kind is Documents else "a file or folder")
+        name: (needed, documents if kind is Documents else spec.described.get(name, "a file or folder"))
         for name, (kind, needed) in spec.inputs.items()
     }
     paths |= {name: (needed, _output_help(spec, name)) for name, needed in spec.outputs.items()}

@@ -198,6 +198,9 @@ STAGE = StageSpec.of(
     extract,
     VERSION,
     SHAPED_BY,
+    sources={
+        "path": "the output of download, or a file or folder of what is named above",
+    },
     limit=Limit("records: documents, and pages that give none"),
     other_command=merge_or_add_ids,
 )

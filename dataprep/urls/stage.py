@@ -195,6 +195,9 @@ STAGE = StageSpec.of(
     urls,
     VERSION,
     SHAPED_BY,
+    sources={
+        "lists": "a list of URLs, or a folder of lists",
+    },
     limit=Limit("lines of the lists, without blank ones and comments"),
     other_command=write_text_list,
 )

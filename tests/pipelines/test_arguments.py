@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.commands import help_of, printed
-from pipelines.command import StageSpec, parse
+from pipelines.command import Source, StageSpec, parse
 from pipelines.console import PROJECT, modules
 from pipelines.errors import ConfigError, choose_from, did_you_mean, nearest
 from pipelines.helptext import described
@@ -165,3 +165,14 @@ def test_a_long_example_goes_on_after_a_backslash_and_its_comment_after_a_hash(
         "      --limit 5",
         "      # a comment of many words",
     ]
+
+
+@pytest.mark.parametrize("module", STAGES)
+def test_help_says_what_each_input_is(module: str) -> None:
+    spec = StageSpec.load(module)
+    assert {name for name, (kind, _) in spec.inputs.items() if kind is Source} == {*spec.described}
+
+
+def test_only_sources_can_be_described() -> None:
+    with pytest.raises(TypeError, match="clean: sources describes what is no Source: documents"):
+        StageSpec.of(StageSpec.load(CLEAN).function, 1, (), sources={"documents": "a file"})
