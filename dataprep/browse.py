@@ -23,7 +23,7 @@ from typing import Annotated
 import pyarrow as pa
 from annotated_types import Interval
 
-from pipelines import store
+from pipelines import exits, store
 from pipelines.arguments import Parser
 from pipelines.config import PARAMS_YAML, NonNegative, read_yaml
 from pipelines.documents import count_rows, open_parquet, part_files
@@ -215,4 +215,4 @@ def _every(shards: Sequence[Path], step: int) -> Iterator[pa.RecordBatch]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exits.run(lambda: main(sys.argv[1:]))

@@ -20,7 +20,6 @@ Each has a --help of its own.
 
 import argparse
 import contextlib
-import os
 import shlex
 import shutil
 import subprocess
@@ -31,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines import exits
 from pipelines.arguments import Parser
 from pipelines.config import PARAMS_YAML, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
@@ -42,8 +42,6 @@ COMMANDS = (
     *("init", "use", "set", "check", "status", "explain", "forget", "gc"),
     *("report", "metrics", "versions", "completion"),
 )
-BROKEN_PIPE = 128 + 13
-"""The exit status that a shell gives a program that SIGPIPE ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,18 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error("dvc.yaml: not here; run this in the project's folder, or lay one out: millrace init FOLDER")
         return 2
     try:
-        code = options.run(options)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # the reader has enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
-        return BROKEN_PIPE
+        return options.run(options)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
-        print_error(f"{error.filename or 'output'}: {error.strerror or error}")
-        return 1
+        return exits.not_written(error)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -490,4 +482,4 @@ def _stages() -> list[GraphStage]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

@@ -44,6 +44,10 @@ class OneLineParser(argparse.ArgumentParser):
         """Raise the error."""
         raise ConfigError(f"{message}; see --help")
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse itself says nothing of an error."""
+        (file or sys.stdout).write(self.format_help())
+
 
 class Parser(OneLineParser):
     """A parser of a command of ours: its words are checked as those of a stage are, its help fits the terminal."""

@@ -15,7 +15,9 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+from pipelines import exits
 from pipelines.errors import nearest
 from pipelines.helptext import BY_NAME
 from pipelines.installed import has_code
@@ -99,14 +101,15 @@ GROUPS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> NoReturn:
+    """Run `millrace` with the words of the command line."""
+    exits.run(lambda: run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
     """Run a command in this process's place; return an exit status only if there is none to run."""
-    arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        try:
-            print(overview(), flush=True)
-        except BrokenPipeError:  # the reader has enough, as `head` has
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        print(overview())
         return 0
     name = arguments[0].replace("_", "-")
     if (found := modules().get(name)) is None:
@@ -150,4 +153,4 @@ def overview() -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -90,9 +90,8 @@ def _failed(error: BaseException) -> int:
     if isinstance(error, UserError):
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
-    if isinstance(error, BrokenPipeError):  # the reader of standard output has gone: `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    if isinstance(error, BrokenPipeError):
+        return exits.not_written(error)
     if exits.is_lack_of_memory(error):
         return exits.out_of_memory()
     if not isinstance(error, OSError):

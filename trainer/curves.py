@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines import store
+from pipelines import exits, store
 from pipelines.arguments import Parser
 from pipelines.errors import ConfigError, UserError
 from pipelines.helptext import called
@@ -151,4 +151,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exits.run(lambda: main(sys.argv[1:]))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pipelines import exits
 from pipelines.arguments import Place, check_words
 from pipelines.command import flags_of
 from pipelines.errors import ConfigError, UserError
@@ -124,4 +125,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pipelines import store
+from pipelines import exits, store
 from pipelines.arguments import Place, check_words
 from pipelines.errors import ConfigError, UserError
 from pipelines.helptext import run_tyro
@@ -124,4 +124,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

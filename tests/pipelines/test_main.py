@@ -91,7 +91,10 @@ def test_check_names_a_value_edited_by_hand_and_a_key_that_is_wrong(project: Pat
         (["use", "--lst"], "error: use --lst: no such option. Did you mean '--list'?"),
         (["status", "now"], "error: status: expected no argument, got 1 argument ('now'); see --help"),
         (["gc", "--foo"], "error: gc --foo: no such option. See --help."),
-        (["explain"], "error: explain: name a URL or document id, or a token with --token SPLIT:INDEX; see --help"),
+        (
+            ["explain"],
+            "error: explain: name a URL or document id, or a token with --token SPLIT:INDEX, not both; see --help",
+        ),
         (["explain", "--token", "train:1", "http://a.test/"], "error: explain: name a URL or document id, or a token"),
         (["set"], "error: set: expected OVERRIDES..., got none; see --help"),
         (["forget"], "error: forget: expected URL|DOC_ID, got none; see --help"),
