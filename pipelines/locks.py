@@ -22,8 +22,7 @@ def locked(outputs: Iterable[Path]) -> Generator[None, None, None]:
         for output in outputs:
             if not locks.enter_context(held(output)):
                 raise UserError(
-                    f"{lock_file(output)}: another process is making {output.name}; wait for it or end it, then run "
-                    "this again"
+                    f"{output}: another process is making {output.name}; wait for it or end it, then run this again"
                 )
         yield
 
@@ -32,18 +31,24 @@ def locked(outputs: Iterable[Path]) -> Generator[None, None, None]:
 def held(output: Path) -> Generator[bool, None, None]:
     """Hold the lock of an output, if no other process does; whether it is held is what the `with` gives.
 
-    At the end nothing is left of it: neither the file, nor a folder that was made for it and holds nothing else.
+    At the end nothing is left of it: neither the file, nor a folder that was made for it and holds nothing else. Raises
+    UserError if nothing can be written there.
     """
     import filelock
 
     file = lock_file(output)
-    made = [folder for folder in file.parents if not folder.exists()]
     lock = filelock.FileLock(file)
     try:
+        made = [folder for folder in file.parents if not folder.exists()]
         _acquire(lock, file)
     except filelock.Timeout:
         yield False
         return
+    except OSError as error:
+        raise UserError(
+            f"{output}: nothing can be written to {output.parent} ({error.strerror or error}); choose another output, "
+            "or allow it (permissions, a read-only disk)"
+        ) from None
     try:
         yield True
     finally:

@@ -30,7 +30,7 @@ from pipelines.inputs import first_rows, open_documents, open_source
 from pipelines.locks import locked
 from pipelines.manifest import WORK
 from pipelines.outputs import publish, report, stage_output
-from pipelines.ownership import STAGED, check_outputs, is_half_published, scratch_folders
+from pipelines.ownership import STAGED, check_outputs, is_half_published, output_of, scratch_folders
 from pipelines.progress import waiting
 from pipelines.rejected import show_rejected
 from pipelines.run import StageRun
@@ -96,7 +96,7 @@ def _failed(error: BaseException) -> int:
         return exits.out_of_memory()
     if not isinstance(error, OSError):
         raise error
-    where = f"{error.filename}: " if error.filename else ""
+    where = f"{output_of(Path(os.fsdecode(error.filename)))}: " if error.filename else ""
     print_error(
         f"{where}{error.strerror or error}; finished work is kept and no output is half written: fix the cause "
         "(disk space, permissions) and run the same command again"

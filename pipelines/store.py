@@ -164,6 +164,10 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
                 file.flush()
                 os.fsync(file.fileno())
         rename(temporary, path, durable=durable)
+    except OSError as error:
+        if error.filename == str(temporary):
+            error.filename = str(path)  # the name that the user knows
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 """Locks beside outputs, and what a refusal leaves there: nothing."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pipelines.command import StageSpec
 from pipelines.engine import KILLED
 from pipelines.errors import KilledError, UserError
 from pipelines.locks import held, lock_file, locked
+from pipelines.ownership import output_of
 from pipelines.stage import run_command
 
 
@@ -31,7 +33,7 @@ def test_a_lock_keeps_others_out_and_leaves_nothing(tmp_path: Path) -> None:
         assert everything(tmp_path) == ["new", "new/folder", "new/folder/.work", "new/folder/.work/out.lock"]
         with held(output) as is_held:
             assert not is_held
-        with pytest.raises(UserError, match=r"out\.lock: another process is making out"), locked([output]):
+        with pytest.raises(UserError, match=r"folder/out: another process is making out"), locked([output]):
             pass
     assert everything(tmp_path) == []
     with held(output) as is_held:
@@ -82,3 +84,42 @@ def test_inputs_that_were_made_shards_stay_if_a_worker_is_killed(
     assert run_command(StageSpec.load("dataprep.clean"), [str(source), str(tmp_path / "out")]) == 1
     (scratch,) = (tmp_path / ".work").iterdir()
     assert [path.name for path in (scratch / "receipts").rglob("*.json")] == ["file-00000-00000.json"]
+
+
+def test_an_output_that_cannot_be_written_is_named_as_its_user_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = documents(tmp_path)
+    assert run_command(StageSpec.load("dataprep.clean"), [str(source), str(source / "out")]) == 1
+    denied = OSError(errno.EACCES, "Permission denied", str(tmp_path / "new" / ".work"))
+
+    def deny(*_arguments: object) -> None:
+        raise denied
+
+    with monkeypatch.context() as context:
+        context.setattr("pipelines.locks._acquire", deny)
+        assert run_command(StageSpec.load("dataprep.clean"), [str(source), str(tmp_path / "new" / "out")]) == 1
+    denied.filename = str(tmp_path / ".work" / "out-0123456789abcdef" / "outputs" / "part-00000.parquet")
+    monkeypatch.setattr(inputs, "Documents", deny)
+    assert run_command(StageSpec.load("dataprep.clean"), [str(source), str(tmp_path / "out")]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    advice = "; choose another output, or allow it (permissions, a read-only disk)"
+    assert lines[:2] == [
+        f"error: {source}/out: nothing can be written to {source} (Not a directory){advice}",
+        f"error: {tmp_path}/new/out: nothing can be written to {tmp_path}/new (Permission denied){advice}",
+    ]
+    assert lines[2].startswith(f"error: {tmp_path}/out: Permission denied; finished work is kept")
+
+
+@pytest.mark.parametrize(
+    ("path", "output"),
+    [
+        ("ro/.work", "ro"),
+        (".work/out.lock", "out"),
+        ("/a/.work/out-0123456789abcdef/receipts/x.json", "/a/out"),
+        (".work/out.jsonl-clean-scratch/merged", "out.jsonl-clean"),
+        ("a/out-0123456789abcdef", "a/out-0123456789abcdef"),
+    ],
+)
+def test_what_lies_in_scratch_belongs_to_an_output(path: str, output: str) -> None:
+    assert output_of(Path(path)) == Path(output)
