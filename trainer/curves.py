@@ -136,6 +136,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--overwrite", action="store_true", help="replace a picture that exists")
     try:
         call = parser.parse_args(arguments)
+        store.real_path(call.picture)  # refuses a pipe, before it is read
         if call.picture.exists() and not call.overwrite:
             raise UserError(f"{call.picture}: exists already; --overwrite replaces it")
         if call.picture.suffix != ".svg":

@@ -99,6 +99,7 @@ def main() -> int:
     ) -> None:
         if output.suffix != ".zip":
             raise ConfigError(f"{output}: GLUE takes a zip; name a file that ends with .zip")
+        store.real_path(output)  # refuses a pipe, before it is read
         if output.exists() and not overwrite:
             raise UserError(f"{output}: exists already; --overwrite replaces it")
         if output.exists() and not is_submission(output):
