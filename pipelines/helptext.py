@@ -3,15 +3,19 @@
 tyro formats the options of a command. The lines above them are ours: tyro wraps neither usage nor examples.
 """
 
+import ast
 import contextlib
+import dataclasses
+import inspect
 import io
 import itertools
 import re
 import shutil
 import sys
 import textwrap
+import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 COLUMNS = 80
 """Most columns of a text; tyro's tables of options take those of the terminal."""
@@ -53,6 +57,7 @@ def run_tyro(
     options = itertools.takewhile(lambda word: word != "--", arguments)
     if {"-h", "--help"}.isdisjoint(options):
         return tyro.cli(command, prog=called(module), args=list(arguments))
+    _join_lines(command)
     printed = _Printed(sys.stdout)
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         tyro.cli(command, prog=called(module), description="", args=list(arguments))
@@ -61,6 +66,39 @@ def run_tyro(
     usage = _filled([(word,) for word in words], _columns(), " " * len("usage: "))
     sys.stdout.write("\n".join([*usage, "", described(doc), "", tables]))  # at once: `head` reads it, and may go
     sys.exit(0)
+
+
+def _join_lines(command: Any) -> None:
+    """Give tyro the docstrings of all fields as one line each: it would keep the line breaks of the source.
+
+    The classes are those of a process that prints help and ends.
+    """
+    from tyro.conf import arg
+
+    docs: dict[str, str] = {}
+    for cls in reversed(typing.cast(type, command).__mro__ if dataclasses.is_dataclass(command) else ()):
+        docs |= _docs_of_fields(cls)
+    for name, hint in typing.get_type_hints(command, include_extras=True).items():
+        kind = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+        if dataclasses.is_dataclass(kind):
+            _join_lines(kind)
+        if name in docs:
+            command.__annotations__[name] = Annotated[hint, arg(help=docs[name])]
+
+
+def _docs_of_fields(cls: Any) -> dict[str, str]:
+    """Return the docstring of each field that the source of a class has."""
+    try:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError):  # made by code, or built in
+        return {}
+    statements = definition.body if isinstance(definition, ast.ClassDef) else []
+    return {
+        field.target.id: " ".join(doc.value.value.split())
+        for field, doc in itertools.pairwise(statements)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant) and isinstance(doc.value.value, str)
+    }
 
 
 class _Printed(io.StringIO):

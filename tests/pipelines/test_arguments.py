@@ -125,16 +125,19 @@ MODULES = sorted(
 )
 
 
+def shown_help(command: str, columns: int) -> str:
+    def show() -> None:
+        warnings.simplefilter("ignore")  # other tests have imported the module
+        module, *words = command.split()
+        help_of(module, words)
+
+    return printed(show, columns)
+
+
 @pytest.mark.parametrize("columns", [40, 60, 80])
 @pytest.mark.parametrize("command", MODULES)
 def test_help_fits_the_terminal(command: str, columns: int) -> None:
-    module, *words = command.split()
-
-    def show() -> None:
-        warnings.simplefilter("ignore")  # other tests have imported the module
-        help_of(module, words)
-
-    text = printed(show, columns)
+    text = shown_help(command, columns)
     lines = text.splitlines()
     too_long = [line for line in lines if len(line) > columns and len(line.removesuffix(" \\").split()) > 1]
     assert too_long == [], "but for a word that has no blank"
@@ -145,6 +148,12 @@ def test_help_fits_the_terminal(command: str, columns: int) -> None:
             wrapped = paragraph.splitlines()
             filled = [len(line) + 1 + len(after.split()[0]) > columns for line, after in itertools.pairwise(wrapped)]
             assert all(filled), f"broken before its end: {paragraph}"
+
+
+def test_the_text_of_an_option_is_not_broken_where_its_source_is() -> None:
+    lines = shown_help("trainer.score", 80).splitlines()
+    (number,) = (number for number, line in enumerate(lines) if "4 bytes for each token" in line)
+    assert "4 bytes for each token of the vocabulary; with tp" in lines[number]
 
 
 def test_a_long_example_goes_on_after_a_backslash_and_its_comment_after_a_hash(
