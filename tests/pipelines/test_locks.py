@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import inputs
+from pipelines.__main__ import main
 from pipelines.command import StageSpec
 from pipelines.engine import KILLED
 from pipelines.errors import KilledError, UserError
@@ -109,6 +110,19 @@ def test_an_output_that_cannot_be_written_is_named_as_its_user_knows_it(
         f"error: {tmp_path}/new/out: nothing can be written to {tmp_path}/new (Permission denied){advice}",
     ]
     assert lines[2].startswith(f"error: {tmp_path}/out: Permission denied; finished work is kept")
+
+
+def test_a_finished_run_leaves_its_output_alone_and_gc_the_folder_without_scratch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = documents(tmp_path)
+    assert run_command(StageSpec.load("dataprep.clean"), [str(source), str(tmp_path / "out.jsonl")]) == 0
+    assert everything(tmp_path) == ["good.jsonl", "out.jsonl", "out.jsonl.manifest.json"]
+    (tmp_path / ".work" / "out-0123456789abcdef").mkdir(parents=True)
+    (tmp_path / ".work" / "out.lock").touch()  # of a run that was killed
+    assert main(["gc", "--delete", str(tmp_path)]) == 0
+    assert "removed 1 of 1" in capsys.readouterr().out
+    assert everything(tmp_path) == ["good.jsonl", "out.jsonl", "out.jsonl.manifest.json"]
 
 
 @pytest.mark.parametrize(
