@@ -66,11 +66,16 @@ def lock_file(output: Path) -> Path:
 
 
 def _acquire(lock: "filelock.BaseFileLock", file: Path) -> None:
+    import filelock
+
     for tries_left in reversed(range(MOST_TRIES)):
-        file.parent.mkdir(parents=True, exist_ok=True)
         try:
+            file.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
             return
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):  # the latter: it was there, and is gone
             if not tries_left:
+                raise
+        except filelock.Timeout:
+            if file.exists() or not tries_left:  # if it is not there, its holder has just gone
                 raise
