@@ -12,7 +12,6 @@ it works offline: its pages come from this machine, and no model or data is fetc
 alone, and Ctrl-C ends it.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -24,11 +23,12 @@ from typing import Annotated
 import pyarrow as pa
 from annotated_types import Interval
 
-from pipelines import store
+from pipelines import exits, store
 from pipelines.arguments import Parser
 from pipelines.config import PARAMS_YAML, NonNegative, read_yaml
 from pipelines.documents import count_rows, open_parquet, part_files
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import called
 from pipelines.manifest import MANIFEST, load_checked
 from pipelines.terminal import print_error, visible
 
@@ -70,9 +70,7 @@ _START = (
 
 def main(arguments: Sequence[str]) -> int:
     """Start the server in this process's place; return an exit status only if that fails."""
-    parser = Parser(
-        prog="python -m dataprep.browse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=called("dataprep.browse"), description=__doc__)
     parser.add_argument(
         "ledger",
         type=Path,
@@ -217,4 +215,4 @@ def _every(shards: Sequence[Path], step: int) -> Iterator[pa.RecordBatch]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exits.run(lambda: main(sys.argv[1:]))

@@ -96,7 +96,16 @@ def document_ranges(shard: TokenShard) -> list[tuple[int, int]]:
     return groups
 
 
-STAGE = StageSpec.of(detokenize, VERSION, SHAPED_BY, limit=Limit("documents", "tokens"))
+STAGE = StageSpec.of(
+    detokenize,
+    VERSION,
+    SHAPED_BY,
+    sources={
+        "tokens": "a folder of token shards, as tokenize writes it",
+        "tokenizer": "the tokenizer that they were made with: its folder or file",
+    },
+    limit=Limit("documents", "tokens"),
+)
 
 if __name__ == "__main__":
     stage_main("dataprep.detokenize")

@@ -126,7 +126,16 @@ def little_endian(numbers: Array, dtype: str) -> bytes:
     return numbers.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
 
 
-STAGE = StageSpec.of(export_tokens, VERSION, SHAPED_BY, limit=Limit("documents", "tokens"), check_config=check_config)
+STAGE = StageSpec.of(
+    export_tokens,
+    VERSION,
+    SHAPED_BY,
+    sources={
+        "tokens": "a folder of token shards, as tokenize writes it",
+    },
+    limit=Limit("documents", "tokens"),
+    check_config=check_config,
+)
 
 if __name__ == "__main__":
     stage_main("dataprep.export_tokens")

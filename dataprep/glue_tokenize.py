@@ -123,7 +123,16 @@ def encode_rows(encoder: "TextEncoder", texts: list[list[str]], split: str, coun
     return [encoding.ids for encoding in encodings]
 
 
-STAGE = StageSpec.of(glue_tokenize, VERSION, SHAPED_BY, limit=Limit("rows of each split", "glue"))
+STAGE = StageSpec.of(
+    glue_tokenize,
+    VERSION,
+    SHAPED_BY,
+    sources={
+        "glue": "the output of glue_download",
+        "tokenizer": "a tokenizer's folder, or its file: the output of tokenizer, or what a model on the Hub has",
+    },
+    limit=Limit("rows of each split", "glue"),
+)
 
 if __name__ == "__main__":
     stage_main("dataprep.glue_tokenize")

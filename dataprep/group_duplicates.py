@@ -200,6 +200,9 @@ STAGE = StageSpec.of(
     group_duplicates,
     VERSION,
     SHAPED_BY,
+    sources={
+        "pairs": "the output of find_duplicates",
+    },
     limit=Limit("pairs", "pairs"),
     check_config=check_config,
     check_parameters=check_parameters,

@@ -18,8 +18,10 @@ from pipelines import exits, store
 from pipelines.arguments import OneLineParser
 from pipelines.command import StageSpec
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import called
+from pipelines.locks import locked
 from pipelines.manifest import SCRATCH, WORK
-from pipelines.stage import locked, run_command
+from pipelines.stage import run_command
 from pipelines.terminal import print_error, visible
 from pipelines.utf import check_utf8
 
@@ -28,7 +30,7 @@ def run_program(
     stage: str, command: Callable[[argparse.ArgumentParser, Sequence[str]], int], arguments: Sequence[str]
 ) -> int:
     """Run a command with the options that all have; return the exit status. Print a user error as one line."""
-    parser = OneLineParser(prog=f"python -m dataprep.{stage}", allow_abbrev=False)
+    parser = OneLineParser(prog=called(f"dataprep.{stage}"), allow_abbrev=False)
     parser.add_argument("--overwrite", action="store_true", help="replace existing outputs")
     parser.add_argument("--workers", help="processes; 0 is one per core")
     parser.add_argument("--memory-budget", help="a size such as 2GB, or a percentage of RAM")

@@ -253,7 +253,14 @@ def other_documents(groups: str, detail: str) -> UserError:
 
 
 STAGE = StageSpec.of(
-    remove_duplicates, VERSION, SHAPED_BY, limit=Limit("documents"), other_command=megatron.remove_duplicates
+    remove_duplicates,
+    VERSION,
+    SHAPED_BY,
+    sources={
+        "groups": "the output of group_duplicates",
+    },
+    limit=Limit("documents"),
+    other_command=megatron.remove_duplicates,
 )
 
 if __name__ == "__main__":

@@ -1,23 +1,25 @@
 """The project's own commands: lay one out, choose a profile, check it, see the state of the stages, explain a document.
 
-python -m pipelines init [FOLDER]
-python -m pipelines use --list
-python -m pipelines use PROFILE [group=choice] [key=value]
-python -m pipelines set group=choice|key=value...
-python -m pipelines check [--deep [OUTPUT...]]
-python -m pipelines status
-python -m pipelines explain URL|DOC_ID
-python -m pipelines explain --token SPLIT:INDEX
-python -m pipelines forget URL|DOC_ID [--dry-run]
-python -m pipelines gc [--delete] [FOLDER...]
-python -m pipelines report [--samples]
-python -m pipelines metrics
-python -m pipelines versions
-python -m pipelines completion bash|zsh|fish
+    python -m pipelines init [FOLDER]
+    python -m pipelines use --list
+    python -m pipelines use PROFILE [group=choice] [key=value]
+    python -m pipelines set group=choice|key=value...
+    python -m pipelines check [--deep [OUTPUT...]]
+    python -m pipelines status
+    python -m pipelines explain URL|DOC_ID
+    python -m pipelines explain --token SPLIT:INDEX
+    python -m pipelines forget URL|DOC_ID [--dry-run]
+    python -m pipelines gc [--delete] [FOLDER...]
+    python -m pipelines report [--samples]
+    python -m pipelines metrics
+    python -m pipelines versions
+    python -m pipelines completion bash|zsh|fish
+
+Each has a --help of its own.
 """
 
 import argparse
-import os
+import contextlib
 import shlex
 import shutil
 import subprocess
@@ -28,9 +30,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines import exits
 from pipelines.arguments import Parser
 from pipelines.config import PARAMS_YAML, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
+from pipelines.helptext import called
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
 from pipelines.terminal import print_error, print_line, visible
 
@@ -38,8 +42,6 @@ COMMANDS = (
     *("init", "use", "set", "check", "status", "explain", "forget", "gc"),
     *("report", "metrics", "versions", "completion"),
 )
-BROKEN_PIPE = 128 + 13
-"""The exit status that a shell gives a program that SIGPIPE ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,25 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error("dvc.yaml: not here; run this in the project's folder, or lay one out: millrace init FOLDER")
         return 2
     try:
-        code = options.run(options)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # the reader has enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
-        return BROKEN_PIPE
+        return options.run(options)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
-        print_error(f"{error.filename or 'output'}: {error.strerror or error}")
-        return 1
+        return exits.not_written(error)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands and their options."""
-    parser = Parser(
-        prog="python -m pipelines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=called("pipelines"), description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     init = commands.add_parser("init", help="lay out a project: the graph, its profiles, and a sample")
     init.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="where; default: here")
@@ -148,6 +142,8 @@ def build_parser() -> argparse.ArgumentParser:
     completion = commands.add_parser("completion", help="print what completes `millrace` in a shell")
     completion.add_argument("shell", metavar="bash|zsh|fish", choices=("bash", "zsh", "fish"))
     completion.set_defaults(run=run_completion)
+    for name, command in commands.choices.items():
+        command.command = name
     return parser
 
 
@@ -422,6 +418,8 @@ def run_gc(options: argparse.Namespace) -> int:
         free = [folder for folder, _, state in folders if state == LEFT_OVER]
         for folder in free:
             store.remove(folder)
+            with contextlib.suppress(OSError):  # others are left in it
+                folder.parent.rmdir()
         print(f"removed {len(free)} of {len(folders)}")
     else:
         print("remove them with --delete; an unfinished stage then starts over")
@@ -484,4 +482,4 @@ def _stages() -> list[GraphStage]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

@@ -7,9 +7,7 @@ import argparse
 import itertools
 import math
 import re
-import shutil
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +17,8 @@ from typing import Annotated, Any, Literal, NoReturn
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 
 from pipelines.errors import ConfigError, choose_from, nearest, shown
+from pipelines.helptext import described
 
-HELP_COLUMNS = 80
 _NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
@@ -39,17 +37,6 @@ class Place:
         return name if self.required else f"[{name}]"
 
 
-def wrapped(doc: str, indent: str = "  ") -> str:
-    """Wrap a docstring to the terminal, except commands. `indent`: tyro joins lines that do not begin with a space."""
-    columns = min(HELP_COLUMNS, shutil.get_terminal_size().columns)
-    return "\n\n".join(
-        paragraph
-        if paragraph.startswith((" ", "python -m"))
-        else textwrap.fill(paragraph, columns, subsequent_indent=indent, break_on_hyphens=False)
-        for paragraph in doc.split("\n\n")
-    )
-
-
 class OneLineParser(argparse.ArgumentParser):
     """A parser that raises ConfigError where argparse would print its usage and an error."""
 
@@ -57,23 +44,32 @@ class OneLineParser(argparse.ArgumentParser):
         """Raise the error."""
         raise ConfigError(f"{message}; see --help")
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse itself says nothing of an error."""
+        (file or sys.stdout).write(self.format_help())
+
 
 class Parser(OneLineParser):
     """A parser of a command of ours: its words are checked as those of a stage are, its help fits the terminal."""
 
+    command = ""
+    """The name of one of several commands, which errors begin with."""
     hints: Mapping[str, Any] = types.MappingProxyType({})
     """Option -> its type, if the parser itself does not know its limits."""
 
+    def __init__(self, prog: str, **options: Any) -> None:
+        """Make a parser that leaves the lines of its description as `format_help` wraps them."""
+        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
     def format_help(self) -> str:
         """Wrap the description once: it has line breaks of its own."""
-        self.description = self.description and wrapped(self.description, indent="")
+        self.description = self.description and described(self.description)
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Check the words and parse them. Raises ConfigError for the first that is wrong."""
         if any(action.nargs == argparse.PARSER for action in self._actions):  # the command's own parser checks the rest
             return super().parse_known_args(args, namespace)
-        command = " ".join(self.prog.split()[3:])  # `explain` of `python -m pipelines explain`
         known = {
             option: self.hints.get(option, _hint_of(each)) for each in self._actions for option in each.option_strings
         }
@@ -86,7 +82,7 @@ class Parser(OneLineParser):
             return super().parse_known_args(words, namespace)
         except ConfigError as error:
             colon = ":" if str(error).startswith("expected") else ""
-            raise ConfigError(f"{command}{colon} {error}" if command else str(error)) from None
+            raise ConfigError(f"{self.command}{colon} {error}" if self.command else str(error)) from None
 
 
 def _with_dashes(word: str) -> str:

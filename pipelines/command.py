@@ -30,6 +30,7 @@ from pipelines import config as configs
 from pipelines import presets, store
 from pipelines.arguments import Place, check_number, check_words, plain_type, wrapped
 from pipelines.errors import ConfigError
+from pipelines.helptext import run_tyro
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.names import check_name, check_texts
 
@@ -135,6 +136,8 @@ class StageSpec:
     """Parameter name -> (Documents or Source, required)."""
     outputs: dict[str, bool]
     """Parameter name -> required."""
+    described: Mapping[str, str]
+    """What each `Source` is, for the help text."""
     tables: frozenset[str]
     """Outputs that may be one JSONL file."""
     words: dict[str, bool]
@@ -161,6 +164,7 @@ class StageSpec:
         version: int,
         shaped_by: tuple[str, ...],
         *,
+        sources: Mapping[str, str] | None = None,
         limit: Limit | None = None,
         check_config: Callable[..., None] | None = None,
         check_parameters: Callable[[Mapping[str, Any]], str | None] | None = None,
@@ -170,7 +174,8 @@ class StageSpec:
     ) -> "StageSpec":
         """Declare a stage by the signature of `function`; the docstring of its module is the help text.
 
-        Raises TypeError if `check_config` does not take the sections that `function` takes.
+        `sources` says what each `Source` is. Raises TypeError if it describes other parameters, or `check_config` does
+        not take the sections that `function` takes.
         """
         name, hints = function.__name__, typing.get_type_hints(function)
         kinds = {parameter: _unwrap(hints[parameter]) for parameter in inspect.signature(function).parameters}
@@ -188,6 +193,9 @@ class StageSpec:
         }
         if check_config and {*inspect.signature(check_config).parameters} != {*sections}:
             raise TypeError(f"{name}: check_config must take the sections of the stage: {', '.join(sections)}")
+        unknown = (sources or {}).keys() - {parameter for parameter, kind in inputs.items() if kind[0] is Source}
+        if unknown:
+            raise TypeError(f"{name}: sources describes what is no Source: {', '.join(sorted(unknown))}")
         return cls(
             name=name,
             function=function,
@@ -197,6 +205,7 @@ class StageSpec:
             sections=sections,
             inputs=inputs,
             outputs=outputs,
+            described=sources or {},
             tables=frozenset(parameter for parameter, (kind, _) in kinds.items() if kind is Table),
             words=words,
             check_config=check_config,
@@ -240,8 +249,6 @@ def _unwrap(hint: Any) -> tuple[Any, bool]:
 
 def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     """Parse the command line of a stage. Raises ConfigError for a wrong word, parameter file or value."""
-    import tyro
-
     options = RunOptions(
         workers=_environment_workers(),
         memory_budget=os.environ.get("MILLRACE_MEMORY_BUDGET", "50%"),
@@ -255,12 +262,8 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         parameter: _without_others(_defaults(section, cls, files, params, preset=parameter == "config"), arguments)
         for parameter, (section, cls) in spec.sections.items()
     }
-    result = tyro.cli(
-        _command_class(spec, defaults, options),
-        prog=f"python -m {spec.command}",
-        description=wrapped(spec.doc + (f"\n\n--limit N takes the first N {spec.limit.unit}." if spec.limit else "")),
-        args=list(arguments),
-    )
+    doc = spec.doc + (f"\n\n--limit N takes the first N {spec.limit.unit}." if spec.limit else "")
+    result = run_tyro(_command_class(spec, defaults, options), spec.command, doc, all_places, arguments)
     where = "command line"
     sections = {
         parameter: configs.check(cls, getattr(result, section), section, where)
@@ -426,7 +429,7 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
         if name != many
     ]
     paths = {
-        name: (needed, documents if kind is Documents else "a file or folder")
+        name: (needed, documents if kind is Documents else spec.described.get(name, "a file or folder"))
         for name, (kind, needed) in spec.inputs.items()
     }
     paths |= {name: (needed, _output_help(spec, name)) for name, needed in spec.outputs.items()}

@@ -15,8 +15,11 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+from pipelines import exits
 from pipelines.errors import nearest
+from pipelines.helptext import BY_NAME
 from pipelines.installed import has_code
 from pipelines.terminal import print_error
 
@@ -100,14 +103,15 @@ GROUPS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> NoReturn:
+    """Run `millrace` with the words of the command line."""
+    exits.run(lambda: run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
     """Run a command in this process's place; return an exit status only if there is none to run."""
-    arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        try:
-            print(overview(), flush=True)
-        except BrokenPipeError:  # the reader has enough, as `head` has
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        print(overview())
         return 0
     name = arguments[0].replace("_", "-")
     if (found := modules().get(name)) is None:
@@ -117,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(f"{hiding}: python -m runs this in place of Millrace's package of that name; use another folder")
         return 2
     first = [name] if found == PROJECT else []
-    return os.execv(sys.executable, [sys.executable, "-m", found, *first, *arguments[1:]])  # noqa: S606 (our own)
+    words = [sys.executable, "-X", BY_NAME, "-m", found, *first, *arguments[1:]]
+    return os.execv(sys.executable, words)  # noqa: S606 (our own)
 
 
 def _hiding(package: str) -> Path | None:
@@ -150,4 +155,4 @@ def overview() -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -22,6 +22,7 @@ from pipelines.errors import UserError
 from pipelines.manifest import Counts, why_not_read
 from pipelines.metadata import METADATA, METADATA_FIELD
 from pipelines.terminal import visible
+from pipelines.utf import other_encoding
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq  # lazy below: it adds a tenth to the start of a command that only prints its help
@@ -343,8 +344,18 @@ def jsonl_files(folder: Path) -> tuple[list[Path], list[tuple[str, str]]]:
     companions = ("manifest.json", ".provenance.json")
     named = (path for path in sorted(folder.iterdir()) if is_jsonl(path))
     listed = [path for path in named if not path.name.endswith(companions) and ".rejected" not in path.suffixes]
-    why = {path: why_not_read(path) or ("a folder" if path.is_dir() else "") for path in listed}
+    why = {path: why_not_read(path) or _why_no_lines(path) for path in listed}
     return [path for path in listed if not why[path]], [(path.name, why[path]) for path in listed if why[path]]
+
+
+def _why_no_lines(path: Path) -> str:
+    """Return why the lines of a folder's child are not read, by its first bytes; empty if they are."""
+    if path.is_dir():
+        return "a folder"
+    try:
+        return other_encoding(path)
+    except UserError:
+        return ""  # damaged: reading its lines says so, after those before the damage
 
 
 def reason_of(error: UserError, file: Path) -> str:

@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from typing import Protocol, TypeVar
 
-from pipelines.errors import UserError
+from pipelines.errors import KilledError, UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -82,7 +82,7 @@ class LocalEngine:
         return min(self.workers, num_items) <= 1
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Yield `function(item)` for each item, in order; raise UserError if a worker is killed."""
+        """Yield `function(item)` for each item, in order; raise KilledError if a worker is killed."""
         if self.works_here(len(items)):
             yield from map(function, items)
             return
@@ -93,7 +93,7 @@ class LocalEngine:
             for future in futures:
                 yield future.result()
         except BrokenProcessPool:
-            raise UserError(KILLED) from None
+            raise KilledError(KILLED) from None
 
     def _start(self) -> concurrent.futures.ProcessPoolExecutor:
         self.prepare()
@@ -129,11 +129,11 @@ class LocalEngine:
 
 @contextlib.contextmanager
 def starting(killed: str) -> Generator[None]:
-    """Raise UserError with the text `killed` if the server that processes are started from is killed meanwhile."""
+    """Raise KilledError with the text `killed` if the server that processes are started from is killed meanwhile."""
     try:
         yield
     except (EOFError, ConnectionError, BrokenProcessPool):
-        raise UserError(killed) from None
+        raise KilledError(killed) from None
 
 
 def start_forkserver(preload: Sequence[str]) -> None:

@@ -17,6 +17,14 @@ class ConfigError(UserError):
     """A parameter, profile or option is wrong; commands print its text and exit 2."""
 
 
+class RefusedError(UserError):
+    """The stage can do nothing with this input and these parameters, so that what it made of them is of no use."""
+
+
+class KilledError(UserError):
+    """A process was killed, so that the same command can go on with what is finished."""
+
+
 class RejectedRowError(ValueError):
     """A row or line of the input is rejected; `rule` is the rule under which it is counted."""
 

@@ -6,6 +6,7 @@ import that is under way.
 """
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -20,10 +21,14 @@ from pipelines.imports import hide_pandas
 PREEMPTED = 75
 """Exit status after SIGTERM (EX_TEMPFAIL): the same command resumes the work."""
 INTERRUPTED = 130
+READER_GONE = 128 + signal.SIGPIPE
+"""Exit status when nobody reads standard output any more: what a shell says of a program that SIGPIPE ended."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a command; blocked while it starts itself again."""
 PARENT = os.getppid()
 """What started this process, known before it can have been killed (but for Python's own start)."""
+_OF_OUTPUT = (errno.EPIPE, errno.ENOSPC)
+"""Errors that name no file when they are of standard output."""
 LEAST_ADDRESS_SPACE = 760 << 20
 """Of a command in bytes (ulimit -v). With less, numpy, OpenBLAS or the tokenizers end the process in ways of their own
 while they are imported; no stage works in less."""
@@ -93,24 +98,51 @@ def has_address_space(least: int) -> bool:
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """Run a whole command and exit with the status that `main` returns."""
+    """Run a whole command and exit with the status that `main` returns, once all that it printed is written."""
+    status: object
     try:
         status = main()
-        ignore_signals()  # the work is done
-    except SystemExit:
-        ignore_signals()
-        raise
+    except SystemExit as end:  # of --help
+        status = end.code
     except BaseException as error:
-        if (stopped := stopped_by(error)) is None:
+        if stopped := stopped_by(error):
+            status = interrupted(stopped)
+        elif isinstance(error, OSError) and (error.filename or error.errno in _OF_OUTPUT):
+            status = not_written(error)
+        else:
             raise
-        status = interrupted(stopped)
+    ignore_signals()  # the work is done
+    status = _printed() or status
     import logging  # not above: the sooner signals are handled, the better
 
     logging.disable()  # a library whose import was interrupted may have a last word
     # Python remembers a KeyboardInterrupt in code that was given as text (a namedtuple's, say), and would end with
     # SIGINT in place of the status although it was handled; the next such code makes it forget.
     exec("")  # noqa: S102
-    sys.exit(status)
+    sys.exit(status)  # pyright: ignore[reportArgumentType] (what another sys.exit was given)
+
+
+def not_written(error: OSError) -> int:
+    """Say on one line what could not be read or written, nothing if nobody reads to the end; return the exit status."""
+    from pipelines.terminal import print_error  # not above: the sooner signals are handled, the better
+
+    if not error.filename:
+        # It is standard output. What is still to be written goes nowhere, or Python complains when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return READER_GONE
+    print_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    return 1
+
+
+def _printed() -> int:
+    """Write what is printed and not written yet; return an exit status if that fails."""
+    try:
+        if sys.stdout:  # not closed from the start (>&-)
+            sys.stdout.flush()
+    except OSError as error:
+        return not_written(error)
+    return 0
 
 
 def end_on_signals() -> None:

@@ -11,7 +11,7 @@ from pipelines import jsonl, store
 from pipelines.command import Documents, Output, Part, Source
 from pipelines.errors import UserError, describe
 from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest, is_published, load_checked, manifest_path
-from pipelines.run import StageRun
+from pipelines.run import INGESTED, StageRun
 from pipelines.utf import check_utf8
 
 logger = logging.getLogger(__name__)
@@ -75,11 +75,15 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
             files += formats.part_files(path)
             continue
         sources, unread = formats.jsonl_files(path) if path.is_dir() else ([path], [])
+        if unread and not sources:
+            raise UserError(f"{path / unread[0][0]}: {unread[0][1]}")
         if unread:
             logger.warning("%s: not read, %d file(s): %s", run.name, len(unread), describe(unread))
         if path.is_file() and not formats.is_jsonl(path) and path.stat().st_size:
             endings = ", ".join(store.COMPRESSED)
             raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also {endings})")
+        if path.is_file():
+            check_utf8(path)
         for source in sources:
             if manifest_path(source).is_file():
                 run.note_limit(source, Manifest.load(manifest_path(source)))
@@ -118,7 +122,7 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path], unread: Sequenc
 
     `unread`: name and reason of other files, which become such rows too.
     """
-    target = Output(run.scratch / folder, Path(folder))
+    target = Output(run.scratch / INGESTED / folder, Path(folder))
     names = {f"file-{number:05d}": source for number, source in enumerate(sources)}
     parts = [
         Part(f"{name}-{block:05d}", (source,))
@@ -195,7 +199,6 @@ class Ingested:
         number = first["url"].rpartition(":")[2]
         error = jsonl.no_documents(self.source, lines, f"line {number}: {first['value']}")
         if alone:
-            check_utf8(self.source)
             raise error
         yield self._rejected_row(None, formats.UNREADABLE_FILE, formats.reason_of(error, self.source))
 

@@ -47,8 +47,6 @@ _MOST_BYTES = 12 << 20
 _GROWTH = 5
 """How many times as long metadata may be as the numbers in a line: `1e15` is `1000000000000000.0`."""
 BROKEN = "broken"
-NO_DOCUMENTS = "none of its"
-"""How the reason begins why a file that has only broken lines is not read."""
 BROKEN_SCHEMA = pa.schema([("line", pa.int64()), ("rule", pa.string()), ("value", pa.string())])
 """Broken lines, by number in their block, from 1; null stands for the whole file."""
 
@@ -142,7 +140,7 @@ def read_jsonl(
 
 def no_documents(path: Path, lines: int, first_problem: str) -> UserError:
     """Return the error for a file that has only broken lines."""
-    return UserError(f"{path}: {NO_DOCUMENTS} {lines} lines is a document; {first_problem}")
+    return UserError(f"{path}: none of its {lines} lines is a document; {first_problem}")
 
 
 def count_blocks(path: Path) -> int:

@@ -20,6 +20,15 @@ WORK = ".work"
 """Folder of scratch and locks, beside the outputs."""
 SCRATCH = "-scratch"
 """How the name of a folder there ends in which a command of another program works; the next run of it removes it."""
+_FORBIDDEN = "may not be read (its permissions)"
+_DEAD_LINK = "a link that leads nowhere"
+_MISSING = "no such file or folder"
+_ADVICE = {
+    _FORBIDDEN: "allow it (chmod u+r, of a folder u+rx), or give a copy of your own",
+    _DEAD_LINK: "check what it points to",
+    _MISSING: "check the path or run its stage first",
+}
+"""What to do about an input that is not read."""
 
 
 @dataclass(slots=True)
@@ -158,7 +167,7 @@ def load_checked(folder: Path) -> Manifest:
 def content_hash(path: Path) -> str:
     """Return the identity of an input: the sha256 of its manifest or, without one, of its bytes or its children."""
     if why := why_not_read(path):
-        raise UserError(f"{path}: {why}; check the path or run its stage first")
+        raise UserError(f"{path}: {why}; {_ADVICE.get(why, 'give a file or folder')}")
     return _content_hash(path, ())
 
 
@@ -184,7 +193,7 @@ def why_not_read(path: Path) -> str:
     """Return why neither a file nor a folder can be read at a path; empty if one can."""
     if path.is_file() or path.is_dir():
         needed = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
-        return "" if os.access(path, needed) else "may not be read (its permissions)"
+        return "" if os.access(path, needed) else _FORBIDDEN
     if path.exists():
         return "a pipe, socket or device"
-    return "a link that leads nowhere" if path.is_symlink() else "no such file or folder"
+    return _DEAD_LINK if path.is_symlink() else _MISSING

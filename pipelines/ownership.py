@@ -16,9 +16,10 @@ from pipelines import store
 from pipelines.command import Invocation
 from pipelines.documents import is_jsonl
 from pipelines.errors import UserError
-from pipelines.manifest import MANIFEST, WORK, Manifest, manifest_path
+from pipelines.manifest import MANIFEST, SCRATCH, WORK, Manifest, manifest_path
 from pipelines.outputs import provenance_path, rejected_path
 
+_SCRATCH_END = re.compile(rf"(?:-[0-9a-f]{{16}}|{SCRATCH}|\.lock)$")
 STAGED = "staged.json"
 """In scratch once every output is complete: an output that exists from then on belongs to this run."""
 
@@ -28,6 +29,14 @@ def scratch_folders(output: Path) -> list[Path]:
     work = output.parent / WORK
     pattern = re.compile(re.escape(output.name) + "-[0-9a-f]{16}")
     return sorted(path for path in work.iterdir() if pattern.fullmatch(path.name)) if work.is_dir() else []
+
+
+def output_of(path: Path) -> Path:
+    """Return the output that a path in scratch is for, which its user knows by name; any other path as it is."""
+    if WORK not in path.parts:
+        return path
+    above = path.parts.index(WORK)
+    return Path(*path.parts[:above], *(_SCRATCH_END.sub("", name) for name in path.parts[above + 1 : above + 2]))
 
 
 def is_half_published(output: Path) -> bool:

@@ -18,11 +18,14 @@ from typing import Any, TypeVar
 
 from pipelines import documents, engine, exits, store
 from pipelines.command import Invocation, Output, Part
-from pipelines.errors import ConfigError, UserError
+from pipelines.errors import ConfigError, KilledError, RefusedError, UserError
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
 
 logger = logging.getLogger(__name__)
+
+INGESTED = "inputs"
+"""The folder in scratch of the shards that JSON lines become."""
 
 T = TypeVar("T")
 
@@ -114,6 +117,16 @@ class StageRun:
         if file not in self._digests:
             self._digests[file] = store.sha256(file) if file.is_file() else content_hash(file)
         return self._digests[file]
+
+    def can_resume(self, error: UserError) -> bool:
+        """Return whether scratch holds work that the same command can go on with after this error.
+
+        A folder for receipts, even an empty one, says so, unless these are only of inputs that were made shards.
+        """
+        if isinstance(error, RefusedError | KilledError):
+            return isinstance(error, KilledError)
+        receipts = self.scratch / "receipts"
+        return receipts.exists() and [path.name for path in receipts.iterdir()] != [INGESTED]
 
     def use_digests_of(self, folder: Path, manifest: Manifest) -> None:
         """Take the digests of the files in `folder` from its manifest instead of hashing them."""

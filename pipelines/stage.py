@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from pipelines.dvc_lock import put_back_stats
 from pipelines.errors import ConfigError, UserError, shown
 from pipelines.fingerprint import fingerprint, stage_identity
 from pipelines.inputs import first_rows, open_documents, open_source
+from pipelines.locks import locked
 from pipelines.manifest import WORK
 from pipelines.outputs import publish, report, stage_output
-from pipelines.ownership import STAGED, check_outputs, is_half_published, scratch_folders
+from pipelines.ownership import STAGED, check_outputs, is_half_published, output_of, scratch_folders
 from pipelines.progress import waiting
 from pipelines.rejected import show_rejected
 from pipelines.run import StageRun
@@ -90,14 +91,13 @@ def _failed(error: BaseException) -> int:
     if isinstance(error, UserError):
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
-    if isinstance(error, BrokenPipeError):  # the reader of standard output has gone: `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    if isinstance(error, BrokenPipeError):
+        return exits.not_written(error)
     if exits.is_lack_of_memory(error):
         return exits.out_of_memory()
     if not isinstance(error, OSError):
         raise error
-    where = f"{error.filename}: " if error.filename else ""
+    where = f"{output_of(Path(os.fsdecode(error.filename)))}: " if error.filename else ""
     print_error(
         f"{where}{error.strerror or error}; finished work is kept and no output is half written: fix the cause "
         "(disk space, permissions) and run the same command again"
@@ -144,9 +144,9 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
         try:
             with contextlib.closing(run.engine):
                 result = _work(spec, call, run)
-        except UserError:
-            if not (scratch / "receipts").exists():
-                store.remove(scratch)  # nothing was begun that could be resumed
+        except UserError as error:
+            if not run.can_resume(error):
+                store.remove(scratch)
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
         _publish_all(run, call)
@@ -252,25 +252,6 @@ def _named(key: str, before: Any, now: Any) -> str:
 def _value(value: Any) -> str:
     """Return a parameter's value as a line of a message shows it; an identity leaves out what is not set."""
     return "not set" if value is None else shown(value)
-
-
-@contextlib.contextmanager
-def locked(outputs: Iterable[Path]) -> Generator[None, None, None]:
-    """Hold the locks of all outputs while their stage works; raise UserError if another process holds one."""
-    import filelock
-
-    with contextlib.ExitStack() as held:
-        for output in outputs:
-            lock = filelock.FileLock(output.parent / WORK / f"{output.name}.lock")
-            Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
-            try:
-                held.enter_context(lock.acquire(timeout=0))
-            except filelock.Timeout:
-                raise UserError(
-                    f"{lock.lock_file}: another process is making {output.name}; wait for it or end it, then run this "
-                    "again"
-                ) from None
-        yield
 
 
 def _check_inputs(spec: StageSpec, call: Invocation) -> None:

@@ -42,6 +42,7 @@ MOST_JSON = 100_000_000
 """Bytes of a JSON file; a manifest of 500,000 files takes fewer."""
 _CACHED = re.compile(r"/[0-9a-f]{2}/[0-9a-f]{30}$")
 """How DVC names a file in its cache. A link to one is a copy that takes no space; what it points to never changes."""
+_OPEN_FILE = re.compile(r"/dev/(?:std(?:in|out|err)|fd/\d+)|/proc/(?:self|\d+)/fd/\d+")
 _GZIP_LEVEL = 6
 """Of libdeflate: compresses text to 0.40 of its size, as zlib's level 9 does, in a quarter of the time."""
 
@@ -164,6 +165,10 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
                 file.flush()
                 os.fsync(file.fileno())
         rename(temporary, path, durable=durable)
+    except OSError as error:
+        if error.filename == str(temporary):
+            error.filename = str(path)  # the name that the user knows
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -272,8 +277,10 @@ def list_files(folder: Path) -> list[Path]:
 def real_path(path: Path) -> Path:
     """Return what is replaced when `path` is written anew: what it points to if it is a link, else `path` itself.
 
-    Raises UserError for a link to nothing.
+    Raises UserError for a link to nothing, and for a device, pipe or socket, which no file can take the place of.
     """
+    if _is_stream(path):
+        raise UserError(f"{path}: a device, pipe or socket, where no output can be published; name a file or folder")
     if not path.is_symlink():
         return path
     try:
@@ -283,6 +290,17 @@ def real_path(path: Path) -> Path:
             f"{path}: a link to {path.readlink()}, which does not exist; remove the link, or name that path itself"
         ) from None
     return path if _CACHED.search(target) else Path(target)
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether a path is neither a file nor a folder, or names an open file of a process, whatever that is."""
+    if _OPEN_FILE.fullmatch(str(path.absolute())):
+        return True
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def rename(source: Path, target: Path, *, durable: bool = True) -> None:

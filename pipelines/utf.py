@@ -79,14 +79,15 @@ def as_utf8(file: io.BufferedReader) -> BinaryIO:
 
 def check_utf8(file: Path) -> None:
     """Raise UserError for a file in another encoding, where the bytes of its lines are passed on as they are."""
-    if encoding := file_encoding(file):
-        raise UserError(f"{file}: {other_encoding(encoding)}")
+    if why := other_encoding(file):
+        raise UserError(f"{file}: {why}")
 
 
-def other_encoding(encoding: str) -> str:
-    """Return what is wrong with a file in UTF-16 or UTF-32, and what to do."""
-    name = encoding.upper()[: len("UTF-16")]
-    return f"{name} text; save it as UTF-8 (iconv -f {name} -t UTF-8)"
+def other_encoding(file: Path) -> str:
+    """Return what is wrong with a file in UTF-16 or UTF-32, and what to do; empty for any other file."""
+    encoding = file_encoding(file)
+    name = encoding.upper()[: len("UTF-16")] if encoding else ""
+    return name and f"{name} text; save it as UTF-8 (iconv -f {name} -t UTF-8)"
 
 
 class _Converted(io.RawIOBase):

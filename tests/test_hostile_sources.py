@@ -87,3 +87,24 @@ def test_as_the_only_source_it_is_one_clear_line(name: str, short: Path, capsys:
 def test_a_manifest_that_is_a_pipe_holds_nobody_up(short: Path) -> None:
     os.mkfifo(short / "manifest.json")
     assert not manifest.is_published(short)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("locked.jsonl", "may not be read (its permissions); allow it (chmod u+r, of a folder u+rx), or give a copy"),
+        ("pipe.jsonl", "a pipe, socket or device; give a file or folder"),
+    ],
+)
+def test_what_to_do_depends_on_why_it_is_not_read(
+    name: str, advice: str, short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_odd_things(short, ".jsonl")
+    assert run_command(StageSpec.load("dataprep.clean"), [str(short / name), "out"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: in/{name}: {advice}")
+
+
+def test_a_folder_whose_only_file_may_not_be_read_says_so(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (short / "locked.jsonl").write_text("{}")
+    assert run_command(StageSpec.load("dataprep.clean"), [str(short), "out"]) == 1
+    assert capsys.readouterr().err == "error: in/locked.jsonl: may not be read (its permissions)\n"

@@ -1,12 +1,10 @@
 """Prints the documents in the global batch of a step of pretraining.
 
-    python -m trainer.batches --step 1200 runs/gpt2/pretrain data/openwebtext/tokenize/train \
-        --documents data/openwebtext/split/train
+    python -m trainer.batches --step 1200 runs/gpt2/pretrain data/web/tokenize/train --documents data/web/split/train
 
 One line per document: sample, token shard, row, document id, tokens within the document, URL (with --documents).
 """
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,6 +18,7 @@ from pipelines import exits
 from pipelines.arguments import Parser
 from pipelines.config import Count, check
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import called
 from pipelines.manifest import content_hash
 from pipelines.terminal import print_error, print_line
 from trainer.config import PretrainConfig
@@ -88,9 +87,7 @@ def _urls(documents: Path, ids: set[bytes]) -> dict[bytes, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    parser = Parser(
-        prog="python -m trainer.batches", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=called("trainer.batches"), description=__doc__)
     parser.add_argument("run", type=Path, help="a folder that pretrain published, or one of its step-* folders")
     parser.add_argument("train", type=Path, help="the token folder it was trained on")
     parser.add_argument("--step", type=int, required=True, help="number of the step, from 1")

@@ -6,7 +6,6 @@ A run is a folder that `pretrain` or `finetune` published; if it has several see
 In the panels by epoch, dashed lines are scores on training rows.
 """
 
-import argparse
 import itertools
 import math
 import sys
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines import store
+from pipelines import exits, store
 from pipelines.arguments import Parser
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import called
 from pipelines.terminal import print_error
 from trainer.reporting import pictures
 from trainer.reporting.results import Curve, read_curve_columns
@@ -130,14 +130,13 @@ def _paint_epochs(axes: Any, several: Sequence[Curve], column: str, style: Mappi
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    parser = Parser(
-        prog="python -m trainer.curves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=called("trainer.curves"), description=__doc__)
     parser.add_argument("picture", type=Path, help="the SVG to write")
     parser.add_argument("runs", type=Path, nargs="+", help="folders that pretrain or finetune published")
     parser.add_argument("--overwrite", action="store_true", help="replace a picture that exists")
     try:
         call = parser.parse_args(arguments)
+        store.real_path(call.picture)  # refuses a pipe, before it is read
         if call.picture.exists() and not call.overwrite:
             raise UserError(f"{call.picture}: exists already; --overwrite replaces it")
         if call.picture.suffix != ".svg":
@@ -153,4 +152,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exits.run(lambda: main(sys.argv[1:]))

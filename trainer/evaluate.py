@@ -114,6 +114,10 @@ STAGE = StageSpec.of(
     evaluate,
     VERSION,
     SHAPED_BY,
+    sources={
+        "export": "a Hugging Face folder, such as export's",
+        "val": "token shards for validation: a folder that tokenize wrote",
+    },
     limit=Limit("samples of the validation tokens"),
     check_parameters=check_parameters,
     environment=portable.environment,

@@ -44,7 +44,16 @@ def export(run: StageRun, pretrain: Source, tokenizer: Source, output: Output) -
     return facts | {"oracles": oracle.report(run.name, [LIBRARY], checked)}
 
 
-STAGE = StageSpec.of(export, VERSION, SHAPED_BY, limit=Limit("steps: it exports the newest checkpoint of these"))
+STAGE = StageSpec.of(
+    export,
+    VERSION,
+    SHAPED_BY,
+    sources={
+        "pretrain": "the output of pretrain",
+        "tokenizer": "the tokenizer of its tokens: the output of tokenizer",
+    },
+    limit=Limit("steps: it exports the newest checkpoint of these"),
+)
 
 if __name__ == "__main__":
     stage_main("trainer.export")

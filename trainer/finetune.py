@@ -487,6 +487,12 @@ STAGE = StageSpec.of(
     finetune,
     VERSION,
     SHAPED_BY,
+    sources={
+        "base": "a Hugging Face folder, a checkpoint, or the output of pretrain",
+        "glue": "the task, as glue_tokenize wrote it",
+        "contamination": "the folder CONTAMINATION of decontaminate: scores the rows that it did not find apart, too",
+        "tokenizer": "of a checkpoint: the folder of its tokenizer, such as the output of tokenizer",
+    },
     limit=Limit("steps; a longer warm-up ends with them, and the learning rate falls as in a run of this length"),
     check_parameters=check_parameters,
     environment=portable.environment,

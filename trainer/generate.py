@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pipelines.arguments import Place, check_words, wrapped
+from pipelines import exits
+from pipelines.arguments import Place, check_words
 from pipelines.command import flags_of
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import run_tyro
 from pipelines.terminal import print_error, without_controls
 from trainer.config import SamplingConfig
 
@@ -81,26 +83,38 @@ def write_text(folder: Path, prompt: str, config: SamplingConfig) -> str:
     return prompt + tokenizer.decode(continue_text(model, ids, end, config))
 
 
+def note(text: str) -> None:
+    """Print a note on standard error: standard output holds the text alone."""
+    print(f"note: {text}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    import tyro
     from tyro.conf import OmitArgPrefixes, Positional, arg
 
     from pipelines import config as configs
 
+    default = "(default: the model begins one of its own)"
+    begins = arg(help="how the text begins", metavar="[PROMPT]", help_behavior_hint=default)
+
     def generate(
-        export: Positional[Annotated[Path, arg(help="a Hugging Face folder, such as export's")]],
-        prompt: Positional[Annotated[str, arg(help="how the text begins")]] = "",
+        export: Positional[Annotated[Path, arg(help="a Hugging Face folder, such as export's", metavar="EXPORT")]],
+        prompt: Positional[Annotated[str, begins]] = "",
         sampling: OmitArgPrefixes[SamplingConfig] = SamplingConfig(),  # noqa: B008 (frozen)
     ) -> None:
         checked = configs.check(SamplingConfig, sampling, "generate", "command line")
-        print(without_controls(write_text(export, prompt, checked)))
+        if not prompt:
+            note("no PROMPT, so the model begins a text of its own")
+        text = write_text(export, prompt, checked)
+        if text == prompt:
+            note("the model added nothing: it drew end-of-text first; try another --seed, or another PROMPT")
+        print(without_controls(text))
 
     arguments = sys.argv[1:] if arguments is None else arguments
     places = (Place("EXPORT"), Place("PROMPT", required=False))
     try:
         check_words(arguments, {"--help": None, **dict(flags_of(SamplingConfig))}, places)
-        tyro.cli(generate, prog="python -m trainer.generate", description=wrapped(__doc__ or ""), args=arguments)
+        run_tyro(generate, "trainer.generate", __doc__ or "", places, arguments)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
@@ -108,4 +122,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

@@ -177,6 +177,11 @@ STAGE = StageSpec.of(
     glue_score,
     VERSION,
     SHAPED_BY,
+    sources={
+        "model": "the output of finetune, or a Hugging Face folder of such a model",
+        "glue": "the task, as glue_tokenize wrote it",
+        "contamination": "the folder CONTAMINATION of decontaminate: scores the rows that it did not find apart, too",
+    },
     limit=Limit("rows of each split", "glue"),
     check_parameters=check_parameters,
     environment=portable.environment,

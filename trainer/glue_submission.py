@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pipelines import store
-from pipelines.arguments import Place, check_words, wrapped
+from pipelines import exits, store
+from pipelines.arguments import Place, check_words
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import run_tyro
 from pipelines.terminal import print_error, print_line
 from trainer.glue.submission import FILES, HEADER, SUBMISSION, TestFile
 
@@ -86,17 +87,19 @@ def write_zip(output: Path, files: dict[str, Path], *, fill_missing: bool) -> li
 
 def main() -> int:
     """Run the command and return its exit status."""
-    import tyro
     from tyro.conf import Positional, arg
 
     def glue_submission(
-        output: Positional[Annotated[Path, arg(help="the zip to write")]],
-        folders: Positional[Annotated[tuple[Path, ...], arg(help="output folders of finetune and glue_score")]],
+        output: Positional[Annotated[Path, arg(help="the zip to write", metavar="OUTPUT.zip")]],
+        folders: Positional[
+            Annotated[tuple[Path, ...], arg(help="output folders of finetune and glue_score", metavar="FOLDERS...")]
+        ],
         fill_missing: Annotated[bool, arg(help="add placeholders for missing files")] = False,
         overwrite: Annotated[bool, arg(help="replace a zip that exists")] = False,
     ) -> None:
         if output.suffix != ".zip":
             raise ConfigError(f"{output}: GLUE takes a zip; name a file that ends with .zip")
+        store.real_path(output)  # refuses a pipe, before it is read
         if output.exists() and not overwrite:
             raise UserError(f"{output}: exists already; --overwrite replaces it")
         if output.exists() and not is_submission(output):
@@ -114,7 +117,7 @@ def main() -> int:
     places = (Place("OUTPUT.zip"), Place("FOLDERS", many=True))
     try:
         check_words(sys.argv[1:], dict.fromkeys(OPTIONS), places)
-        tyro.cli(glue_submission, prog="python -m trainer.glue_submission", description=wrapped(__doc__ or ""))
+        run_tyro(glue_submission, "trainer.glue_submission", __doc__ or "", places, sys.argv[1:])
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
@@ -122,4 +125,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

@@ -414,6 +414,10 @@ STAGE = StageSpec.of(
     pretrain,
     VERSION,
     SHAPED_BY,
+    sources={
+        "train": "token shards to train on: a folder that tokenize wrote",
+        "val": "token shards for validation",
+    },
     limit=Limit("steps; a longer warm-up ends with them, and the learning rate falls as in a run of this length"),
     check_parameters=check_parameters,
     environment=portable.environment,

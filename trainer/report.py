@@ -209,7 +209,18 @@ def escape_markdown(value: object) -> str:
     return re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", text)
 
 
-STAGE = StageSpec.of(report, VERSION, SHAPED_BY, limit=Limit("tasks of each kind"))
+STAGE = StageSpec.of(
+    report,
+    VERSION,
+    SHAPED_BY,
+    sources={
+        "stats": "the folder of the corpus's stats",
+        "run_stats": "the folder of the run's stats",
+        "results": "the folder of the run's results",
+        "ledger": "the output of ledger; without it there is no section on the corpus",
+    },
+    limit=Limit("tasks of each kind"),
+)
 
 if __name__ == "__main__":
     stage_main("trainer.report")

@@ -7,12 +7,10 @@ the parameters, as for the stage; `python -m pipelines report` gives all of this
 the checkpoints that are there write texts, which takes a while; the page shows those of earlier calls too.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines import log, store
+from pipelines import exits, log, store
 from pipelines.arguments import Parser
 from pipelines.config import load_section, read_yaml
 from pipelines.errors import ConfigError, UserError
@@ -38,9 +36,7 @@ from trainer.reporting.times import read_times
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; return the exit status."""
-    parser = Parser(
-        prog="python -m trainer.run_report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="python -m trainer.run_report", description=__doc__)
     for name, text in (
         ("stats", "stats of the corpus"),
         ("run_stats", "stats of the run"),
@@ -112,4 +108,4 @@ def _evaluate_section(params: Path | None) -> EvaluateConfig:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

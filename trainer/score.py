@@ -335,7 +335,19 @@ def _documents(path: Path) -> set[int]:
     return {number - 1 for numbers in store.read_json(path).values() for number in numbers}
 
 
-STAGE = StageSpec.of(score, VERSION, SHAPED_BY, limit=Limit("documents of each task"), environment=portable.environment)
+STAGE = StageSpec.of(
+    score,
+    VERSION,
+    SHAPED_BY,
+    sources={
+        "model": "a Hugging Face folder, a checkpoint, or the output of pretrain",
+        "requests": "a folder of request files, as score_requests writes it, or one of them",
+        "tokenizer": "of a checkpoint: the folder of its tokenizer, such as the output of tokenizer",
+        "contamination": "what decontaminate --targets wrote about these requests: scores what it did not find apart",
+    },
+    limit=Limit("documents of each task"),
+    environment=portable.environment,
+)
 
 if __name__ == "__main__":
     # Under torchrun or Slurm only the first process runs the stage.

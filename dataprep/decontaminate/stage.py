@@ -359,6 +359,10 @@ STAGE = StageSpec.of(
     decontaminate,
     VERSION,
     SHAPED_BY,
+    sources={
+        "glue": "the output of glue_download, whose validation and test rows are searched for",
+        "load_dictionary": "a folder that --save-dictionary wrote, in place of --glue and --against",
+    },
     limit=Limit("documents"),
     check_config=check_config,
     check_parameters=check_parameters,

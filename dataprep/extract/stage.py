@@ -26,20 +26,19 @@ from dataprep.extract.loose_json import merge_or_add_ids
 from pipelines.command import Limit, Part, Source, StageSpec, Table
 from pipelines.config import Count, NonNegative, SourceChoice, StageSource, TokenizerPath, given
 from pipelines.documents import UNREADABLE_FILE, rejected_rows
-from pipelines.errors import UserError, describe
+from pipelines.errors import RefusedError, describe
 from pipelines.forgotten import FORGOTTEN, ForgottenPages
 from pipelines.identity import document_id
-from pipelines.jsonl import NO_DOCUMENTS, only_reader
+from pipelines.jsonl import only_reader
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
-from pipelines.utf import check_utf8
 
 if TYPE_CHECKING:
     from dataprep.extract.page_child import PageChild
     from dataprep.extract.parts import ReadOptions
     from dataprep.readers.records import Broken, Page, Record, Skipped, Text
 
-VERSION = 5
+VERSION = 6
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)
@@ -115,13 +114,11 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
 
 
 def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: int, counts: Counts) -> None:
-    """Report the files that could not be read; raise UserError if there was only one file, or no document at all."""
+    """Report the files that could not be read; raise RefusedError if there was only one, or no document."""
     if files == 1 or not counts.rows_out:
         name, why = unreadable[0]
         file = (path if path.is_dir() else path.parent) / name
-        if file.is_file() and why.startswith(NO_DOCUMENTS):
-            check_utf8(file)
-        raise UserError(f"{file}: {why}")
+        raise RefusedError(f"{file}: {why}")
     logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
 
 
@@ -201,6 +198,9 @@ STAGE = StageSpec.of(
     extract,
     VERSION,
     SHAPED_BY,
+    sources={
+        "path": "the output of download, or a file or folder of what is named above",
+    },
     limit=Limit("records: documents, and pages that give none"),
     other_command=merge_or_add_ids,
 )

@@ -166,4 +166,22 @@ def grouped(tables: Sequence[tuple[Path, ...]]) -> Iterator[tuple[Path, ...]]:
         yield tuple(held)
 
 
-STAGE = StageSpec.of(ledger, VERSION, SHAPED_BY, limit=Limit("rows"))
+STAGE = StageSpec.of(
+    ledger,
+    VERSION,
+    SHAPED_BY,
+    sources={
+        "urls": "the output of urls",
+        "download": "the output of download",
+        "fetch_log": "what download wrote with --fetch-log",
+        "extract": "the output of extract",
+        "clean": "the output of clean",
+        "group_duplicates": "the output of group_duplicates",
+        "remove_duplicates": "the output of remove_duplicates",
+        "decontaminate": "the output of decontaminate",
+        "contamination": "the folder CONTAMINATION of decontaminate",
+        "train": "the documents that split left for training",
+        "val": "the documents that split set aside",
+    },
+    limit=Limit("rows"),
+)

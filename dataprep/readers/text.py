@@ -15,6 +15,7 @@ from pipelines import store
 from pipelines.compression import DAMAGE, raise_unless_damage
 from pipelines.jsonl import BrokenLineError, read_jsonl
 from pipelines.metadata import METADATA
+from pipelines.utf import check_utf8, other_encoding
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 HTML_SUFFIXES = (".html", ".htm", ".xhtml")
@@ -61,8 +62,12 @@ def read_json_lines(
     """Yield the document in every line of a JSONL file, compressed or not; raise UserError if no line has one.
 
     `text_key` and `url_key` name the document's text and URL. Of a plain file, `span` gives the lines that begin in a
-    part of it, after `lines_before` others.
+    part of it, after `lines_before` others. A file in UTF-16 or UTF-32 raises UserError at its start and has no lines.
     """
+    if not span[0]:
+        check_utf8(file)
+    elif other_encoding(file):
+        return
     for number, row in read_jsonl(file, text_key, url_key, *span):
         place = f"{file.name}:{lines_before + number}"
         if isinstance(row, BrokenLineError):

@@ -25,7 +25,7 @@ from pipelines import store
 from pipelines.command import Documents, Limit, Part, StageSpec, Table
 from pipelines.config import Count, Fraction, NonNegative
 from pipelines.documents import common_schema, open_parquet, read_batches
-from pipelines.errors import UserError
+from pipelines.errors import RefusedError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -58,7 +58,7 @@ def split(config: SplitConfig, run: StageRun, documents: Documents, train: Table
     total = sum(sides.values())
     for side, hint in zip(SIDES, ("lower", "raise"), strict=True):
         if not sides.get(side):
-            raise UserError(
+            raise RefusedError(
                 f"split: no document of {total} falls to {side}; {hint} split.val_share ({config.val_share}), "
                 f"or give more documents{'' if config.val_share else ' (dataprep.shuffle shuffles without splitting)'}"
             )

@@ -147,6 +147,9 @@ STAGE = StageSpec.of(
     tokenize,
     VERSION,
     SHAPED_BY,
+    sources={
+        "tokenizer": "a tokenizer's folder, or its file: the output of tokenizer, or what a model on the Hub has",
+    },
     limit=Limit("documents"),
     preload=("dataprep.tokenize.engines", "gigatoken", "pyarrow.parquet"),
 )

@@ -36,7 +36,7 @@ from pipelines import store
 from pipelines.command import Limit, Output, Part, Source, StageSpec, Table
 from pipelines.config import given
 from pipelines.documents import REJECTED
-from pipelines.errors import ConfigError, UserError
+from pipelines.errors import ConfigError, RefusedError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -105,13 +105,13 @@ def checked_submission_rules(config: UrlsConfig) -> SubmissionRules:
 
 
 def refuse_strangers(counts: Counts, lists: Path, config: UrlsConfig) -> None:
-    """Raise UserError if all records of all lists lack their score: a mistake in the parameters, not in the lists."""
+    """Raise RefusedError if no record of any list has its score: a mistake in the parameters, not in the lists."""
     if not counts.rows_in or counts.rejected.get("invalid_submission") != counts.rows_in:
         return
     wanted = "the score and created_utc of a submission"
     if config.karma_key:
         wanted += f", or a number under the key {config.karma_key!r} (--karma-key)"
-    raise UserError(f"{lists}: none of its {counts.rows_in} records has {wanted}")
+    raise RefusedError(f"{lists}: none of its {counts.rows_in} records has {wanted}")
 
 
 def list_name(file: Path, lists: Path) -> str:
@@ -195,6 +195,9 @@ STAGE = StageSpec.of(
     urls,
     VERSION,
     SHAPED_BY,
+    sources={
+        "lists": "a list of URLs, or a folder of lists",
+    },
     limit=Limit("lines of the lists, without blank ones and comments"),
     other_command=write_text_list,
 )

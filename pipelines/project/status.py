@@ -16,12 +16,15 @@ from pipelines.documents import is_jsonl
 from pipelines.engine import default_workers
 from pipelines.errors import UserError
 from pipelines.fingerprint import stage_identity
+from pipelines.locks import held
 from pipelines.manifest import MANIFEST, SCRATCH, WORK, Manifest, manifest_path
 from pipelines.outputs import provenance_path
 from pipelines.project.graph import GraphStage
 from pipelines.unchanged import damage_of_file
 
 LEFT_OVER = "left by an unfinished run"
+NO_RECORD = "published; no record of its run"
+"""State of an output without provenance, which is not committed: it cannot be compared with today's parameters."""
 _SCRATCH = re.compile(rf"(?:-[0-9a-f]{{16}}|{SCRATCH})$")
 """How the names of our scratch folders end."""
 
@@ -48,7 +51,7 @@ def _state(stage: GraphStage, command: str) -> str:
     try:
         call = parse(spec, [*words])
         if not call.options.stats or not provenance_path(call.options.stats).exists():
-            return "published, origin unknown"
+            return NO_RECORD
         provenance = store.read_json(provenance_path(call.options.stats))
         current = stage_identity(spec, call)
     except UserError as error:
@@ -100,20 +103,14 @@ def _extra_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 def scratch_folders(parents: set[Path]) -> list[tuple[Path, int, str]]:
     """Return (folder, bytes, state) of each scratch folder beside outputs; the state is `LEFT_OVER` if it can go."""
-    import filelock
-
     rows: list[tuple[Path, int, str]] = []
     for work in sorted(parent / WORK for parent in parents):
         for folder in sorted(path for path in work.glob("*") if path.is_dir() and _SCRATCH.search(path.name)):
             name = folder.name.rpartition("-")[0]
-            lock = filelock.FileLock(work / f"{name}.lock")
-            try:
-                with lock.acquire(timeout=0):
-                    state = LEFT_OVER
-                    if any(folder.glob("previous-*")) and not (work.parent / name).exists():
-                        state = f"kept: it holds the old {name}, which the next run of its stage puts back"
-            except filelock.Timeout:
-                state = "in use"
+            with held(work.parent / name) as free:
+                state = LEFT_OVER if free else "in use"
+                if free and any(folder.glob("previous-*")) and not (work.parent / name).exists():
+                    state = f"kept: it holds the old {name}, which the next run of its stage puts back"
             size = sum(file.stat().st_size for file in store.list_files(folder))
             rows.append((folder, size, state))
     return rows

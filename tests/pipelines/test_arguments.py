@@ -2,17 +2,19 @@
 
 import importlib
 import inspect
-import os
-import subprocess
+import itertools
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pipelines.command import StageSpec, parse
+from docs.commands import help_of, printed
+from pipelines.command import Source, StageSpec, parse
 from pipelines.console import PROJECT, modules
 from pipelines.errors import ConfigError, choose_from, did_you_mean, nearest
+from pipelines.helptext import described
 from pipelines.project.completion import OTHERS
 
 ROOT = Path(__file__).parents[2]
@@ -120,13 +122,68 @@ def main_of(main: Callable[..., int], words: list[str]) -> int:
     return main(words) if inspect.signature(main).parameters else main()
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80])
-@pytest.mark.parametrize(
-    "module", ["pipelines", "dataprep.browse", "trainer.plan", "trainer.generate", "dataprep.clean"]
+MODULES = sorted(
+    {*modules().values(), *(f"{PROJECT} {name}" for name, module in modules().items() if module == PROJECT)}
 )
-def test_help_is_wrapped_once(module: str, columns: int) -> None:
-    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
-    command = [sys.executable, "-m", module, "--help"]
-    text = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    lines = [line for line in text.splitlines() if "python -m" not in line]
-    assert [line for line in lines if len(line) > columns] == []
+
+
+def shown_help(command: str, columns: int) -> str:
+    def show() -> None:
+        warnings.simplefilter("ignore")  # other tests have imported the module
+        module, *words = command.split()
+        help_of(module, words)
+
+    return printed(show, columns)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("command", MODULES)
+def test_help_fits_the_terminal(command: str, columns: int) -> None:
+    text = shown_help(command, columns)
+    lines = text.splitlines()
+    too_long = [line for line in lines if len(line) > columns and len(line.removesuffix(" \\").split()) > 1]
+    assert too_long == [], "but for a word that has no blank"
+    assert "\n\n\n" not in text
+    paragraphs = text.partition("\n\n")[2].partition("╭")[0].split("\n\n")
+    for paragraph in paragraphs:
+        if paragraph[:1].isalnum() and "positional arguments:" not in paragraph and "options:" not in paragraph:
+            wrapped = paragraph.splitlines()
+            filled = [len(line) + 1 + len(after.split()[0]) > columns for line, after in itertools.pairwise(wrapped)]
+            assert all(filled), f"broken before its end: {paragraph}"
+
+
+def test_the_text_of_an_option_is_not_broken_where_its_source_is() -> None:
+    lines = shown_help("trainer.score", 80).splitlines()
+    (number,) = (number for number, line in enumerate(lines) if "4 bytes for each token" in line)
+    assert "4 bytes for each token of the vocabulary; with tp" in lines[number]
+
+
+def test_a_long_example_goes_on_after_a_backslash_and_its_comment_after_a_hash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    doc = """Does it.
+
+    millrace clean a.jsonl b.jsonl
+    millrace use 'a profile of three words' [more [and more words]] --limit 5     a comment of many words"""
+    assert described(doc).splitlines() == [
+        "Does it.",
+        "",
+        "    millrace clean a.jsonl b.jsonl",
+        "    millrace use \\",
+        "      'a profile of three words' \\",
+        "      [more [and more words]] \\",
+        "      --limit 5",
+        "      # a comment of many words",
+    ]
+
+
+@pytest.mark.parametrize("module", STAGES)
+def test_help_says_what_each_input_is(module: str) -> None:
+    spec = StageSpec.load(module)
+    assert {name for name, (kind, _) in spec.inputs.items() if kind is Source} == {*spec.described}
+
+
+def test_only_sources_can_be_described() -> None:
+    with pytest.raises(TypeError, match="clean: sources describes what is no Source: documents"):
+        StageSpec.of(StageSpec.load(CLEAN).function, 1, (), sources={"documents": "a file"})

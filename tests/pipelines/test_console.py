@@ -13,6 +13,7 @@ import pytest
 
 from pipelines import console
 from pipelines.__main__ import COMMANDS
+from pipelines.exits import READER_GONE
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"dataprep.clean.rule_page", "dataprep.sample.make_pairs", "dataprep.sample.make_site"}
@@ -56,8 +57,8 @@ def test_the_overview_fits_a_terminal_and_names_each_command_once(
 def test_a_command_is_run_as_python_would(given: list[str], run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *call: calls.append(call))
-    console.main(given)
-    assert calls == [(sys.executable, [sys.executable, "-m", *run])]
+    console.run(given)
+    assert calls == [(sys.executable, [sys.executable, "-X", "millrace", "-m", *run])]
 
 
 @pytest.mark.parametrize("name", ["dataprep.py", "dataprep/__init__.py"])
@@ -67,7 +68,7 @@ def test_a_package_of_the_same_name_in_the_folder_is_named(
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
-    assert console.main(["clean", "a", "b"]) == 2
+    assert console.run(["clean", "a", "b"]) == 2
     assert capsys.readouterr().err.startswith(f"error: {name}: python -m runs this in place of Millrace's package")
 
 
@@ -76,8 +77,7 @@ def test_a_narrow_terminal_without_colour_gets_help_that_fits_it() -> None:
     command = [sys.executable, "-m", "dataprep.clean", "--help"]
     text = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "\x1b" not in text
-    lines = [line for line in text.splitlines() if not line.startswith(("usage: ", "    python -m "))]
-    assert max(map(len, lines)) <= 40
+    assert max(map(len, text.splitlines())) <= 40
 
 
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -99,18 +99,61 @@ def test_its_output_and_exit_status_are_those_of_the_command() -> None:
     assert found.returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "usage", "example"),
+    [
+        (["clean"], "millrace clean [-h] [OPTIONS] DOCUMENTS... OUTPUT", "    millrace clean raw.jsonl clean.jsonl "),
+        (["glue_submission"], "millrace glue-submission [-h]", "    millrace glue-submission glue.zip "),
+        (["batches"], "millrace batches [-h]", "    millrace batches --step 1200 "),
+        (["use"], "millrace use [-h]", ""),
+    ],
+)
+def test_help_names_the_command_as_it_was_called(words: list[str], usage: str, example: str) -> None:
+    by_name = millrace(*words, "--help").stdout
+    assert by_name.startswith(f"usage: {usage}")
+    assert example in by_name
+    assert "python -m" not in by_name
+    package, _, name = console.modules()[words[0].replace("_", "-")].rpartition(".")
+    called = [f"{package}.{name}"] if package else [name, *words]
+    command = [sys.executable, "-m", *called, "--help"]
+    by_module = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert by_module.startswith(f"usage: python -m {' '.join(called)} [-h]")
+    assert "millrace" not in by_module.partition("\n\n")[0]
+
+
 def test_a_mistyped_command_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert console.main(["dedupicate"]) == 2
+    assert console.run(["dedupicate"]) == 2
     assert capsys.readouterr().err == "error: dedupicate: no such command. Did you mean 'deduplicate'?\n"
-    assert console.main([]) == console.main(["--help"]) == 0
+    assert console.run([]) == console.run(["--help"]) == 0
     assert capsys.readouterr().out == f"{console.overview()}\n" * 2
 
 
-def test_a_reader_that_has_enough_is_no_error() -> None:
-    command = f"{sys.executable} -m pipelines.console | true"
-    for _ in range(5):  # now and then all is written before the reader goes
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
-        assert done.stderr == ""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words", [[], ["clean", "--help"], ["use", "--list"], ["use", "--help"], ["batches", "--help"]]
+)
+def test_without_a_reader_every_command_ends_silently_and_in_one_way(words: list[str], unbuffered: str) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "pipelines.console", *words]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, env=env, check=False, cwd=ROOT)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (READER_GONE, "")
+
+
+def test_help_is_written_at_once_so_that_a_reader_of_one_line_is_no_error() -> None:
+    command = f"set -o pipefail; {sys.executable} -m pipelines.console clean --help | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "pipelines", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
 
 
 def test_it_is_installed_under_its_name() -> None:

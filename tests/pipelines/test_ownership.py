@@ -302,3 +302,24 @@ def test_a_temporary_file_is_written_beside_what_a_link_points_to(tmp_path: Path
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UserError, match="a link to loop, which does not exist"):
         store.write_json(tmp_path / "loop", {})
+
+
+@pytest.mark.parametrize("options", [[], ["--overwrite"]])
+@pytest.mark.parametrize(
+    "name", ["/dev/stdout", "/dev/null", "/dev/fd/1", "/proc/self/fd/1", "pipe", "pipe.jsonl", "link"]
+)
+def test_a_device_or_pipe_is_no_output_and_stays(
+    source: Path, tmp_path: Path, name: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for pipe in ("pipe", "pipe.jsonl"):
+        os.mkfifo(tmp_path / pipe)
+    (tmp_path / "link").symlink_to("/dev/null")
+    output = tmp_path / name
+    assert run("clean", source, output, *options) == 1
+    refusal = "a device, pipe or socket, where no output can be published; name a file or folder"
+    assert capsys.readouterr().err == f"error: {output}: {refusal}\n"
+    assert output.is_symlink() == (name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"))
+    stats = tmp_path / "stats.json"
+    stats.symlink_to("/dev/null")
+    assert run("clean", source, tmp_path / "new", "--stats", stats) == 1
+    assert capsys.readouterr().err == f"error: {stats}: {refusal}\n"

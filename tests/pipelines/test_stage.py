@@ -384,4 +384,4 @@ def test_help_whose_reader_has_gone_says_nothing_more() -> None:
     )
     os.close(writer)
 
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,10 @@ from dataprep.glue_download.tsv import read_tsv
 from dataprep.urls.blacklists import load_blacklists
 from pipelines import utf
 from pipelines.command import StageSpec
+from pipelines.documents import REJECTED, read_rows
 from pipelines.errors import UserError
 from pipelines.forgotten import ForgottenPages, add_entries, read_entries
+from pipelines.manifest import MANIFEST, Manifest
 from pipelines.stage import run_command
 from tests.pipes import pipe_with
 
@@ -97,6 +100,25 @@ def test_json_lines_in_another_encoding_are_refused_with_its_name(
     name = encoding[:6].upper()
     message = f"error: {file}: {name} text; save it as UTF-8 (iconv -f {name} -t UTF-8)"
     assert message in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("stage", ["clean", "extract"])
+def test_one_of_several_files_in_another_encoding_is_one_rejection(
+    tmp_path: Path, stage: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    line = json.dumps({"text": "The miller opens the gate at dawn. " * 20}) + "\n"
+    (tmp_path / "in" / "a.jsonl").write_text(line)
+    (tmp_path / "in" / "b.jsonl").write_text(line * 30, "utf-16")
+    options = ["--languages"] if stage == "clean" else []
+    arguments = [str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "1", *options]
+    assert run_command(StageSpec.load(f"dataprep.{stage}"), arguments) == 0
+    why = "UTF-16 text; save it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
+    rows = [row for file in (tmp_path / "out" / REJECTED).iterdir() for row in read_rows(file)]
+    assert [(row["url"], row["rule"], row["value"]) for row in rows] == [("b.jsonl", "unreadable_file", why)]
+    counts = Manifest.load(tmp_path / "out" / MANIFEST).counts
+    assert (counts.rows_in, counts.rows_out, counts.rejected) == (2, 1, {"unreadable_file": 1})
+    assert f"b.jsonl ({why})" in capfd.readouterr().err
 
 
 def test_json_lines_that_are_copied_are_refused_in_another_encoding(

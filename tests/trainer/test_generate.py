@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from tests.trainer.small import Road
+from trainer import generate
 from trainer.config import SamplingConfig
 from trainer.generate import continue_text, draw, main, open_model
+from trainer.weights.huggingface import end_of_text_id
 
 
 def test_the_likeliest_token_is_drawn_at_temperature_0_or_from_the_top_1() -> None:
@@ -47,6 +49,20 @@ def test_the_command_prints_a_text_and_refuses_a_folder_without_model(
     assert main([str(tmp_path), "x"]) == 1
     said = f"{tmp_path}: holds no model (config.json is missing); name a folder such as `trainer.export` writes"
     assert capsys.readouterr().err == f"error: {said}\n"
+
+
+def test_without_a_prompt_it_says_so_and_an_empty_text_has_its_reason(
+    road: Road, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = "note: no PROMPT, so the model begins a text of its own\n"
+    assert main([str(road.export), "--temperature", "0", "--new-tokens", "5"]) == 0
+    assert capsys.readouterr().err == begun
+    monkeypatch.setattr(generate, "draw", lambda *_: end_of_text_id(road.export))
+    assert main([str(road.export)]) == 0
+    ended = "note: the model added nothing: it drew end-of-text first; try another --seed, or another PROMPT\n"
+    assert capsys.readouterr() == ("\n", begun + ended)
+    assert main([str(road.export), "the mill"]) == 0
+    assert capsys.readouterr() == ("the mill\n", ended)
 
 
 @pytest.mark.parametrize("value", ["-1", "1.5"])

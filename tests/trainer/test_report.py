@@ -334,7 +334,7 @@ def test_each_task_shows_its_epochs_its_confusion_matrix_and_where_it_is_most_wr
     for text in (
         "Loss by epoch",
         "Scores by epoch",
-        "Confusion, validation",
+        "Confusion, validation: rows by label (down) and prediction (across), each with its share of the rows with",
         "Confusion, test",
         f"not_ equivalent 120 93% 9 7% {HOSTILE} 70 25% 209 75%",
     ):

@@ -11,7 +11,7 @@ import pytest
 from pipelines import store
 from pipelines.manifest import Counts, FileEntry, Manifest
 from tests.trainer.test_report import HOSTILE, Reader, page, report, results, stats, write  # noqa: F401 # pyright: ignore[reportUnusedImport] - a fixture
-from trainer.reporting.corpus import corpus_values, lengths, waterfall, years
+from trainer.reporting.corpus import LOWEST, corpus_values, lengths, waterfall, years
 from trainer.reporting.results import Results, flatten
 
 CONTROLS = "\x1b[31mred\x07 \u202egnirts\u202c \u2066isolate\u2069"
@@ -146,6 +146,22 @@ def test_kept_is_above_and_rejected_below() -> None:
     assert shown
     assert [text for _, text in shown.ticks] == ["2019", "2020", "2021"]
     assert lengths({"kept": {}, "rejected": {}}) is None
+
+
+def test_kept_and_rejected_years_have_one_scale_and_a_single_document_shows() -> None:
+    shown = years({"kept": {"2019": 1000, "2021": 500}, "rejected": {"2020": 250, "2021": 1}})
+    assert shown
+    assert [(above, below) for _, _, above, below in shown.bars] == [(40, 0), (0, 10), (20, LOWEST)]
+    assert shown.note == "1,500 kept, 251 rejected; both halves have the same scale, whose highest bar is 1,000"
+    alone = years({"kept": {"2019": 3}, "rejected": {}})
+    assert alone
+    assert alone.note == "3 kept; the highest bar is 3"
+
+
+def test_the_languages_that_are_kept_are_named_in_words(corpus: Path) -> None:
+    rows = [{"rule": "language", "threshold": "one of en, de", "in": 88, "rejected": 8}]
+    write(corpus / "stats/web/clean.json", {**clean_stats(), "waterfall": rows})
+    assert "Of the documents that were rejected for theirs; kept are those in en, de." in Reader(show(corpus)).text
 
 
 OWN_SCRIPTS = 3

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import io
 import itertools
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -24,12 +23,13 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from pipelines import presets
+from pipelines import exits, presets
 from pipelines.__main__ import main as project_command
-from pipelines.arguments import check_words, wrapped
+from pipelines.arguments import check_words
 from pipelines.command import flags_of
 from pipelines.config import PARAMS_YAML, Count, NonNegative, Positive, check, read_yaml
 from pipelines.errors import ConfigError, UserError, choose_from, shown
+from pipelines.helptext import run_tyro
 from pipelines.installed import PROJECT_FILES
 from pipelines.run import parse_size
 from pipelines.terminal import print_error, print_line
@@ -95,27 +95,17 @@ class PlanOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    import tyro
-
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         check_words(arguments, {"--help": None, **dict(flags_of(PlanOptions))}, ())
-        options = tyro.cli(
-            PlanOptions, prog="python -m trainer.plan", description=wrapped(__doc__ or ""), args=arguments
-        )
+        options = run_tyro(PlanOptions, "trainer.plan", __doc__ or "", (), arguments)
         options = dataclasses.replace(options, model=OTHER_NAMES.get(options.model, options.model))
         plan(check(PlanOptions, options, "plan", "command line"))
-        sys.stdout.flush()
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
-    except BrokenPipeError:  # the reader has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except OSError as error:  # pictures, the calibration file, or standard output
-        print_error(f"{error.filename or 'output'}: {error.strerror or error}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return exits.not_written(error)
     return 0
 
 
@@ -337,4 +327,4 @@ def task_overrides(options: PlanOptions, task: Task) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

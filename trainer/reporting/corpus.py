@@ -22,6 +22,8 @@ SUMMARY = "summary.json"
 WIDTH = 100.0
 HEIGHT = 40.0
 """Of a histogram's halves, in units of its drawing."""
+LOWEST = 0.8
+"""Of a bar on a scale that the other half has too, so that a few documents show."""
 NARROWEST = 0.8
 """Of a bar, so that it shows where a threshold is far away."""
 _KEPT_FATES = {"train": "for training", "val": "for validation", "kept": "kept so far"}
@@ -133,7 +135,7 @@ def corpus_values(summary: Mapping[str, Any], results: Results) -> Corpus:
         domains=list(_domains(summary["domains"])),
         num_domains=number(summary["num_domains"]),
         languages=[Bar(bar.label, bar.value, 0, bar.kept) for bar in _single(summary["languages"])],
-        languages_kept=thresholds.get("language", ""),
+        languages_kept=thresholds.get("language", "").removeprefix("one of "),
         years=years(summary["url_years"]),
         fetched=list(_single(summary["fetched"])),
         measures=list(_measures(summary["measures"], thresholds)),
@@ -184,24 +186,31 @@ def waterfall(rules: Sequence[Mapping[str, Any]], rows: int) -> Iterator[Bar]:
     yield Bar("kept", number(left), 100 * left / rows, 0)
 
 
-def _mirrored(kept: Sequence[float], rejected: Sequence[float]) -> list[tuple[float, float, float, float]]:
-    """Return bars with heights relative to the highest of each half."""
+def _mirrored(
+    kept: Sequence[float], rejected: Sequence[float], *, alike: bool = False
+) -> list[tuple[float, float, float, float]]:
+    """Return bars with heights relative to the highest of each half, or of both: then both halves have one scale."""
     width = WIDTH / max(1, len(kept))
     most = [max(values, default=0) or 1 for values in (kept, rejected)]
+    most = [max(most)] * 2 if alike else most
+
+    def height(count: float, half: int) -> float:
+        return max(LOWEST if alike else 0, HEIGHT * count / most[half]) if count else 0
+
     return [
-        (i * width, width, HEIGHT * above / most[0], HEIGHT * below / most[1])
+        (i * width, width, height(above, 0), height(below, 1))
         for i, (above, below) in enumerate(zip(kept, rejected, strict=True))
     ]
 
 
 def _amounts(kept: Collection[int], rejected: Collection[int]) -> str:
-    """Return how many documents both halves stand for, and the highest bars, which have no axis."""
+    """Return how many documents both halves stand for, and their scale, which has no axis."""
     halves = [
-        f"{number(sum(counts))} {name} (highest bar: {number(max(counts, default=0))})"
-        for name, counts in (("kept", kept), ("rejected", rejected))
-        if sum(counts)
+        f"{number(sum(counts))} {name}" for name, counts in (("kept", kept), ("rejected", rejected)) if any(counts)
     ]
-    return ", ".join(halves)
+    highest = number(max((*kept, *rejected), default=0))
+    scale = "both halves have the same scale, whose highest bar is" if len(halves) == 2 else "the highest bar is"
+    return f"{', '.join(halves)}; {scale} {highest}"
 
 
 def lengths(counts: Mapping[str, Mapping[str, int]]) -> Histogram | None:
@@ -216,7 +225,7 @@ def lengths(counts: Mapping[str, Mapping[str, int]]) -> Histogram | None:
         for place in shown
         if place % every == 0
     ]
-    bars = _mirrored([kept.get(i, 0) for i in shown], [rejected.get(i, 0) for i in shown])
+    bars = _mirrored([kept.get(i, 0) for i in shown], [rejected.get(i, 0) for i in shown], alike=True)
     return Histogram("Length in characters", bars, ticks, _amounts(kept.values(), rejected.values()))
 
 
@@ -237,7 +246,7 @@ def years(counts: Mapping[str, Mapping[str, int]]) -> Histogram | None:
     kept, rejected = ([counts[side].get(year, 0) for year in shown] for side in ("kept", "rejected"))
     every = math.ceil(len(shown) / 8)
     ticks = [(100 * (i + 0.5) / len(shown), year) for i, year in enumerate(shown) if i % every == 0]
-    return Histogram("Year in the URL", _mirrored(kept, rejected), ticks, _amounts(kept, rejected))
+    return Histogram("Year in the URL", _mirrored(kept, rejected, alike=True), ticks, _amounts(kept, rejected))
 
 
 def _domains(domains: Sequence[Mapping[str, Any]]) -> Iterator[Bar]:

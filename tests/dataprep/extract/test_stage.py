@@ -391,6 +391,19 @@ def test_a_file_of_json_lines_without_a_document_costs_itself_alone_whatever_its
     assert f"extract: 1 file(s) could not be read: sub/b.jsonl ({why})" in capfd.readouterr().err
 
 
+def test_a_large_file_in_another_encoding_is_one_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "SPLIT_BYTES", 200)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "words"}\n')
+    (tmp_path / "in" / "b.jsonl").write_text('{"text": "words"}\n' * 50, "utf-16")
+    run(tmp_path / "in", tmp_path / "out", "--workers", 1)
+    assert len(documents(tmp_path / "out")) == 1
+    why = "UTF-16 text; save it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
+    assert rejected(tmp_path / "out") == [("b.jsonl", "unreadable_file", why)]
+    (tmp_path / "in" / "a.jsonl").unlink()
+    run(tmp_path / "in", tmp_path / "none", "--workers", 1, status=1)
+
+
 @pytest.mark.parametrize("split_bytes", [parts.SPLIT_BYTES, 200])
 @pytest.mark.parametrize(
     ("line", "rule"),

@@ -9,9 +9,12 @@ import pytest
 
 from pipelines import store
 from pipelines.__main__ import main
+from pipelines.command import StageSpec
 from pipelines.errors import UserError
 from pipelines.manifest import Counts, FileEntry, Manifest, load_checked, manifest_path
-from pipelines.project.status import find_damage
+from pipelines.project.graph import GraphStage
+from pipelines.project.status import NO_RECORD, find_damage, table
+from pipelines.stage import run_command
 from pipelines.tokens import TokenMeta, write_tokens
 
 
@@ -139,3 +142,16 @@ def test_a_manifest_of_another_jsonl_file_is_named(tmp_path: Path) -> None:
     (line,) = find_damage([file])
 
     assert line.startswith(f"{manifest_path(file)}: is not of copy.jsonl: it names own.jsonl")
+
+
+def test_an_output_without_a_record_of_its_run_is_called_that_and_the_guide_explains_it(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "words"}\n')
+    paths = [str(tmp_path / name) for name in ("in.jsonl", "out")]
+    words = [*paths, "--stats", str(tmp_path / "stats" / "clean.json")]
+    assert run_command(StageSpec.load("dataprep.clean"), words) == 0
+    stage = GraphStage("clean", (f"python -m dataprep.clean {' '.join(words)}",), (), (), (tmp_path / "out",), ())
+    states = [list(table([stage]))[1][21:55].rstrip()]
+    store.remove(tmp_path / "provenance")
+    states.append(list(table([stage]))[1][21:55].rstrip())
+    assert states == ["matches", NO_RECORD]
+    assert f"| `{NO_RECORD}` in `status` |" in (Path(__file__).parents[3] / "docs" / "guide.md").read_text()

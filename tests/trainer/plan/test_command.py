@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pipelines import exits
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan import __main__ as command
 from trainer.plan import machines
@@ -140,7 +141,7 @@ def test_a_reader_that_goes_away_does_not_keep_the_layout_from_being_written(
 
     monkeypatch.setattr(command, "table", gone)
     monkeypatch.setattr("os.dup2", lambda *_: None)
-    assert main(["--gpus", "2", "--gpu", "h200", "--write"]) == 1
+    assert main(["--gpus", "2", "--gpu", "h200", "--write"]) == exits.READER_GONE
     assert "parallel.pp=1" in yaml.safe_load((project / "params.yaml").read_text())["overrides"]
 
 

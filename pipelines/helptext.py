@@ -1,0 +1,157 @@
+"""What `--help` prints: it fits the terminal, and names the command as the user called it.
+
+tyro formats the options of a command. The lines above them are ours: tyro wraps neither usage nor examples.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import inspect
+import io
+import itertools
+import re
+import shutil
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, TextIO
+
+COLUMNS = 80
+"""Most columns of a text; tyro's tables of options take those of the terminal."""
+BY_NAME = "millrace"
+"""`python -X millrace -m dataprep.clean` is how `millrace clean` runs it: no child process inherits that."""
+_OURS = re.compile(r"python -m ((?:dataprep|trainer)\.\w+|pipelines)\b")
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\[(?:[^\[\]]|\[[^\[\]]*\])*\]|\S)+""")
+"""A word of a command, with the blanks in quotes, and in the brackets around what may be left out."""
+_COMMENT = re.compile(r" {3,}")
+"""What is between an example and what it does."""
+
+
+def called(module: str) -> str:
+    """Return how the user calls a command: `millrace clean`, or else `python -m dataprep.clean`."""
+    if BY_NAME not in sys._xoptions:  # pyright: ignore[reportPrivateUsage] (documented: CPython's -X)
+        return f"python -m {module}"
+    package, _, name = module.rpartition(".")
+    return f"{BY_NAME} {name.replace('_', '-')}" if package else BY_NAME
+
+
+def described(doc: str) -> str:
+    """Wrap a docstring to the terminal; indented lines are examples, of which a long one goes on after a backslash."""
+    columns = _columns()
+    doc = _OURS.sub(lambda match: called(match[1]), doc)
+    return "\n\n".join(
+        "\n".join(line for example in paragraph.splitlines() for line in _example(example, columns))
+        if paragraph.startswith(" ")
+        else textwrap.fill(paragraph, columns, break_on_hyphens=False)
+        for paragraph in doc.strip("\n").split("\n\n")
+    )
+
+
+def run_tyro(
+    command: Callable[..., Any], module: str, doc: str, places: Iterable[object], arguments: Sequence[str]
+) -> Any:
+    """Return what `tyro.cli` does of `command`; of its help, only the tables of options are tyro's."""
+    import tyro
+
+    options = itertools.takewhile(lambda word: word != "--", arguments)
+    if {"-h", "--help"}.isdisjoint(options):
+        return tyro.cli(command, prog=called(module), args=list(arguments))
+    _join_lines(command)
+    printed = _Printed(sys.stdout)
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        tyro.cli(command, prog=called(module), description="", args=list(arguments))
+    tables = printed.getvalue().partition("\n\n")[2]
+    words = ["usage:", *called(module).split(), "[-h]", "[OPTIONS]", *map(str, places)]
+    usage = _filled([(word,) for word in words], _columns(), " " * len("usage: "))
+    sys.stdout.write("\n".join([*usage, "", described(doc), "", tables]))  # at once: `head` reads it, and may go
+    sys.exit(0)
+
+
+def _join_lines(command: Any) -> None:
+    """Give tyro the docstrings of all fields as one line each: it would keep the line breaks of the source.
+
+    The classes are those of a process that prints help and ends.
+    """
+    from tyro.conf import arg
+
+    docs: dict[str, str] = {}
+    for cls in reversed(typing.cast(type, command).__mro__ if dataclasses.is_dataclass(command) else ()):
+        docs |= _docs_of_fields(cls)
+    for name, hint in typing.get_type_hints(command, include_extras=True).items():
+        kind = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+        if dataclasses.is_dataclass(kind):
+            _join_lines(kind)
+        if name in docs:
+            command.__annotations__[name] = Annotated[hint, arg(help=docs[name])]
+
+
+def _docs_of_fields(cls: Any) -> dict[str, str]:
+    """Return the docstring of each field that the source of a class has."""
+    try:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError):  # made by code, or built in
+        return {}
+    statements = definition.body if isinstance(definition, ast.ClassDef) else []
+    return {
+        field.target.id: " ".join(doc.value.value.split())
+        for field, doc in itertools.pairwise(statements)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant) and isinstance(doc.value.value, str)
+    }
+
+
+class _Printed(io.StringIO):
+    """Collects what is printed, in the encoding and colours of `stream`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
+def _columns() -> int:
+    return min(COLUMNS, shutil.get_terminal_size().columns)
+
+
+def _example(line: str, columns: int) -> list[str]:
+    """Return the lines of an example, which may have a comment; the shell takes them as they are."""
+    if len(line) <= columns:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    command, *comment = _COMMENT.split(line.strip(), maxsplit=1)
+    inner = f"{indent}  "
+    lines = _filled(_units(command), columns - len(indent) - len(" \\"), "  ")
+    lines = [*(f"{indent}{each} \\" for each in lines[:-1]), f"{indent}{lines[-1]}"]
+    what = textwrap.wrap("".join(comment), columns, initial_indent=f"{inner}# ", subsequent_indent=f"{inner}# ")
+    return [*lines, *what]
+
+
+def _units(command: str) -> list[tuple[str, ...]]:
+    """Return the words of a command, an option and its value together."""
+    units: list[tuple[str, ...]] = []
+    for word in _WORD.findall(command):
+        if units and len(units[-1]) == 1 and units[-1][0].startswith("--") and not word.startswith("-"):
+            units[-1] += (word,)
+        else:
+            units.append((word,))
+    return units
+
+
+def _filled(units: Iterable[tuple[str, ...]], columns: int, indent: str) -> list[str]:
+    """Return words on as few lines as hold them, further lines indented; those of a unit on one, if it holds them."""
+    lines: list[str] = []
+    for unit in units:
+        whole = " ".join(unit)
+        for part in [whole] if len(indent) + len(whole) <= columns else unit:
+            if lines and len(lines[-1]) + 1 + len(part) <= columns:
+                lines[-1] += f" {part}"
+            else:
+                lines.append(f"{indent}{part}" if lines else part)
+    return lines
