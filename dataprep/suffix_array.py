@@ -1,6 +1,6 @@
 """Stage `suffix_array`: an index of token shards, with which `python -m pipelines trace` finds where a text comes from.
 
-token shards -> `part-*.arrow`, one for each block of a shard, with the order of all its suffixes (format:
+token shards -> `suffixes-*.arrow`, one for each block of a shard, with the order of all its suffixes (format:
 pipelines/suffixes.py). It needs `pip install 'millrace-gpt2[trace]'`, which brings libdivsufsort. No other stage reads
 it: a graph has it if `corpus.traced` names folders of `tokenize`, such as `[train]`.
 
@@ -51,7 +51,7 @@ def suffix_array(config: SuffixArrayConfig, run: StageRun, tokens: Source, outpu
     shards = open_tokens(tokens.path)
     manifest = require_unchanged(tokens.path, ".arrow")  # also a shard that is missing
     parts = [
-        Part(f"{shard.path.stem}-{number:05d}", (shard.path,), last - first)
+        Part(f"{shard.path.stem.replace('part', 'suffixes')}-{number:05d}", (shard.path,), last - first)
         for shard in shards
         for number, (first, last) in enumerate(blocks(shard, config.tokens_per_block))
     ]

@@ -34,7 +34,7 @@ MOST_DUPLICATES = 3
 PASSED = ("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate")
 """Stages that a document in the training tokens has passed, as the ledger names them."""
 _KEYS = ("doc_id", "survivor")
-_WORDS = re.compile(r"(?<=\s)\S")
+_WORDS = re.compile(r"(?<!\S)\S")
 _FORM = 200
 """Characters from a word on that are encoded in another form: enough for it to end."""
 _COLUMNS = ("doc_id", "url", "source", "fate", "stage", "rule", "value", "cluster", "survivor", "shard", "offset")
@@ -190,15 +190,14 @@ class Encoded:
 
 
 def _other_forms(sentence: str, tokenizer: "Tokenizer", plain: Encoded) -> Iterator[tuple[Encoded, int]]:
-    """Yield the tokens from each word on if it is written in its other form: the first after a space, others without.
+    """Yield the tokens from each word on if it is written in its other form: without the space before it, or with one.
 
     The number of tokens in which they differ from `plain` comes with them.
     """
     at = {offset[0]: index for index, offset in enumerate(plain.offsets)}
-    forms = [(f" {sentence[:_FORM]}", -1)]
-    forms += [(sentence[word.start() : word.start() + _FORM], word.start()) for word in _WORDS.finditer(sentence)]
-    for text, start in forms:
-        other = Encoded.of(text, tokenizer, start)
+    for word in (match.start() for match in _WORDS.finditer(sentence)):
+        space = "" if sentence[word - 1 : word] == " " else " "
+        other = Encoded.of(space + sentence[word : word + _FORM], tokenizer, word - len(space))
         for number, (token, (first, _)) in enumerate(zip(other.ids, other.offsets, strict=True)):
             index = at.get(first, -1)
             if index >= 0 and plain.ids[index] == token:

@@ -119,7 +119,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, tokens: Path, monkeypatc
     assert run_command(spec, words) == 130
     assert not (tmp_path / "index").exists()
     assert run_command(spec, words) == 0
-    assert calls == 1 + len(list((tmp_path / "index").glob("part-*.arrow")))
+    assert calls == 1 + len(list((tmp_path / "index").glob("suffixes-*.arrow")))
     monkeypatch.setattr(suffix_array, "sorted_suffixes", whole)
     assert run("dataprep.suffix_array", tokens, tmp_path / "again", *SMALL) == 0
     assert digests(tmp_path / "index") == digests(tmp_path / "again")

@@ -76,7 +76,7 @@ def test_a_run_of_a_whole_long_document_is_found(tmp_path: Path) -> None:
 
 def test_an_index_of_other_tokens_is_refused_and_named(indexed: tuple[Path, Path], tmp_path: Path) -> None:
     other = write_shards(tmp_path / "tokens", documents=41)
-    with pytest.raises(UserError, match=r"part-00000-00000.arrow: of other tokens: .*sha256 .*; build it again"):
+    with pytest.raises(UserError, match=r"suffixes-00000-00000.arrow: of other tokens: .*sha256 .*; build it again"):
         SuffixArray(indexed[0], other)
     fewer = write_shards(tmp_path / "fewer", shards=1)
     with pytest.raises(UserError, match="no shard of that name"):
@@ -97,12 +97,12 @@ def test_damaged_files_are_named(indexed: tuple[Path, Path], tmp_path: Path) -> 
     for name in manifest["files"]:
         store.link_or_copy(indexed[0] / name, tmp_path / "index" / name)
     (tmp_path / "index" / "manifest.json").write_text(json.dumps(manifest))
-    file = tmp_path / "index" / "part-00002-00001.arrow"
+    file = tmp_path / "index" / "suffixes-00002-00001.arrow"
     size = file.stat().st_size
     file.unlink()
     file.write_bytes(bytes(size))
-    with pytest.raises(UserError, match=r"part-00002-00001.arrow: not a suffix array .*build it again"):
+    with pytest.raises(UserError, match=r"suffixes-00002-00001.arrow: not a suffix array .*build it again"):
         SuffixArray(tmp_path / "index", indexed[1])
     file.write_bytes(b"short")
-    with pytest.raises(UserError, match=r"part-00002-00001.arrow: 5 bytes, its manifest says"):
+    with pytest.raises(UserError, match=r"suffixes-00002-00001.arrow: 5 bytes, its manifest says"):
         SuffixArray(tmp_path / "index", indexed[1])
