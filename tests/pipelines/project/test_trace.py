@@ -22,6 +22,11 @@ WORDS = [
     for end in ("ler", "el", "ver", "né", "in.", "t,")
 ]
 FOREIGN = ["Zyxwv", "QQQ", "###", "日本", "0000", "]]]"]
+TRAINING = (
+    *("--steps", 70, "--warmup-steps", 1, "--global-batch-size", 16, "--sequence-length", 64, "--lr", 1e-3),
+    *("--model.n-layer", 1, "--model.n-head", 1, "--model.n-embd", 8, "--model.n-positions", 64),
+    *("--parallel.device", "cpu", "--validate-every", 0, "--checkpoint-every", 70),
+)
 REMOVED = 60
 """Documents that are near duplicates of the first ones."""
 
@@ -71,21 +76,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert run(f"dataprep.{stage}", *words) == 0, stage
         folders = ["--group-duplicates", "group_duplicates", "--remove-duplicates", "remove_duplicates"]
         assert run("dataprep.ledger", "ledger", *folders, "--train", "split/train", "--val", "split/val") == 0
-        training = [
-            "--steps",
-            30,
-            "--warmup-steps",
-            1,
-            "--global-batch-size",
-            16,
-            "--sequence-length",
-            64,
-            "--lr",
-            1e-3,
-        ]
-        sizes = ["--model.n-layer", 1, "--model.n-head", 1, "--model.n-embd", 8, "--model.n-positions", 64]
-        runs = ["--parallel.device", "cpu", "--validate-every", 0, "--checkpoint-every", 70]
-        assert run("trainer.pretrain", "tokenize/train", "tokenize/val", "model", *training, *sizes, *runs) == 0
+        assert run("trainer.pretrain", "tokenize/train", "tokenize/val", "model", *TRAINING) == 0
     outs = {
         "remove_duplicates": ["remove_duplicates"],
         "split": ["split/train", "split/val"],
