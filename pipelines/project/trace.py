@@ -1,12 +1,10 @@
 """Where a text comes from: its longest spans that occur in the training tokens, and what is known of each place.
 
 `python -m pipelines trace SENTENCE` prints `trace`. The tokens of a sentence are looked up in the suffix arrays of
-stage `suffix_array`. A word has other tokens at the start of a line than after a space, so a span is looked for from
-both forms of each word on; a word that the sentence cuts short is not found. Of the documents, the ledger says what
-became of them, and `trainer.batches` in which steps their tokens were.
+stage `suffix_array` (pipelines/spans.py). Of the documents, the ledger says what became of them, and `trainer.batches`
+in which steps their tokens were.
 """
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +20,7 @@ from pipelines.documents import damage_of, part_files
 from pipelines.errors import ConfigError, UserError
 from pipelines.project.explain import find_tokenizer, matching_rows
 from pipelines.project.graph import GraphStage, stage_modules
+from pipelines.spans import Span, find_spans
 from pipelines.suffixes import Place, SuffixArray
 
 if TYPE_CHECKING:
@@ -34,20 +33,7 @@ MOST_DUPLICATES = 3
 PASSED = ("urls", "download", "extract", "clean", "remove_duplicates", "decontaminate")
 """Stages that a document in the training tokens has passed, as the ledger names them."""
 _KEYS = ("doc_id", "survivor")
-_WORDS = re.compile(r"(?<!\S)\S")
-_FORM = 200
-"""Characters from a word on that are encoded in another form: enough for it to end."""
 _COLUMNS = ("doc_id", "url", "source", "fate", "stage", "rule", "value", "cluster", "survivor", "shard", "offset")
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A part of the sentence that occurs in the tokens, and is in no longer one that does."""
-
-    start: int
-    end: int
-    """Its characters in the sentence."""
-    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +54,8 @@ def trace(sentence: str, shown: Shown, stages: list[GraphStage]) -> Iterator[str
             f"{arrays[0].tokens}: no stage of this project's graph has the tokenizer that made these shards, so the "
             "sentence cannot be looked up in them; run tokenizer again"
         )
-    found = find_spans(sentence, tokenizer, arrays, shown.min_tokens)
+    require_usable(sentence, tokenizer, shown.min_tokens)
+    found = find_spans(sentence, tokenizer, arrays)
     spans = sorted((span for span in found if len(span.ids) >= shown.min_tokens), key=lambda span: -len(span.ids))
     if not spans:
         longest = max(found, key=lambda span: len(span.ids), default=None)
@@ -138,11 +125,8 @@ def open_arrays(stages: list[GraphStage]) -> list[SuffixArray]:
     return [SuffixArray(stage.outs[0], stage.deps[0]) for stage in indexing]
 
 
-def find_spans(sentence: str, tokenizer: "Tokenizer", arrays: Sequence[SuffixArray], min_tokens: int) -> list[Span]:
-    """Return the spans of a sentence that occur, none inside another, in the order of the sentence.
-
-    Raises ConfigError for a sentence with fewer tokens than `min_tokens`, or too many.
-    """
+def require_usable(sentence: str, tokenizer: "Tokenizer", min_tokens: int) -> None:
+    """Raise ConfigError for a sentence that is no text, or has fewer tokens than `min_tokens`, or too many."""
     try:
         sentence.encode()
     except UnicodeEncodeError as error:
@@ -154,68 +138,16 @@ def find_spans(sentence: str, tokenizer: "Tokenizer", arrays: Sequence[SuffixArr
         raise ConfigError(
             "trace: the sentence is empty; give the text to look for, or - to read it from standard input"
         )
-    plain = Encoded.of(sentence, tokenizer)
-    if len(plain.ids) < min_tokens:
+    tokens = len(tokenizer.encode(sentence, add_special_tokens=False).ids)
+    if tokens < min_tokens:
         raise ConfigError(
-            f"trace: the sentence has {len(plain.ids)} tokens, fewer than --min-tokens {min_tokens}; give more of it, "
-            f"or --min-tokens {len(plain.ids)}"
+            f"trace: the sentence has {tokens} tokens, fewer than --min-tokens {min_tokens}; give more of it, "
+            f"or --min-tokens {tokens}"
         )
-    if len(plain.ids) > MOST_TOKENS:
+    if tokens > MOST_TOKENS:
         raise ConfigError(
-            f"trace: the sentence has {len(plain.ids):,} tokens, more than {MOST_TOKENS:,}; look for a part of it"
+            f"trace: the sentence has {tokens:,} tokens, more than {MOST_TOKENS:,}; look for a part of it"
         )
-    found = list(_matches(plain, len(plain.ids), arrays))
-    for encoded in _other_forms(sentence, tokenizer, plain):
-        found += _matches(*encoded, arrays)
-    spans: list[Span] = []
-    for span in sorted(found, key=lambda span: (span.start, -span.end, -len(span.ids))):
-        if not spans or span.end > spans[-1].end:
-            spans.append(span)
-    return spans
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """The tokens of a part of the sentence."""
-
-    ids: list[int]
-    offsets: list[tuple[int, int]]
-    """Characters of each token in the sentence."""
-
-    @classmethod
-    def of(cls, text: str, tokenizer: "Tokenizer", start: int = 0) -> "Encoded":
-        """Encode the text that begins at character `start` of the sentence."""
-        encoding = tokenizer.encode(text, add_special_tokens=False)
-        return cls(encoding.ids, [(max(a + start, 0), max(b + start, 0)) for a, b in encoding.offsets])
-
-
-def _other_forms(sentence: str, tokenizer: "Tokenizer", plain: Encoded) -> Iterator[tuple[Encoded, int]]:
-    """Yield the tokens from each word on if it is written in its other form: without the space before it, or with one.
-
-    The number of tokens in which they differ from `plain` comes with them.
-    """
-    at = {offset[0]: index for index, offset in enumerate(plain.offsets)}
-    for word in (match.start() for match in _WORDS.finditer(sentence)):
-        space = "" if sentence[word - 1 : word] == " " else " "
-        other = Encoded.of(space + sentence[word : word + _FORM], tokenizer, word - len(space))
-        for number, (token, (first, _)) in enumerate(zip(other.ids, other.offsets, strict=True)):
-            index = at.get(first, -1)
-            if index >= 0 and plain.ids[index] == token:
-                joined = other.ids[:number] + plain.ids[index:], other.offsets[:number] + plain.offsets[index:]
-                yield Encoded(*joined), number
-                break
-        else:
-            yield other, len(other.ids)
-
-
-def _matches(text: Encoded, starts: int, arrays: Sequence[SuffixArray]) -> Iterator[Span]:
-    """Yield the longest matches from each of the first `starts` tokens on, none inside another."""
-    reached = 0
-    for start in range(starts):
-        end = start + max(array.longest(text.ids[start:]) for array in arrays)
-        if end > max(reached, start):
-            reached = end
-            yield Span(text.offsets[start][0], text.offsets[end - 1][1], tuple(text.ids[start:end]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from pipelines.__main__ import main
 from pipelines.errors import ConfigError, UserError
 from pipelines.project import trace as tracing
 from pipelines.project.graph import GraphStage, load_stages
-from pipelines.project.trace import Shown, find_spans, open_arrays, trace
-from tests.dataprep.corpora import digests, run
+from pipelines.project.trace import Shown, open_arrays, trace
+from pipelines.spans import find_spans
+from tests.dataprep.corpora import digests, rows, run
 
 WORDS = [
     f"{start}{end}"
@@ -105,8 +106,6 @@ def without(stages: list[GraphStage], *names: str) -> list[GraphStage]:
 
 def trained(stages: list[GraphStage]) -> list[int]:
     """The numbers of the texts in the training documents."""
-    from tests.dataprep.corpora import rows
-
     (split,) = (stage for stage in stages if stage.name == "split")
     return [int(row["url"].rpartition("/")[2]) for row in rows(split.outs[0])]
 
@@ -301,7 +300,7 @@ def test_spans_are_the_longest_and_none_is_inside_another(stages: list[GraphStag
     whole = "\n\n\n".join(TEXTS[number] for number in trained(stages))
     for _ in range(20):
         sentence = " ".join(drawn.choices([*WORDS, *FOREIGN], k=20))
-        spans = find_spans(sentence, tokenizer, arrays, 1)
+        spans = find_spans(sentence, tokenizer, arrays)
         assert all(a.start < b.start and a.end < b.end for a, b in itertools.pairwise(spans))
         for span in spans:
             assert sentence[span.start : span.end].strip() in whole
