@@ -467,6 +467,9 @@ def run_report(options: argparse.Namespace) -> int:
     command += ["--ledger", f"{params['data']}/ledger"]
     if options.samples:
         command += ["--samples", f"{params['data']}/tokenize/val", f"{params['data']}/tokenizer"]
+    index = Path(params["data"], "suffix_array", "train")
+    if "train" in params["corpus"].get("traced", ()) and index.is_dir():
+        command += ["--sources", str(index), f"{params['data']}/tokenize/train", f"{params['data']}/tokenizer"]
     return subprocess.run(command, check=False).returncode
 
 
