@@ -8,6 +8,7 @@ in which steps their tokens were.
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,8 +68,10 @@ def trace(sentence: str, shown: Shown, stages: list[GraphStage]) -> Iterator[str
         for span in spans[: shown.spans]
     ]
     at = [places[: shown.places] for places in at]
-    about = Documents.of({place.doc_id for places in at for _, place in places}, stages)
-    seen = steps(spans, at, stages)
+    with ThreadPoolExecutor(1) as pool:  # both wait, for files and for a process
+        seen_by = pool.submit(steps, spans, at, stages)
+        about = Documents.of({place.doc_id for places in at for _, place in places}, stages)
+    seen = seen_by.result()
     told: set[str] = set()
     """Documents of which all has been said."""
     for span, places in zip(spans, at, strict=False):
@@ -140,9 +143,10 @@ def require_usable(sentence: str, tokenizer: "Tokenizer", min_tokens: int) -> No
         )
     tokens = len(tokenizer.encode(sentence, add_special_tokens=False).ids)
     if tokens < min_tokens:
+        size = f"{tokens} tokens" if tokens > 1 else "1 token"
         raise ConfigError(
-            f"trace: the sentence has {tokens} tokens, fewer than --min-tokens {min_tokens}; give more of it, "
-            f"or --min-tokens {tokens}"
+            f"trace: the sentence has {size}, fewer than --min-tokens {min_tokens}; give more of it, or "
+            f"--min-tokens {tokens}"
         )
     if tokens > MOST_TOKENS:
         raise ConfigError(
@@ -208,7 +212,8 @@ class Documents:
         where = f"row {row['offset']} of {row['shard']}"
         if row["rule"]:
             return f"rejected by {row['stage']}: {row['rule']}, {row['value']} ({where})"
-        return f"kept by {', '.join(self.passed)}; {row['stage']}: {row['fate']} ({where})"
+        kept = f"kept by {', '.join(self.passed)}; " if self.passed else ""
+        return f"{kept}{row['stage']}: {row['fate']} ({where})"
 
 
 def ledger_rows(file: Path, doc_ids: set[str]) -> Iterator[dict[str, Any]]:
