@@ -30,6 +30,8 @@ from pipelines.unchanged import require_unchanged
 VERSION = 1
 SHAPED_BY = ()
 """Not even libdivsufsort: there is only one order of all suffixes."""
+_MOST = 1 << 32
+"""Tokens of a shard whose positions the index can hold; only a shard of a single document may have more."""
 _CHUNK = 1 << 22
 """Suffixes that are looked at together when those inside of tokens are left out."""
 
@@ -50,6 +52,9 @@ def suffix_array(config: SuffixArrayConfig, run: StageRun, tokens: Source, outpu
         raise UserError("suffix_array: needs the package pydivsufsort; pip install 'millrace-gpt2[trace]'")
     shards = open_tokens(tokens.path)
     manifest = require_unchanged(tokens.path, ".arrow")  # also a shard that is missing
+    for shard in shards:
+        if len(shard.tokens) > _MOST:
+            raise UserError(f"{shard.path}: {len(shard.tokens):,} tokens; an index has room for {_MOST:,} of a shard")
     parts = [
         Part(f"{shard.path.stem.replace('part', 'suffixes')}-{number:05d}", (shard.path,), last - first)
         for shard in shards

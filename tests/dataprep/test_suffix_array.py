@@ -153,6 +153,14 @@ def test_changed_tokens_and_none_are_refused(tmp_path: Path, tokens: Path, capsy
     assert not (tmp_path / "index").exists()
 
 
+def test_a_shard_with_more_tokens_than_an_index_has_room_for_is_refused(
+    tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(suffix_array, "_MOST", 1000)
+    assert run("dataprep.suffix_array", tokens, tmp_path / "index") == 1
+    assert "part-00000.arrow: 1,496 tokens; an index has room for 1,000 of a shard" in capsys.readouterr().err
+
+
 def test_without_the_library_the_way_to_get_it_is_said(
     tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
