@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("--sentences", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of building; 0: with the index that is in FOLDER")
     parser.add_argument("--folder", type=Path, help="where the project goes, and stays")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")]))
@@ -57,7 +57,8 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         os.chdir(folder)
         prepare(corpus, tokenizer)
-        build(options.rounds)
+        if options.rounds:
+            build(options.rounds)
         look_up(options.sentences)
 
 
@@ -119,9 +120,9 @@ def look_up(number: int) -> None:
         start = drawn.randrange(len(words) - 30)
         span = "".join(words[start : start + drawn.randint(8, 30)]).strip()
         sentence = f"{' '.join(around[:5])} {span} {' '.join(around[-5:])}".replace("\0", "")
-        command = [sys.executable, "-m", "pipelines", "trace", "--places", "1000", sentence]
-        usages.append(measure([*command[:4], "--places", "3", sentence]))
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, "-m", "pipelines", "trace", sentence]
+        usages.append(measure(command))
+        said = subprocess.run([*command, "--places", "1000"], capture_output=True, text=True, check=True).stdout
         found += row["doc_id"].hex() in said
         counts += [int(places.replace(",", "")) for places in re.findall(r"tokens, at ([\d,]+) place", said)]
     print(f"\n{found} of {number} planted spans found in their documents; spans have up to {max(counts):,} places")
