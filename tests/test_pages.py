@@ -52,6 +52,7 @@ STANDS_FOR: dict[str, dict[str, str]] = {
         "sbatch ": "inputs/slurm/sbatch ",
         "--params params.yaml": "--params params.yaml --parallel.determinism exact --steps 4 --warmup-steps 1",
     },
+    "docs/howto/trace.md": {"pipelines set": "pipelines set parallel.determinism=exact"},  # as the sample of the tests
     "docs/howto/why-dropped.md": NAMES,
 }
 """Page -> words of its commands -> what stands for them on a machine without a GPU, a network and a day of time."""

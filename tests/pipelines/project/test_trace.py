@@ -5,7 +5,10 @@ import json
 import random
 import re
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipelines import store
@@ -270,6 +273,33 @@ def test_what_is_missing_is_said_and_the_rest_is_shown(stages: list[GraphStage])
     assert "steps      not known: no is not there yet" in said
     with pytest.raises(UserError, match="no stage of this project's graph has the tokenizer"):
         list(trace(span, Shown(5, 1, 1), without(stages, "tokenizer")))
+
+
+def test_a_ledger_of_other_documents_and_one_with_several_rows_are_told_as_they_are(
+    stages: list[GraphStage], tmp_path: Path
+) -> None:
+    span = TEXTS[trained(stages)[3]].splitlines()[3]
+    doc_id = list(trace(span, Shown(5, 1, 1), without(stages, "pretrain")))[2].split()[1]
+    (file, *_) = sorted(Path("ledger").glob("part-*.parquet"))
+    schema = pq.read_schema(file)
+    row = dict.fromkeys(schema.names) | {"url": "http://mill.test/x", "rule": "", "value": "", "stage": "split"}
+    row |= {"fate": "train", "shard": "split/train/part-00000.parquet", "offset": 1}
+    rejected = row | {"fate": "rejected", "stage": "decontaminate", "rule": "glue_cut", "value": "mrpc/test/1"}
+    removed = rejected | {"stage": "remove_duplicates", "rule": "near_duplicate", "value": "jaccard=0.8"}
+
+    def told(*rows: dict[str, Any]) -> str:
+        pq.write_table(pa.Table.from_pylist([*rows], schema), tmp_path / "part-00000.parquet")
+        ledger = GraphStage("ledger", (), (), (), (tmp_path,), ())
+        return "\n".join(trace(span, Shown(5, 1, 1), [*without(stages, "ledger", "pretrain"), ledger]))
+
+    said = told({**row, "doc_id": "ab" * 16})
+    assert f"verdicts   not known: {tmp_path} does not have this document; dvc repro ledger" in said
+    copies = [{**removed, "doc_id": f"{i:032x}", "survivor": doc_id} for i in range(5)]
+    said = told({**row, "doc_id": doc_id, "offset": 1}, {**rejected, "doc_id": doc_id}, *copies)
+    assert "verdicts   kept by remove_duplicates; split: train (row 1 of split/train/part-00000.parquet)" in said
+    assert "verdicts   rejected by decontaminate: glue_cut, mrpc/test/1 (row 1 of " in said
+    assert said.count("duplicate  http://mill.test/x rejected by remove_duplicates: near_duplicate, jaccard=0.8") == 3
+    assert "duplicate  and 2 more" in said
 
 
 def test_a_run_on_other_tokens_is_named(
