@@ -1,4 +1,4 @@
-"""The project's own commands: lay one out, choose a profile, check it, see the state of the stages, explain a document.
+"""The project's own commands: lay one out, choose a profile, check it, explain a document, find a text's sources.
 
     python -m pipelines init [FOLDER]
     python -m pipelines use --list
@@ -8,6 +8,7 @@
     python -m pipelines status
     python -m pipelines explain URL|DOC_ID
     python -m pipelines explain --token SPLIT:INDEX
+    python -m pipelines trace SENTENCE
     python -m pipelines forget URL|DOC_ID [--dry-run]
     python -m pipelines gc [--delete] [FOLDER...]
     python -m pipelines report [--samples]
@@ -32,14 +33,14 @@ from typing import Any
 
 from pipelines import exits
 from pipelines.arguments import Parser
-from pipelines.config import PARAMS_YAML, read_yaml
+from pipelines.config import PARAMS_YAML, Count, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
 from pipelines.helptext import called
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
 from pipelines.terminal import print_error, print_line, visible
 
 COMMANDS = (
-    *("init", "use", "set", "check", "status", "explain", "forget", "gc"),
+    *("init", "use", "set", "check", "status", "explain", "trace", "forget", "gc"),
     *("report", "metrics", "versions", "completion"),
 )
 
@@ -106,6 +107,19 @@ def build_parser() -> argparse.ArgumentParser:
         help="a token by its number: train:123456, val:-1 (the last), or a folder of token shards: FOLDER:123456",
     )
     explain.set_defaults(run=run_explain)
+    trace = commands.add_parser(
+        "trace",
+        help="the places in the training tokens that a text may come from",
+        description="Find the longest spans of a text that occur in the training tokens: for each the documents, with "
+        "URL, every stage's verdict from the ledger, and the steps of training that saw them. It needs the index of "
+        "stage suffix_array: python -m pipelines set 'corpus.traced=[train]', then dvc repro suffix_array@train.",
+    )
+    trace.add_argument("sentence", metavar="SENTENCE", help="the text; - reads it from standard input")
+    trace.add_argument("--min-tokens", type=int, default=5, metavar="N", help="fewest tokens of a span; default: 5")
+    trace.add_argument("--spans", type=int, default=5, metavar="N", help="show this many, the longest; default: 5")
+    trace.add_argument("--places", type=int, default=3, metavar="N", help="show so many of each span; default: 3")
+    trace.hints = {"--min-tokens": Count, "--spans": Count, "--places": Count}
+    trace.set_defaults(run=run_trace)
     forget = commands.add_parser(
         "forget",
         help="name all that holds a page, and make the next run without it",
@@ -351,6 +365,16 @@ def run_explain(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_trace(options: argparse.Namespace) -> int:
+    """Print where a sentence occurs in the training tokens."""
+    from pipelines.project.trace import Shown, trace
+
+    sentence = sys.stdin.buffer.read().decode(errors="surrogateescape") if options.sentence == "-" else options.sentence
+    for line in trace(sentence, Shown(options.min_tokens, options.spans, options.places), _stages()):
+        print_line(line)
+    return 0
+
+
 def run_forget(options: argparse.Namespace) -> int:
     """Print what holds a page, add the page to the list of download.forget, and begin that list if there is none."""
     from pipelines.config import given
@@ -441,6 +465,9 @@ def run_report(options: argparse.Namespace) -> int:
     command += ["--ledger", f"{params['data']}/ledger"]
     if options.samples:
         command += ["--samples", f"{params['data']}/tokenize/val", f"{params['data']}/tokenizer"]
+    index = Path(params["data"], "suffix_array", "train")
+    if "train" in params["corpus"].get("traced", ()) and index.is_dir():
+        command += ["--sources", str(index), f"{params['data']}/tokenize/train", f"{params['data']}/tokenizer"]
     return subprocess.run(command, check=False).returncode
 
 

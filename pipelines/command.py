@@ -28,7 +28,7 @@ from annotated_types import Ge
 
 from pipelines import config as configs
 from pipelines import presets, store
-from pipelines.arguments import Place, check_number, check_words, plain_type, wrapped
+from pipelines.arguments import Place, check_number, check_words, plain_type
 from pipelines.errors import ConfigError
 from pipelines.helptext import run_tyro
 from pipelines.manifest import Counts, FileEntry, Manifest

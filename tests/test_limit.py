@@ -57,6 +57,7 @@ TRIALS: dict[str, tuple[int, list[str], Callable[[dict[str, Any]], object], obje
     "tokenizer": (7, ["unique", "tokenizer", "--vocab-size", "300"], lambda stats: stats["in"], 7),
     "tokenize": (6, ["unique", "tokenizer", "tokens"], lambda stats: stats["in"], 6),
     "detokenize": (5, ["tokens", "tokenizer", "texts.jsonl"], lambda stats: (stats["in"], stats["out"]), (5, 5)),
+    "suffix_array": (3, ["tokens", "index"], lambda stats: stats["in"], 3),
     "export_tokens": (4, ["tokens", "megatron"], lambda stats: stats["in"], 4),
     "pretrain": (2, ["tokens", "tokens", "model", "--steps", "9", *SHORT, *TINY, *CPU], lambda stats: stats["steps"], 2),  # noqa: E501
     "export": (2, ["model", "tokenizer", "exported"], lambda stats: stats["step"], 2),

@@ -52,6 +52,7 @@ STANDS_FOR: dict[str, dict[str, str]] = {
         "sbatch ": "inputs/slurm/sbatch ",
         "--params params.yaml": "--params params.yaml --parallel.determinism exact --steps 4 --warmup-steps 1",
     },
+    "docs/howto/trace.md": {"pipelines set": "pipelines set parallel.determinism=exact"},  # as the sample of the tests
     "docs/howto/why-dropped.md": NAMES,
 }
 """Page -> words of its commands -> what stands for them on a machine without a GPU, a network and a day of time."""
@@ -69,6 +70,7 @@ NOT_RUN = {
     "docs/howto/hub-upload.md": ["needs the network and an account"] * 2,
     "docs/howto/s3.md": ["installs from the network"],
     "docs/howto/slurm.md": ["the outputs above lie beside the graph's"],
+    "docs/howto/trace.md": ["installs from the network"],
 }
 """Page -> why blocks of it are not run; all else is."""
 READ = [Page.read(file) for file in PAGES]

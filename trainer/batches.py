@@ -1,13 +1,18 @@
-"""Prints the documents in the global batch of a step of pretraining.
+"""Prints the documents in the global batch of a step of pretraining, or the steps that saw some tokens.
 
     python -m trainer.batches --step 1200 runs/gpt2/pretrain data/web/tokenize/train --documents data/web/split/train
+    python -m trainer.batches --tokens 123456:20 runs/gpt2/pretrain data/web/tokenize/train
 
-One line per document: sample, token shard, row, document id, tokens within the document, URL (with --documents).
+With --step, one line per document: sample, token shard, row, document id, tokens within the document, URL (with
+--documents). With --tokens, one line for each START:LENGTH: the steps that had all of these tokens in one sample, and
+those that had some of them. Tokens are numbered as in `python -m pipelines explain --token`.
 """
 
+import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +27,18 @@ from pipelines.helptext import called
 from pipelines.manifest import content_hash
 from pipelines.terminal import print_error, print_line
 from trainer.config import PretrainConfig
+from trainer.data.mixture import Mixture
 from trainer.data.order import Ids
+from trainer.data.samples import open_samples
+from trainer.data.stream import TokenStream
 from trainer.processes.temporary import own_folder
 from trainer.weights.records import RECORD, newest_checkpoint, read_record
 
 if TYPE_CHECKING:
     from trainer.data.batches import PretrainBatches
+
+MOST_STEPS = 10
+"""Steps that a line names one by one."""
 
 
 def name_step(run: Path, train: Path, step: int, index: Path, documents: Path | None) -> Iterator[str]:
@@ -35,18 +46,63 @@ def name_step(run: Path, train: Path, step: int, index: Path, documents: Path | 
     from trainer.data.batches import PretrainBatches  # imports torch, for which --help need not wait
     from trainer.data.lineage import documents_of
 
-    record = read_record(run if (run / RECORD).exists() else newest_checkpoint(run))
-    config = _config(record, run)
-    folders = [train, *(Path(folder) for folder in config.mixture)]
-    digests = [content_hash(folder) for folder in folders]
-    for folder, digest, expected in zip(folders, digests, _trained_on(record), strict=True):
-        if digest != expected:
-            raise UserError(f"{folder}: {run} was not trained on it; name the token folder of that training")
-    batches = PretrainBatches.of(config, folders, digests, index)
-    in_batch = list(documents_of(batches, _sample_ids(record, batches, step, run)))
+    past = Training.of(run, train)
+    batches = PretrainBatches.of(past.config, past.folders, past.digests, index)
+    in_batch = list(documents_of(batches, _sample_ids(past.record, batches, step, run)))
     urls = _urls(documents, {each.doc_id for each in in_batch}) if documents else {}
     for each in in_batch:
         yield f"{each} {urls.get(each.doc_id, '(no such document)')}" if documents else str(each)
+
+
+def name_tokens(run: Path, train: Path, runs_of_tokens: Sequence[tuple[int, int]], index: Path) -> Iterator[str]:
+    """Yield a line for each (start, length) of tokens: the steps that saw them. `index`: as `name_step` has it."""
+    past = Training.of(run, train)
+    opened = zip(past.folders, past.digests, strict=True)
+    corpora = [open_samples(TokenStream(folder), past.config, digest, index) for folder, digest in opened]
+    mixture = Mixture([len(samples) for samples in corpora], past.config.mixture_weights or (1.0,), past.config.seed)
+    samples, size = corpora[0], past.config.global_batch_size
+    for start, length in runs_of_tokens:
+        if not 0 <= start <= start + length <= len(samples.stream):
+            raise UserError(f"--tokens {start}:{length}: {train} has {len(samples.stream):,} tokens, from 0 on")
+        steps: dict[bool, set[int]] = {True: set(), False: set()}
+        for element in samples.with_tokens(start, length):
+            whole = any(s <= start and start + length <= s + n for s, n in samples.pieces(int(element)))
+            ids = mixture.ids_of(0, np.array([element]), past.record["position"])
+            steps[whole] |= {past.record["step"] + (i - past.record["position"]) // size + 1 for i in ids.tolist()}
+        yield f"{start}:{length} {_describe(steps[True], steps[False] - steps[True])}"
+
+
+def _describe(whole: Collection[int], in_part: Collection[int]) -> str:
+    parts = [f"{word} {_first(steps)}" for word, steps in (("whole in", whole), ("in part in", in_part)) if steps]
+    return "; ".join(parts) or "in no step so far"
+
+
+def _first(steps: Collection[int]) -> str:
+    shown = ", ".join(map(str, sorted(steps)[:MOST_STEPS]))
+    more = f", ... ({len(steps)} in all)" if len(steps) > MOST_STEPS else ""
+    return f"step{'s' if len(steps) > 1 else ''} {shown}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A published training, and the token folders that it was of."""
+
+    record: dict[str, Any]
+    config: PretrainConfig
+    folders: list[Path]
+    digests: list[str]
+
+    @classmethod
+    def of(cls, run: Path, train: Path) -> "Training":
+        """Read the record of a run, and compare the token folders with it. Raises UserError if they are others."""
+        record = read_record(run if (run / RECORD).exists() else newest_checkpoint(run))
+        config = _config(record, run)
+        folders = [train, *(Path(folder) for folder in config.mixture)]
+        digests = [content_hash(folder) for folder in folders]
+        for folder, digest, expected in zip(folders, digests, _trained_on(record), strict=True):
+            if digest != expected:
+                raise UserError(f"{folder}: {run} was not trained on it; name the token folder of that training")
+        return cls(record, config, folders, digests)
 
 
 def _config(record: dict[str, Any], run: Path) -> PretrainConfig:
@@ -85,12 +141,23 @@ def _urls(documents: Path, ids: set[bytes]) -> dict[bytes, str]:
     return dict(zip(table["doc_id"].to_pylist(), table["url"].to_pylist(), strict=True))
 
 
+def _runs_of_tokens(text: str) -> list[tuple[int, int]]:
+    pairs = [each.partition(":") for each in text.split(",")]
+    if not all(colon and start.isdecimal() and length.isdecimal() and int(length) for start, colon, length in pairs):
+        raise argparse.ArgumentTypeError(f"{text}: expected START:LENGTH such as 123456:20, or several with commas")
+    return [(int(start), int(length)) for start, _, length in pairs]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit status."""
     parser = Parser(prog=called("trainer.batches"), description=__doc__)
     parser.add_argument("run", type=Path, help="a folder that pretrain published, or one of its step-* folders")
     parser.add_argument("train", type=Path, help="the token folder it was trained on")
-    parser.add_argument("--step", type=int, required=True, help="number of the step, from 1")
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--step", type=int, help="number of the step, from 1")
+    wanted.add_argument(
+        "--tokens", type=_runs_of_tokens, metavar="START:LENGTH[,...]", help="tokens, such as 123456:20"
+    )
     parser.add_argument(
         "--documents", type=Path, help="the folder of documents that were tokenized, to show their URLs"
     )
@@ -99,7 +166,12 @@ def main(arguments: Sequence[str]) -> int:
         call = parser.parse_args(arguments)
         exits.unwind_on_signals()
         with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
-            for line in name_step(call.run, call.train, call.step, Path(folder), call.documents):
+            index = Path(folder)
+            if call.tokens:
+                lines = name_tokens(call.run, call.train, call.tokens, index)
+            else:
+                lines = name_step(call.run, call.train, call.step, index, call.documents)
+            for line in lines:
                 print_line(line)
     except UserError as error:
         print_error(error)

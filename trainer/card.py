@@ -10,15 +10,15 @@ conventions, what is known of contamination, and how to load the model. Scores o
 or in the output of `score` that --scores names. The licence is yours to name: without --license it is unknown.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines import store
+from pipelines import exits, store
 from pipelines.arguments import Parser
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import called
 from pipelines.manifest import is_published
 from pipelines.terminal import print_error, print_line
 from trainer.report import fill_markdown
@@ -30,9 +30,7 @@ _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = Parser(
-        prog="python -m trainer.card", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=called("trainer.card"), description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, runs/RUN")
     parser.add_argument("card", type=Path, metavar="CARD", help="the Markdown file to write")
     parser.add_argument("--license", default="", help="of the model, as the Hub calls it: apache-2.0, mit, other, ...")
@@ -111,4 +109,4 @@ def head_of(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

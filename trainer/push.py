@@ -11,7 +11,6 @@ there is made. Into one that has other files, or other bytes under the same name
 command again: what has arrived is not sent again, and until the commit nothing of it shows.
 """
 
-import argparse
 import hashlib
 import re
 import sys
@@ -22,9 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines import store
+from pipelines import exits, store
 from pipelines.arguments import Parser
 from pipelines.errors import ConfigError, UserError
+from pipelines.helptext import called
 from pipelines.manifest import MANIFEST, is_published
 from pipelines.progress import waiting
 from pipelines.terminal import print_error, print_line
@@ -56,9 +56,7 @@ class Difference:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = Parser(
-        prog="python -m trainer.push", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=called("trainer.push"), description=__doc__)
     parser.add_argument("export", type=Path, metavar="EXPORT", help="a folder that `export` wrote")
     parser.add_argument("card", type=Path, metavar="CARD", help="Markdown with YAML at its head, as `card` writes")
     parser.add_argument("repository", metavar="OWNER/NAME", help="the repository on the Hub")
@@ -232,4 +230,4 @@ def _one_line(error: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.run(main)

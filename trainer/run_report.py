@@ -30,6 +30,7 @@ from trainer.reporting.corpus import read_corpus
 from trainer.reporting.page import page_values
 from trainer.reporting.results import Tasks, read_results
 from trainer.reporting.samples import add_samples, by_prompt, samples_of
+from trainer.reporting.sources import sources_of
 from trainer.reporting.task_results import read_tasks
 from trainer.reporting.times import read_times
 
@@ -53,6 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar=("VAL", "TOKENIZER"),
         help="let the checkpoints go on with the first documents of these token shards",
     )
+    parser.add_argument(
+        "--sources",
+        type=Path,
+        nargs=3,
+        metavar=("INDEX", "TOKENS", "TOKENIZER"),
+        help="show where the generated texts come from, by a folder of suffix_array, its tokens and their tokenizer",
+    )
     page = ""
     try:
         options = parser.parse_args(arguments)
@@ -61,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.samples:
             val, tokenizer = options.samples
             add_samples(options.run_stats, options.runs, val, tokenizer, _evaluate_section(options.params))
-        write_page(options.stats, options.run_stats, options.runs, options.page, options.params, options.ledger)
+        paths = (options.stats, options.run_stats, options.runs, options.page, options.params, options.ledger)
+        write_page(*paths, sources=options.sources)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
@@ -72,7 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_page(stats: Path, run_stats: Path, runs: Path, page: Path, params: Path | None, ledger: Path | None) -> None:
+def write_page(
+    stats: Path,
+    run_stats: Path,
+    runs: Path,
+    page: Path,
+    params: Path | None,
+    ledger: Path | None,
+    sources: Sequence[Path] | None = None,
+) -> None:
     """Read everything and write the page. Raises UserError if there is nothing yet, or files that no stage wrote."""
     if not any(path.is_dir() for path in (stats, run_stats, runs)):
         raise UserError(f"{runs}: not there yet; make it with dvc repro")
@@ -86,7 +103,11 @@ def write_page(stats: Path, run_stats: Path, runs: Path, page: Path, params: Pat
     if times.speed.get("step"):
         drawn["speed"], live["speed"] = pictures.speed(times.speed), charts.speeds(times.speed)
     values = page_values(results, tasks, recipe.losses, own_tokenizer=tokenizer.kind == "train")
-    values["corpus"] = read_corpus(ledger if ledger and ledger.is_dir() else None, results)
+    ledger = ledger if ledger and ledger.is_dir() else None
+    values["corpus"] = read_corpus(ledger, results)
+    if sources:
+        index, tokens, made_by = sources
+        times.sources = sources_of(results.texts, index, tokens, made_by, ledger)
     with store.create(page) as file:
         file.write(render_html(values, drawn, live, times).encode())
 

@@ -24,7 +24,7 @@ OTHERS = {
     "glue-submission": ("--overwrite", "--fill-missing"),
     "browse": ("--port", "--rows"),
     "curves": ("--overwrite",),
-    "batches": ("--step", "--documents"),
+    "batches": ("--step", "--tokens", "--documents"),
 }
 """Options of the commands that are no stages."""
 

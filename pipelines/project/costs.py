@@ -51,6 +51,7 @@ RATES = {
     "ledger": Rate(10, 0.05),
     "tokenizer": Rate(360, 0.0),
     "tokenize": Rate(39, 0.43),
+    "suffix_array": Rate(40, 0.9),
 }
 """Stage -> its rates, without start-up and DVC. That of `tokenizer` is of training one; GPT-2's own takes no time."""
 DVC = 40.0
@@ -82,9 +83,11 @@ def describe_costs(params: Mapping[str, Any]) -> str | None:
     if size < LEAST:
         return None
     workers = default_workers()
+    left_out = {"suffix_array"} if not params["corpus"]["traced"] else set[str]()
+    rates = {name: rate for name, rate in RATES.items() if name not in left_out}
     hours = {
         name: rate.seconds * size / 1e9 / workers / 3600
-        for name, rate in RATES.items()
+        for name, rate in rates.items()
         if name != "tokenizer" or params[name]["kind"] == "train"
     }
     hours["DVC"] = DVC * size / 1e9 / 3600
@@ -92,7 +95,7 @@ def describe_costs(params: Mapping[str, Any]) -> str | None:
     parts = f" ({', '.join(f'{name} {in_time(hours[name])}' for name in longest)})" if longest else ""
     return (
         f"data: {in_gb(size)} of text take about {in_time(sum(hours.values()))} with {workers} workers{parts}, "
-        f"{in_gb(size * sum(rate.disk for rate in RATES.values()))} of disk, and at most half of the memory "
+        f"{in_gb(size * sum(rate.disk for rate in rates.values()))} of disk, and at most half of the memory "
         "(--memory-budget)"
     )
 

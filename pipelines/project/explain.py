@@ -67,7 +67,7 @@ class Trail:
         for stage in self._stages:
             for out in stage.outs:
                 for file in sorted(out.rglob("*.parquet")):
-                    for row in _matching_rows(file, self.ids, self.urls):
+                    for row in matching_rows(file, self.ids, self.urls):
                         if isinstance(row.get("doc_id"), bytes):
                             self.ids.add(row["doc_id"])
                         if row.get("final_url") and not row.get("rule"):  # a page under the URL that answered
@@ -88,7 +88,7 @@ class Trail:
 def _urls_of(ids: set[bytes], stages: list[GraphStage]) -> set[str]:
     """Return the URLs that documents with these ids came from."""
     files = (file for stage in stages for out in stage.outs for file in sorted(out.glob("part-*.parquet")))
-    rows = (row for file in files for row in _matching_rows(file, ids, set()))
+    rows = (row for file in files for row in matching_rows(file, ids, set()))
     return {row["url"] for row in rows if row.get("url")}
 
 
@@ -102,7 +102,7 @@ def _spellings(key: str, stages: list[GraphStage]) -> set[str]:
     for file in files:
         names = read_schema(file).names
         if "original" in names or "canonical" in names:
-            rows = _matching_rows(file, set(), urls | other_scheme)
+            rows = matching_rows(file, set(), urls | other_scheme)
             urls |= {form for row in rows if (form := row["canonical" if "canonical" in names else "url"])}
     return urls
 
@@ -111,7 +111,7 @@ def nearest(key: str, stages: list[GraphStage]) -> str | None:
     """Return the known URL that an unknown `key` most likely meant, or None."""
     variants = _variants(key)
     files = (file for stage in stages for out in stage.outs for file in sorted(out.rglob("*.parquet")))
-    rows = (row for file in files for row in _matching_rows(file, set(), set(variants)))
+    rows = (row for file in files for row in matching_rows(file, set(), set(variants)))
     known = {row[column] for row in rows for column in URL_COLUMNS if column in row}
     return next((variant for variant in variants if variant in known), None)
 
@@ -135,7 +135,8 @@ def _variants(key: str) -> list[str]:
     return list(dict.fromkeys(variant.url for variant in addresses))
 
 
-def _matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict[str, Any]]:
+def matching_rows(file: Path, ids: set[bytes], urls: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table with one of these ids or URLs, without their texts."""
     schema = read_schema(file)
     filters: list[pc.Expression] = []
     for column in schema.names:

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -60,6 +60,8 @@ class CorpusConfig:
     """A prepared corpus: a file, or a folder with all below it."""
     text_gb: Annotated[float, Ge(0)] = 0.0
     """Size of its texts in GB, to say beforehand what they take; 0: that of the files at `documents`, about."""
+    traced: tuple[Literal["train", "val"], ...] = ()
+    """Token folders that stage `suffix_array` indexes, for `python -m pipelines trace`; [train], for example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

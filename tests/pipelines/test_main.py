@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -234,6 +235,28 @@ def test_a_bomb_among_the_profiles_is_one_line(project: Path, run: Command) -> N
     assert result.stderr.startswith("error: ")
     assert "configs/profile/bomb.yaml: not valid YAML: line " in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("traced", "built"), [("[]", True), ("[train]", False), ("[train]", True), ("[val]", True)])
+def test_the_report_gets_the_index_that_the_graph_has_built(
+    project: Path, run: Command, traced: str, built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("use", "sample", f"corpus.traced={traced}").returncode == 0
+    (project / "runs/sample-tiny-pp2").mkdir(parents=True)
+    if built:
+        (project / "data/sample/suffix_array/train").mkdir(parents=True)
+    commands: list[list[str]] = []
+
+    def started(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", started)
+    assert run("report").returncode == 0
+    sources = ["data/sample/suffix_array/train", "data/sample/tokenize/train", "data/sample/tokenizer"]
+    ((*_, a, b, c, d),) = commands
+    assert ([a, b, c, d] == ["--sources", *sources]) == (traced == "[train]" and built)
+    assert ("--sources" in commands[0]) == (traced == "[train]" and built)
 
 
 def test_the_named_commands_are_those_of_the_parser() -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from trainer.data.batch import Batch
 from trainer.data.batches import PretrainBatches
 from trainer.data.order import Ids, local_slice, split
 from trainer.loss import IGNORED
+from trainer.weights.records import newest_checkpoint
 
 CPU = torch.device("cpu")
 CONFIG = PretrainConfig(sequence_length=16, global_batch_size=12, seed=4)
@@ -174,6 +177,78 @@ def test_the_documents_of_a_step_are_named(road: Road, tmp_path: Path, capsys: p
                 where = f"train/part-00000.arrow document {row} {number.hex()} {tokens}"
                 expected.append(f"sample {sample_id}: {where} http://mill.test/{row}")
     assert lines == expected
+
+
+@pytest.mark.parametrize("packing", ["stream", "document", "bestfit"])
+@pytest.mark.parametrize("length", [1, 5, 16, 40])
+def test_the_samples_with_some_tokens_are_those_that_have_one(tmp_path: Path, packing: str, length: int) -> None:
+    samples = open_batches(small.write_stream(tmp_path / "tokens"), packing=packing).corpora[0]
+    for start in range(0, len(samples.stream) - length, 37):
+        wanted = {*range(start, start + length)}
+        expected = [
+            element
+            for element in range(len(samples))
+            if any(wanted & {*range(s, s + n)} for s, n in samples.pieces(element))
+        ]
+        assert samples.with_tokens(start, length).tolist() == expected
+
+
+@pytest.mark.parametrize(("start", "length"), [(100, 5), (14, 6), (0, 1), (30, 40)])
+def test_the_steps_that_saw_some_tokens_are_named(
+    road: Road, start: int, length: int, capsys: pytest.CaptureFixture
+) -> None:
+    """As many as there are epochs, and apart those that saw a part of them."""
+    assert main([str(road.pretrain), str(road.train), "--tokens", f"{start}:{length}"]) == 0
+    config = PretrainConfig(sequence_length=16, global_batch_size=8, seed=small.PRETRAIN.seed)
+    batches = PretrainBatches.of(config, [road.train], [""], road.train)
+    wanted = {*range(start, start + length)}
+    whole, in_part = set[int](), set[int]()
+    for step in range(1, 61):
+        for element in batches.mixture(batches.sample_ids((step - 1) * 8))[1].tolist():
+            seen = {*range(element * 16, element * 16 + 17)} & wanted
+            (whole if seen == wanted else in_part if seen else set()).add(step)
+    (line,) = capsys.readouterr().out.splitlines()
+    said = re.fullmatch(rf"{start}:{length} (?:whole in steps? ([^;]*))?(?:; )?(?:in part in steps? (.*))?", line)
+    assert said
+    for text, expected in zip(said.groups(), (sorted(whole), sorted(in_part - whole)), strict=True):
+        shown = "" if text is None else text.partition(", ... ")[0]
+        assert shown == ", ".join(map(str, expected[:10]))
+        assert (f"({len(expected)} in all)" in (text or "")) == (len(expected) > 10)
+
+
+def test_tokens_that_no_step_has_seen_yet_are_told(tmp_path: Path, road: Road, capsys: pytest.CaptureFixture) -> None:
+    record = json.loads((newest_checkpoint(road.pretrain) / "run.json").read_text())
+    early = tmp_path / "step-00000001"
+    early.mkdir()
+    (early / "run.json").write_text(json.dumps({**record, "step": 1, "position": 8, "optimizer_steps": 1}))
+    lines: list[str] = []
+    for start in range(0, 160, 16):
+        assert main([str(early), str(road.train), "--tokens", f"{start}:2"]) == 0
+        lines += capsys.readouterr().out.splitlines()
+    assert any(line.endswith("in no step so far") for line in lines)
+    assert {line.partition(" ")[2].partition(";")[0] for line in lines} <= {
+        "in no step so far",
+        "whole in step 1",
+        "in part in step 1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tokens", "12"], "--tokens: 12: expected START:LENGTH such as 123456:20"),
+        (["--tokens", "12:0"], "expected START:LENGTH"),
+        (["--tokens", "0:3,"], "expected START:LENGTH"),
+        (["--tokens", "999999:3"], "--tokens 999999:3: "),
+        (["--tokens", "0:3", "--step", "1"], "not allowed with"),
+        ([], "--step"),
+    ],
+)
+def test_runs_of_tokens_that_are_none_are_one_clear_line(
+    road: Road, words: list[str], message: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert main([*words, str(road.pretrain), str(road.train)]) in (1, 2)
+    assert message in capsys.readouterr().err
 
 
 def test_steps_and_tokens_that_a_run_did_not_have_are_refused(

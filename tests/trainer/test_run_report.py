@@ -2,17 +2,26 @@
 
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pipelines.suffixes import SuffixArray
+from pipelines.tokens import open_tokens
+from tests.dataprep.corpora import run
 from tests.trainer.small import Road
 from tests.trainer.test_pretrain import pretrain
 from tests.trainer.test_report import Reader
 from trainer import run_report
 from trainer.config import EvaluateConfig
 from trainer.reporting.samples import add_samples, read_samples
+from trainer.reporting.sources import sources_of
+from trainer.weights.huggingface import open_tokenizer
 from trainer.weights.records import checkpoints, read_curve_rows
 
 CONFIG = EvaluateConfig(texts=2, prompt_tokens=2, new_tokens=5)
@@ -83,3 +92,49 @@ def test_a_training_leaves_its_speed_in_the_provenance_and_the_report_shows_it(
     Path("provenance/small/pretrain.samples.jsonl").write_text("[]")
     assert run_report.main(paths) == 1
     assert "pretrain.samples.jsonl: expected a sample in each line" in capsys.readouterr().err
+
+
+def test_generated_texts_have_their_longest_spans_in_the_training_tokens_beside_them(
+    road: Road, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("dataprep.suffix_array", road.train, "index") == 0
+    shard = open_tokens(road.train)[0]
+    row = next(row for row, size in enumerate(np.diff(shard.offsets)) if size > 12)
+    ids = shard.tokens[shard.offsets[row] : shard.offsets[row + 1] - 1].tolist()
+    known = open_tokenizer(road.tokenizer).decode(ids[:10])
+    texts = [{"prompt": "qqq#", "text": f"qqq# {known} <zz>"}, {"prompt": "###", "text": "### [[["}]
+    (tmp_path / "runs/small/evaluate").mkdir(parents=True)
+    (tmp_path / "runs/small/evaluate/texts.json").write_text(json.dumps(texts))
+    (tmp_path / "ledger").mkdir()
+    paths = ["stats/web", "stats/small", "runs/small", "reports/small.html"]
+    sources = ["--sources", "index", str(road.train), str(road.tokenizer)]
+    assert run_report.main([*paths, *sources]) == 0
+    shown = Reader(Path("reports/small.html").read_text()).text
+    assert re.search(r"\d+ tokens of the training data, [\d,]+ places?", shown)
+    assert known.strip() in shown.partition("tokens of the training data")[2]
+    assert shard.doc_ids[row].hex() in shown, "the id in place of a URL that no ledger names"
+    assert shown.count("No five of its tokens occur together in the training data.") == 1
+    assert run_report.main(paths) == 0
+    assert "training data" not in Reader(Path("reports/small.html").read_text()).text
+    capsys.readouterr()
+    assert run_report.main([*paths, "--sources", "index", str(road.val), str(road.tokenizer)]) == 1
+    assert "of other tokens" in capsys.readouterr().err
+
+
+def test_the_first_source_is_named_by_the_url_that_the_ledger_has(road: Road, tmp_path: Path) -> None:
+    assert run("dataprep.suffix_array", road.train, tmp_path / "index") == 0
+    shard = open_tokens(road.train)[0]
+    known = open_tokenizer(road.tokenizer).decode(shard.tokens[shard.offsets[0] : shard.offsets[1] - 1].tolist())
+    array = SuffixArray(tmp_path / "index", road.train)
+    (tmp_path / "ledger").mkdir()
+    doc_ids = [doc_id.hex() for doc_id in dict.fromkeys(shard.doc_ids)]
+    rows = {"doc_id": [None, *doc_ids], "url": ["no", *(f"http://mill.test/{doc_id}" for doc_id in doc_ids)]}
+    pq.write_table(pa.table(rows), tmp_path / "ledger/part-00000.parquet")
+    ((first, *_), none) = sources_of(
+        [("", known), ("", "~")], tmp_path / "index", road.train, road.tokenizer, tmp_path / "ledger"
+    )
+    assert none == []
+    place = array.first(shard.tokens[: first.tokens].tolist(), 1)[0]
+    assert first.first == f"http://mill.test/{place.doc_id}"
+    assert first.span in known

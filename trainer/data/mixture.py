@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipelines.errors import ConfigError
-from trainer.data.order import Ids, shuffled
+from trainer.data.order import Ids, Permutation, shuffled
 
 BLOCK = 2**16
 AHEAD = 2**14
@@ -44,6 +44,22 @@ class Mixture:
             corpora, elements = self._compute(np.arange(start, start + AHEAD))
             self._known = start, corpora, elements  # in one assignment: a thread that reads ahead calls this too
         return corpora[sample_ids - start], elements[sample_ids - start]
+
+    def ids_of(self, corpus: int, elements: Ids, end: int) -> Ids:
+        """Return every sample id below `end` that maps to one of these samples of a corpus, in order."""
+        size, many = self.sizes[corpus], len(self.sizes) > 1
+        inside = np.flatnonzero(self._corpora == corpus) if many else np.zeros(1, np.int64)
+        drawn = (end // BLOCK + 1) * self.counts[corpus] if many else end  # samples of the corpus, at most
+        keys = (corpus,) if many else ()
+        numbers = [
+            epoch * size + Permutation(size, self.seed, epoch, *keys).index(elements)
+            for epoch in range(-(-drawn // size))
+        ]
+        ids = np.concatenate([np.empty(0, np.int64), *numbers])
+        if many:
+            blocks, ranks = np.divmod(ids, self.counts[corpus])
+            ids = blocks * BLOCK + inside[ranks]
+        return np.sort(ids[ids < end])
 
     def _compute(self, sample_ids: Ids) -> tuple[Ids, Ids]:
         if len(self.sizes) == 1:

@@ -51,11 +51,25 @@ class Permutation:
             values[outside] = self._encrypt(values[outside])
         return values.astype(np.int64)
 
+    def index(self, elements: Ids) -> Ids:
+        """Return the indices at which these elements stand: the way back."""
+        values = self._decrypt(elements.astype(np.uint64))
+        while (outside := values >= self.size).any():
+            values[outside] = self._decrypt(values[outside])
+        return values.astype(np.int64)
+
     def _encrypt(self, values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
         mask = (np.uint64(1) << self._half) - np.uint64(1)
         left, right = values >> self._half, values & mask
         for key in self._keys:
             left, right = right, left ^ (_mix(right + key) & mask)
+        return (left << self._half) | right
+
+    def _decrypt(self, values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        mask = (np.uint64(1) << self._half) - np.uint64(1)
+        left, right = values >> self._half, values & mask
+        for key in reversed(self._keys):
+            left, right = right ^ (_mix(left + key) & mask), left
         return (left << self._half) | right
 
 

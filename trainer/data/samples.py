@@ -38,6 +38,10 @@ class Samples(Protocol):
         """Return (start, length) in the stream of each piece of a sample."""
         ...
 
+    def with_tokens(self, start: int, length: int) -> Ids:
+        """Return the samples that have one of these tokens of the stream, in order."""
+        ...
+
 
 class StreamSamples:
     """Sample i is tokens i*T .. (i+1)*T of the stream, across documents: every token is predicted."""
@@ -72,6 +76,11 @@ class StreamSamples:
     def pieces(self, element: int) -> list[tuple[int, int]]:
         """Return one run of the stream."""
         return [(element * self.sequence_length, self.sequence_length + 1)]
+
+    def with_tokens(self, start: int, length: int) -> Ids:
+        """Return the samples with one of these tokens; a sample begins with the last token of the one before."""
+        first, last = (start - 1) // self.sequence_length, (start + length - 1) // self.sequence_length
+        return np.arange(max(first, 0), min(last + 1, len(self)), dtype=np.int64)
 
 
 class PackedSamples:
@@ -118,6 +127,12 @@ class PackedSamples:
         """Return the pieces of the row."""
         which = ragged(*self._spans(np.array([element])))
         return list(zip(self.index.starts[which].tolist(), self.index.lengths[which].tolist(), strict=True))
+
+    def with_tokens(self, start: int, length: int) -> Ids:
+        """Return the rows that have a piece with one of these tokens."""
+        starts = np.asarray(self.index.starts)
+        pieces = np.flatnonzero((starts < start + length) & (starts + self.index.lengths > start))
+        return pieces if self.index.rows is None else np.unique(self.index.rows.searchsorted(pieces, side="right") - 1)
 
     def _spans(self, elements: Ids) -> tuple[Ids, Ids]:
         """Return the first piece of each row, and the number of its pieces."""

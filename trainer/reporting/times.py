@@ -31,6 +31,17 @@ class Sample:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A span of a generated text that occurs in the training tokens."""
+
+    span: str
+    tokens: int
+    places: int
+    first: str
+    """URL of the first document that has it; its id if that is not known."""
+
+
 @dataclass(slots=True)
 class Times:
     """What the report by hand shows in addition to the stage's."""
@@ -46,6 +57,8 @@ class Times:
     """Columns of speed.csv."""
     samples: dict[str, list[Sample]] = field(default_factory=dict[str, list[Sample]])
     """Prompt -> what the checkpoints made of it."""
+    sources: list[list[Source]] = field(default_factory=list[list[Source]])
+    """The longest spans of each generated text that occur in the training tokens; none without an index."""
 
 
 def read_times(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Times:

@@ -13,8 +13,10 @@ from pipelines.project.graph import stage_modules
 PAGE = Path(__file__).parents[3] / "docs/howto/resources.md"
 
 
-def params(documents: Path, *, text_gb: float = 0.0, kind: str = "jsonl", tokenizer: str = "hub") -> dict[str, Any]:
-    corpus = {"text_gb": text_gb, "documents": str(documents), "source": {"kind": kind}}
+def params(
+    documents: Path, *, text_gb: float = 0.0, kind: str = "jsonl", tokenizer: str = "hub", traced: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    corpus = {"text_gb": text_gb, "documents": str(documents), "source": {"kind": kind}, "traced": traced}
     return {"corpus": corpus, "tokenizer": {"kind": tokenizer}}
 
 
@@ -37,6 +39,14 @@ def test_openwebtext_takes_hours_and_hundreds_of_gigabytes(tmp_path: Path) -> No
     own = describe_costs(params(tmp_path, text_gb=40.0, kind="hub", tokenizer="train"))
     assert own is not None
     assert "about 5.8 h with 2 workers (tokenizer 2.0 h, clean 1.8 h" in own
+
+
+def test_an_index_to_trace_sentences_counts_only_where_it_is_built(tmp_path: Path) -> None:
+    plain, traced = (describe_costs(params(tmp_path, text_gb=40.0, traced=each)) for each in ((), ("train",)))
+    assert plain is not None
+    assert traced is not None
+    assert "152 GB of disk" in plain
+    assert "188 GB of disk" in traced
 
 
 def test_the_page_about_openwebtext_has_these_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,3 +41,14 @@ def test_one_corpus_keeps_the_order_it_had_without_mixtures() -> None:
 def test_a_weight_too_small_for_a_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="1e-06 is less than 1 in 65536 of the whole"):
         Mixture([10, 10], [1, 1e-6], seed=0)
+
+
+@pytest.mark.parametrize(("sizes", "weights"), [([37], [1.0]), ([100, 37], [3.0, 1.0]), ([5, 9, 2], [1.0, 2.0, 1.0])])
+@pytest.mark.parametrize("end", [0, 1, 500, BLOCK + 77])
+def test_the_ids_of_a_sample_are_those_that_lead_to_it(sizes: list[int], weights: list[float], end: int) -> None:
+    mixture = Mixture(sizes, weights, seed=6)
+    corpora, elements = mixture(np.arange(end))
+    for corpus, size in enumerate(sizes):
+        for wanted in ([0], [size - 1], [0, size // 2]):
+            expected = np.flatnonzero((corpora == corpus) & np.isin(elements, wanted))
+            assert mixture.ids_of(corpus, np.array(wanted), end).tolist() == expected.tolist()

@@ -31,6 +31,12 @@ def test_the_permutation_is_computed_place_by_place() -> None:
     assert (order(sample_ids) < 10**12).all()
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_the_way_back_of_a_permutation_leads_to_the_index(size: int) -> None:
+    order, indices = Permutation(size, 3, 1), np.arange(size)
+    assert order.index(order(indices)).tolist() == indices.tolist()
+
+
 def test_the_shares_of_all_processes_are_the_batch_also_when_they_are_uneven() -> None:
     sample_ids = np.arange(7)
     for ranks in range(1, 10):

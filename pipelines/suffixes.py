@@ -1,0 +1,158 @@
+"""Suffix arrays: Arrow IPC files that tell where any run of tokens is in a folder of token shards.
+
+One file per block of a token shard, which is a run of whole documents. Its column `start` (uint32) has each position of
+the block once, as an index of the shard's tokens, in the order of the tokens that follow from there on: all places of a
+run of tokens are neighbours, and a binary search finds them. Schema metadata: name and sha256 of the token shard.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.errors import UserError
+from pipelines.manifest import load_checked
+from pipelines.tokens import ARROW_ERRORS, TokenShard, open_tokens
+
+SHARD, SHARD_SHA256 = "token_shard", "token_shard_sha256"
+Array = np.ndarray[Any, Any]
+
+
+def write_suffixes(path: Path, starts: Array, shard: str, sha256: str) -> None:
+    """Write one file. `starts`: positions in the shard of this name and digest, in the order of their suffixes."""
+    schema = pa.schema([pa.field("start", pa.uint32())], metadata={SHARD: shard, SHARD_SHA256: sha256})
+    with pa.ipc.new_file(str(path), schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(starts)], schema=schema))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run of tokens begins."""
+
+    shard: TokenShard
+    row: int
+    """Row of its document in the shard."""
+    index: int
+    """Position in the document, from 0."""
+    in_folder: int
+    """Number of the token in its folder, as `explain --token` counts."""
+
+    @property
+    def doc_id(self) -> str:
+        """Id of its document, in hex."""
+        return self.shard.doc_ids[self.row].hex()
+
+
+class SuffixArray:
+    """The suffix arrays of one folder of token shards, mapped into memory."""
+
+    def __init__(self, folder: Path, tokens: Path) -> None:
+        """Open the files in `folder`. Raises UserError unless they are of exactly the token shards in `tokens`."""
+        self.folder, self.tokens = folder, tokens
+        shards = open_tokens(tokens)
+        self.meta = shards[0].meta
+        before = np.cumsum([0, *(len(shard.tokens) for shard in shards)]).tolist()
+        self._blocks = _open_blocks(
+            folder, {shard.path.name: (shard, n) for shard, n in zip(shards, before, strict=False)}
+        )
+        indexed, there = sum(len(block) for block in self._blocks), before[-1]
+        if indexed != there:
+            raise UserError(
+                f"{folder}: has {indexed:,} of the {there:,} tokens of {tokens}, so it is of other tokens or of a "
+                "trial (--limit); build it again: python -m dataprep.suffix_array"
+            )
+
+    def longest(self, query: Sequence[int]) -> int:
+        """Return how many tokens from the start of `query` on occur together somewhere."""
+        return max((block.longest(query) for block in self._blocks), default=0)
+
+    def count(self, run: Sequence[int]) -> int:
+        """Return the number of places of a run of tokens."""
+        return sum(len(block.places(run)) for block in self._blocks)
+
+    def first(self, run: Sequence[int], number: int) -> list[Place]:
+        """Return the first `number` places of a run, in the order of the shards."""
+        found: list[Place] = []
+        for block in self._blocks:
+            if len(found) < number:
+                starts = block.starts[slice(*_ends(block.places(run)))]
+                found += [block.place(start) for start in np.sort(starts)[: number - len(found)].tolist()]
+        return found
+
+
+def _ends(places: range) -> tuple[int, int]:
+    return places.start, places.stop
+
+
+class _Block:
+    """The suffix array of one block."""
+
+    def __init__(self, starts: Array, shard: TokenShard, before: int) -> None:
+        self.starts = starts
+        self.shard = shard
+        self.before = before
+        """The folder's tokens before the shard."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def longest(self, query: Sequence[int]) -> int:
+        """Return how many tokens `query` has in common with the suffix that has most of them."""
+        query = list(query)
+        rank = bisect_left(range(len(self)), query, key=lambda at: self._tokens(at, len(query)))
+        neighbours = (self._tokens(at, len(query)) for at in (rank - 1, rank) if 0 <= at < len(self))
+        return max((_common(query, tokens) for tokens in neighbours), default=0)
+
+    def places(self, run: Sequence[int]) -> range:
+        """Return the rows of `starts` whose suffixes begin with `run`."""
+        run = list(run)
+        order = range(len(self))
+        low = bisect_left(order, run, key=lambda at: self._tokens(at, len(run)))
+        return range(low, bisect_right(order, run, low, key=lambda at: self._tokens(at, len(run))))
+
+    def place(self, start: int) -> Place:
+        """Return the document of a position in the shard."""
+        row = int(self.shard.offsets.searchsorted(start, side="right")) - 1
+        return Place(self.shard, row, start - int(self.shard.offsets[row]), self.before + start)
+
+    def _tokens(self, at: int, number: int) -> list[int]:
+        start = int(self.starts[at])
+        return self.shard.tokens[start : start + number].tolist()
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many tokens two runs have in common from their start on."""
+    return next(
+        (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
+def _open_blocks(folder: Path, shards: dict[str, tuple[TokenShard, int]]) -> list[_Block]:
+    """Open all files of an index after comparing the digests that they name with the manifest of the shards."""
+    manifest = load_checked(folder)
+    tokens = next(iter(shards.values()))[0].path.parent
+    made = {name: entry.sha256 for name, entry in load_checked(tokens).files.items()}
+    blocks: list[_Block] = []
+    for path in sorted(folder / name for name in manifest.files if name.endswith(".arrow")):
+        try:
+            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+                metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
+                name, sha256 = metadata[SHARD], metadata[SHARD_SHA256]
+                starts = reader.get_batch(0).column("start").to_numpy(zero_copy_only=True)
+        except ARROW_ERRORS as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{path}: not a suffix array ({reason}); build it again: python -m dataprep.suffix_array"
+            ) from None
+        if made.get(name) != sha256:
+            there = f"sha256 {made[name][:12]}" if name in made else "no shard of that name"
+            raise UserError(
+                f"{path}: of other tokens: it was built from {name} with sha256 {sha256[:12]}, and {tokens} has "
+                f"{there}; build it again: python -m dataprep.suffix_array"
+            )
+        blocks.append(_Block(starts, *shards[name]))
+    return blocks
