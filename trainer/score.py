@@ -343,6 +343,7 @@ STAGE = StageSpec.of(
         "model": "a Hugging Face folder, a checkpoint, or the output of pretrain",
         "requests": "a folder of request files, as score_requests writes it, or one of them",
         "tokenizer": "of a checkpoint: the folder of its tokenizer, such as the output of tokenizer",
+        "val": "token shards of validation documents, whose bits per byte are scored too",
         "contamination": "what decontaminate --targets wrote about these requests: scores what it did not find apart",
     },
     limit=Limit("documents of each task"),
