@@ -24,6 +24,8 @@ from typing import Any
 import torch
 
 from benchmarks import layouts
+from pipelines.errors import UserError
+from trainer import attention
 from trainer.config import MuonConfig, ParallelConfig
 from trainer.pretrain import PretrainJob, prepare, validation
 from trainer.processes import launch
@@ -193,6 +195,8 @@ def follow_curve(process: Process, job: PretrainJob) -> dict[str, Any]:
     """Do the same, and measure the loss on validation tokens at the end."""
     begun = time.monotonic()
     training = prepare(process, job)
+    if job.parallel.attention == "fa4" and not attention.takes_fa4:
+        raise UserError("FlashAttention-4 was not taken; the trainer's log says what it lacks")
     found = steps_of(training, job, begun)
     return {**found, "val_loss": validation(job)(training)}
 

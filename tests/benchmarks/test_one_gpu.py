@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks import layouts, one_gpu
+from pipelines.errors import UserError
 from tests.trainer import small
 from tests.trainer.loop.test_loop import process
 from trainer.config import ParallelConfig
@@ -143,3 +144,18 @@ def test_a_row_that_fails_says_why_and_the_others_go_on(
     done = SimpleNamespace(stdout="", stderr="Traceback\nValueError: out of paper\n")
     monkeypatch.setattr(one_gpu.subprocess, "run", lambda *_, **__: done)
     assert one_gpu.in_process(one_gpu.CASES[0], given) == {"failed": "ValueError: out of paper"}
+
+
+def test_a_row_of_flash_attention_4_fails_where_it_was_not_taken(given: argparse.Namespace, workers: Any) -> None:
+    """A row of torch's attention under that name would be taken for a result."""
+    config = dataclasses.replace(layouts.Speed("tiny", 2, 2).training(2), compile=False, precision="fp32")
+    shape = dataclasses.replace(layouts.Speed("tiny", 2, 2).model, n_positions=1024)
+    parallel = ParallelConfig(dp_replicate=1, device="cpu", **one_gpu.FA4)
+    train, val = given.curves / "train", given.curves / "val"
+    job = layouts.pretrain_job(config, shape, parallel, train, val, given.work / "scratch")
+    workers.run(1, refused, job)
+
+
+def refused(job: Any) -> None:
+    with pytest.raises(UserError, match="was not taken"):
+        one_gpu.time_steps(process(), job)
