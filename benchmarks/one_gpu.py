@@ -195,8 +195,6 @@ def follow_curve(process: Process, job: PretrainJob) -> dict[str, Any]:
     """Do the same, and measure the loss on validation tokens at the end."""
     begun = time.monotonic()
     training = prepare(process, job)
-    if job.parallel.attention == "fa4" and not attention.takes_fa4:
-        raise UserError("FlashAttention-4 was not taken; the trainer's log says what it lacks")
     found = steps_of(training, job, begun)
     return {**found, "val_loss": validation(job)(training)}
 
@@ -205,6 +203,8 @@ def steps_of(training: Any, job: PretrainJob, begun: float) -> dict[str, Any]:
     """Train to the end and return what a row shows. `begun`: when the process began to prepare it."""
     from trainer.loop.loop import train_step
 
+    if job.parallel.attention == "fa4" and not attention.takes_fa4:
+        raise UserError("FlashAttention-4 was not taken; the trainer's log says what it lacks")
     seconds: list[float] = []
     losses: list[float] = []
     start = 0.0
