@@ -130,8 +130,8 @@ class ParallelConfig(HasIdentity):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: on GPUs if there are any."""
     kernels: Literal["triton", "torch"] = "triton"
-    """How GPUs compute blocks in 16 bits without tp, the loss, and dropout: with this project's Triton kernels, or with
-    torch's operations, which pretrain.compile makes faster."""
+    """How GPUs compute blocks in 16 bits, the loss, and dropout: with this project's Triton kernels, or with torch's
+    operations, which pretrain.compile makes faster. Over tp without sequence_parallel, or with placements: torch's."""
     attention: Literal["torch", "fa4"] = "torch"
     """Kernels of attention's backward pass on Hopper and newer GPUs: torch's own choice, or FlashAttention-4's, which
     are faster for heads 64 or 128 wide (extra fa4). Attention inside documents or with dropout takes torch's."""
