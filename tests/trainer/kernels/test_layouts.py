@@ -79,3 +79,24 @@ def test_a_residual_stream_in_fp32_is_that_of_one_process(references: References
     assert keeps("bf16", found), found
     narrow = references.of(dataclasses.replace(case.reference, precision="bf16"))
     assert one["losses"] != narrow["losses"]
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"),
+    nightly_but([(4, {"document_mask": True}), (4, {"fp32_residual": True}), (1, {"document_mask": True})], 0),
+    ids=str,
+)
+def test_halves_of_documents_and_of_a_wide_stream_are_those_of_one_process(
+    references: References, size: int, changes: dict[str, Any]
+) -> None:
+    """Over tp. A half cannot attend inside documents by itself: their ends are counted in the whole batch."""
+    case = Case(tp=2, micro_batch_size=size, precision="bf16", dropout=True)
+
+    def changed(case: Case) -> Any:
+        job = references.job(case)
+        return dataclasses.replace(job, config=dataclasses.replace(job.config, **changes))
+
+    (one,) = references.workers.run(1, fused_trained, changed(case.reference))
+    found = distance(one, references.workers.run(case.processes, fused_trained, changed(case)))
+    assert keeps("bf16", found), found
+    assert one["losses"] != references.of(case)["losses"]
