@@ -8,12 +8,13 @@ import base64
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.http_server import serving
 
 WRITER, READER, STRANGER = "hf_writer", "hf_reader", "hf_stranger"
 OWNERS = {WRITER: "mill", READER: "mill", STRANGER: "stranger"}
@@ -83,16 +84,8 @@ def serve(hub: UploadHub) -> Generator[UploadHub]:
         def log_message(self, *_args: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with serving(Handler) as hub.endpoint:
         yield hub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def handle(hub: UploadHub, request: BaseHTTPRequestHandler) -> None:
