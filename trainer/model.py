@@ -97,18 +97,19 @@ class SequencePart:
 
     index: int = 0
     count: int = 1
-    least_half: int = 0
-    """It is that part of each half of the samples where a half has so many tokens; 0: always of all samples."""
+    least_group: int = 0
+    """It is that part of each half of the tokens where a half has so many of them; 0: always of all tokens."""
 
-    def groups(self, samples: int, positions: int) -> int:
-        """Return how many groups of samples are each divided."""
-        return 2 if self.least_half and samples % 2 == 0 and samples * positions >= 2 * self.least_half else 1
+    def groups(self, tokens: int) -> int:
+        """Return how many groups of tokens are each divided."""
+        halved = self.least_group and tokens % (2 * self.count) == 0 and tokens >= 2 * self.least_group
+        return 2 if halved else 1
 
     def of(self, x: Tensor) -> Tensor:
         """(B, T, ...) -> (B, T / count, ...), what belongs to these tokens."""
         if self.count == 1:
             return x
-        grouped = x.reshape(self.groups(*x.shape[:2]), -1, *x.shape[2:])
+        grouped = x.reshape(self.groups(x.shape[0] * x.shape[1]), -1, *x.shape[2:])
         return grouped.chunk(self.count, 1)[self.index].reshape(len(x), -1, *x.shape[2:])
 
 

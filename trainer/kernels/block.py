@@ -41,11 +41,14 @@ def taken(weights: Sequence[Tensor], *, adds: bool) -> tuple[Sums, Sequence[Tens
 
 
 class FusedBlock(Block):
-    """A block of whole matrices, in half precision or fp8."""
+    """A block in half precision or fp8."""
 
     adds = False
     """Whether the backward pass adds gradients of parameters to their `grad` itself, which must be there."""
-    products: Products = Half()
+    first: Products = Half()
+    """The first product of a pair: before attention, or before the GELU."""
+    second: Products = Half()
+    """The one after it."""
     compute_dtype: torch.dtype = torch.float32
     """The type of products; the residual stream may be in fp32."""
 
@@ -55,14 +58,15 @@ class FusedBlock(Block):
             return super().forward(x_BTD, keys_BT, documents)
         x_BTD = x_BTD.contiguous()
         before, after = self._parameters_around()
-        sums, _ = taken((*before, *after), adds=self.adds)
-        q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *before)  # pyright: ignore
+        sums, weights = taken((*before, *after), adds=self.adds)
+        q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *weights[:4])  # pyright: ignore
         y_BTD = self.attn.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, documents).transpose(1, 2).flatten(2)
         drops = None, None
         if keys_BT is not None and self.dropout:
             sites = (AFTER_ATTENTION_SITE, AFTER_MLP_SITE)
-            drops = tuple(Drop.of(keys_BT, site_constant(site), self.dropout, self.compute_dtype) for site in sites)
-        return _After.apply(x_BTD, y_BTD, self, drops, sums[4:], *after)  # pyright: ignore[reportReturnType]
+            own = self.part.of(keys_BT)
+            drops = tuple(Drop.of(own, site_constant(site), self.dropout, self.compute_dtype) for site in sites)
+        return _After.apply(x_BTD, y_BTD, self, drops, sums[4:], *weights[4:])  # pyright: ignore[reportReturnType]
 
     def _parameters_around(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return the parameters before attention, and those after it."""
@@ -112,13 +116,13 @@ class _Before(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor, block: FusedBlock, sums: Sums, *parameters: Tensor) -> tuple[Tensor, ...]:
         weight_D, shift_D, matrix_FD, bias_F = parameters
-        x_ND, products = x_BTD.flatten(0, 1), block.products
+        x_ND, products = x_BTD.flatten(0, 1), block.first
         slots = products.slots(x_ND)
         normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, block.ln_1.eps, block.compute_dtype, slots)
         qkv_NF, kept = products.forward(normed_ND, matrix_FD, bias_F, slots, keep=block.adds)
         ctx.save_for_backward(x_ND, statistics_2N, weight_D, *kept)
         ctx.products, ctx.sums = products, sums
-        qkv_BTH3K = qkv_NF.view(*x_BTD.shape[:2], -1, 3, block.attn.head_width)
+        qkv_BTH3K = qkv_NF.view(len(x_BTD), len(qkv_NF) // len(x_BTD), -1, 3, block.attn.head_width)
         q_BHTK, k_BHTK, v_BHTK = (qkv_BTH3K[:, :, :, kind].transpose(1, 2) for kind in range(3))
         return q_BHTK, k_BHTK, v_BHTK, x_BTD.view_as(x_BTD)
 
@@ -144,40 +148,40 @@ class _After(torch.autograd.Function):
         ctx: Any, x_BTD: Tensor, y_BTD: Tensor, block: FusedBlock, drops: Drops, sums: Sums, *parameters: Tensor
     ) -> Tensor:
         proj_DD, proj_bias_D, weight_D, shift_D, inner_FD, inner_bias_F, outer_DF, outer_bias_D = parameters
-        products, keep = block.products, block.adds
-        out_ND, kept_proj = products.forward(y_BTD.flatten(0, 1), proj_DD, None, None, keep=keep)
-        slots = products.slots(out_ND)
+        first, second, keep = block.first, block.second, block.adds
+        out_ND, kept_proj = second.forward(y_BTD.flatten(0, 1), proj_DD, None, None, keep=keep)
+        slots = first.slots(out_ND)
         x_ND, normed_ND, statistics_2N = norms.add_and_norm(
             x_BTD.flatten(0, 1), out_ND, proj_bias_D, weight_D, shift_D, block.ln_2.eps, slots, drops[0]
         )
-        inner_NF, kept_inner = products.forward(normed_ND, inner_FD, inner_bias_F, slots, keep=keep)
-        slots = products.slots(inner_NF)
-        out_ND, kept_outer = products.forward(columns.gelu(inner_NF, slots), outer_DF, None, slots, keep=keep)
+        inner_NF, kept_inner = first.forward(normed_ND, inner_FD, inner_bias_F, slots, keep=keep)
+        slots = second.slots(inner_NF)
+        out_ND, kept_outer = second.forward(columns.gelu(inner_NF, slots), outer_DF, None, slots, keep=keep)
         ctx.save_for_backward(x_ND, statistics_2N, weight_D, inner_NF, *kept_proj, *kept_inner, *kept_outer)
-        ctx.products, ctx.drops, ctx.sums = products, drops, sums
+        ctx.first, ctx.second, ctx.drops, ctx.sums, ctx.shape = first, second, drops, sums, y_BTD.shape
         # Not a view: on those of a block, FSDP warns that changes in place would skip its hooks.
         return columns.add(x_ND.view_as(x_BTD), out_ND, outer_bias_D, drops[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, statistics_2N, weight_D, inner_NF, *kept = ctx.saved_tensors
-        third, products = len(kept) // 3, ctx.products
+        third, first, second = len(kept) // 3, ctx.first, ctx.second
         sum_proj, sum_proj_bias, sum_weight, sum_shift, sum_inner, sum_inner_bias, sum_outer, sum_outer_bias = ctx.sums
         beside_ND = gradients[0].contiguous().flatten(0, 1)
-        slots = products.slots(beside_ND)
+        slots = second.slots(beside_ND)
         above_ND, for_outer_bias = columns.sum_rows(beside_ND, sum_outer_bias, slots, ctx.drops[1], inner_NF.dtype)
-        above_NF, for_outer = products.backward(above_ND, kept[2 * third :], sum_outer, slots)
-        slots = products.slots(beside_ND)
+        above_NF, for_outer = second.backward(above_ND, kept[2 * third :], sum_outer, slots)
+        slots = first.slots(beside_ND)
         above_NF, for_inner_bias = columns.gelu_gradient(inner_NF, above_NF, sum_inner_bias, slots)
-        above_ND, for_inner = products.backward(above_NF, kept[third : 2 * third], sum_inner, slots)
-        slots = products.slots(beside_ND)
+        above_ND, for_inner = first.backward(above_NF, kept[third : 2 * third], sum_inner, slots)
+        slots = second.slots(beside_ND)
         below_ND, above_ND, (for_weight, for_shift, for_proj_bias) = norms.gradients(
             *(above_ND, x_ND, statistics_2N, weight_D, beside_ND, [sum_weight, sum_shift, sum_proj_bias]),
             *(slots, ctx.drops[0]),
         )
-        above_ND, for_proj = products.backward(above_ND, kept[:third], sum_proj, slots)
+        above_ND, for_proj = second.backward(above_ND, kept[:third], sum_proj, slots)
         of_parameters = (
             *(for_proj, for_proj_bias, for_weight, for_shift),
             *(for_inner, for_inner_bias, for_outer, for_outer_bias),
         )
-        return below_ND.view_as(gradients[0]), above_ND.view_as(gradients[0]), None, None, None, *of_parameters
+        return below_ND.view_as(gradients[0]), above_ND.view(ctx.shape), None, None, None, *of_parameters

@@ -12,7 +12,6 @@ Shapes: N tokens, D and F widths of input and output.
 # Triton has no types, and is not installed on machines without a GPU.
 
 import logging
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -33,7 +32,6 @@ MULTIPLE = 16
 scaled_product: Any = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
 """torch 2.11 to 2.13 have no public name for it."""
 VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
-Then = Callable[[Tensor], object]
 
 
 class Products(Protocol):
@@ -53,17 +51,9 @@ class Products(Protocol):
         ...
 
     def backward(
-        self,
-        above_NF: Tensor,
-        kept: tuple[Tensor, ...],
-        total_FD: Tensor | None,
-        largest: Tensor | None,
-        then: Then | None = None,
+        self, above_NF: Tensor, kept: tuple[Tensor, ...], total_FD: Tensor | None, largest: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of x and of the weight, or add the latter to the fp32 `total` and return None.
-
-        `then` is called with the first before the second is computed.
-        """
+        """Return the gradients of x and of the weight, or add the latter to the fp32 `total` and return None."""
         ...
 
 
@@ -95,17 +85,18 @@ class Half:
         kept: tuple[Tensor, ...],
         total_FD: Tensor | None,
         largest: Tensor | None,  # noqa: ARG002
-        then: Then | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """See Products."""
         x_ND, weight_FD = kept
-        below_ND = above_NF @ weight_FD
-        if then is not None:
-            then(below_ND)
-        if total_FD is None:
-            return below_ND, above_NF.T @ x_ND
-        add_product(total_FD, above_NF.T, x_ND)
-        return below_ND, None
+        return above_NF @ weight_FD, gradient_of_weight(above_NF, x_ND, total_FD)
+
+
+def gradient_of_weight(above_NF: Tensor, x_ND: Tensor, total_FD: Tensor | None) -> Tensor | None:
+    """Return the gradient of a weight, or add it to the fp32 `total` and return None."""
+    if total_FD is None:
+        return above_NF.T @ x_ND
+    add_product(total_FD, above_NF.T, x_ND)
+    return None
 
 
 class Fp8:
@@ -142,22 +133,15 @@ class Fp8:
         return out_NF, (values_DN, scale, weight_DF, weight_scale)
 
     def backward(
-        self,
-        above_NF: Tensor,
-        kept: tuple[Tensor, ...],
-        total_FD: Tensor | None,
-        largest: Tensor | None,
-        then: Then | None = None,
+        self, above_NF: Tensor, kept: tuple[Tensor, ...], total_FD: Tensor | None, largest: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """See Products."""
         if len(kept) == 2:
-            return self._half.backward(above_NF, kept, total_FD, largest, then)
+            return self._half.backward(above_NF, kept, total_FD, largest)
         values_DN, scale, weight_DF, weight_scale = kept
         gradient_NF, gradient_FN, gradient_scale = quantize(above_NF, GRADIENTS, largest)
         options: dict[str, Any] = {"out_dtype": above_NF.dtype, "use_fast_accum": FAST_SUMS}
         below_ND = scaled_product(gradient_NF, weight_DF.T, gradient_scale, weight_scale, **options)
-        if then is not None:
-            then(below_ND)
         for_weight_FD = scaled_product(gradient_FN, values_DN.T, gradient_scale, scale, **options)
         if total_FD is None:
             return below_ND, for_weight_FD

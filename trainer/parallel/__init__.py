@@ -1,7 +1,6 @@
 """Parallelism is applied from outside the model, in one function and one fixed order."""
 
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -234,22 +233,20 @@ def fuse(model: GPT2, parallel: ParallelConfig, *, fp8: bool = False, says: bool
     """Let blocks, last norm and embeddings do their work with Triton kernels. `says`: see `Fp8`."""
     from trainer.kernels.block import FusedBlock, FusedNorm
     from trainer.kernels.embedding import embed
+    from trainer.kernels.exchanged import Columns, Rows
     from trainer.kernels.products import Fp8, Half
-    from trainer.kernels.tensor_block import FusedTensorBlock
 
     # Without ZeRO, gradients lie in one buffer from the beginning, to which each pass adds its own.
     adds = parallel.zero == 0
     transformer, products = model.transformer, Fp8(says=says) if fp8 else Half()
-    blocks = cast(list[Any], list(transformer.h.values()))
-    for block in blocks:
-        block.__class__ = FusedBlock if parallel.tp == 1 else FusedTensorBlock
-        block.adds, block.products, block.compute_dtype = adds, products, transformer.compute_dtype
+    for block in transformer.h.values():
+        block.__class__ = FusedBlock
+        made = cast(FusedBlock, block)
+        made.adds, made.compute_dtype = adds, transformer.compute_dtype
+        made.first = made.second = products
         if parallel.tp > 1:
-            block.exchange = block.ln_1.exchange
-    if parallel.tp > 1 and adds and parallel.activation_checkpointing == "none":
-        # Otherwise a block needs weights, and keeps results, of its own only.
-        for block, following in itertools.pairwise(blocks):
-            block.next_norm = (following.ln_1,)
+            exchange = cast(Any, block.ln_1).exchange
+            made.first, made.second = Columns(exchange), Rows(exchange)
     if transformer.ln_f is not None:
         transformer.ln_f.__class__ = FusedNorm
         cast(FusedNorm, transformer.ln_f).adds = adds

@@ -34,10 +34,10 @@ class Exchange:
     look into it. (With the exchanges traced, torch 2.11 computed wrong losses on GPUs, 7e-2 off in bf16.)
     """
 
-    def __init__(self, mesh: Mesh, *, sequence_parallel: bool, least_half: int = 0) -> None:
-        """`least_half`: see SequencePart."""
+    def __init__(self, mesh: Mesh, *, sequence_parallel: bool, least_group: int = 0) -> None:
+        """`least_group`: see SequencePart."""
         self.mesh = mesh
-        self.part = SequencePart(mesh.tp_rank, mesh.tp, least_half) if sequence_parallel else SequencePart()
+        self.part = SequencePart(mesh.tp_rank, mesh.tp, least_group) if sequence_parallel else SequencePart()
         """The tokens of this process between the pairs of matrices."""
         self.stream: ShardDim = TOKENS if sequence_parallel else None
         """Sharding of the residual stream there."""
@@ -60,37 +60,30 @@ class Exchange:
         """Return all of a tensor that is sharded along `source`."""
         if source != TOKENS:
             return self.mesh.all_gather(x, source)
-        whole, works = self.start_gather(x.flatten(0, 1), self.part.groups(len(x), x.shape[1] * self.mesh.tp))
-        for work in works:
-            work.wait()
-        return whole.unflatten(0, (len(x), -1))
+        whole = x.new_empty(len(x), x.shape[1] * self.mesh.tp, *x.shape[2:])
+        self._by_groups(self.mesh.start_gather, x, whole)
+        return whole
 
     def scatter(self, x: Tensor, target: int) -> Tensor:
         """Return this process's part, along `target`, of the sum of all processes' tensors."""
         if target != TOKENS:
             return self.mesh.reduce_scatter(x, target)
-        part, works = self.start_scatter(x.flatten(0, 1), self.part.groups(*x.shape[:2]))
-        for work in works:
+        part = x.new_empty(len(x), x.shape[1] // self.mesh.tp, *x.shape[2:])
+        self._by_groups(self.mesh.start_scatter, x, part)
+        return part
+
+    def _by_groups(self, start: Callable[[Tensor, Tensor], Any], source: Tensor, target: Tensor) -> None:
+        """Exchange each group of tokens."""
+        source, target = source.flatten(0, 1), target.flatten(0, 1)
+        count = self.part.groups(max(len(source), len(target)))
+        for work in [start(*group) for group in zip(source.chunk(count), target.chunk(count), strict=True)]:
             work.wait()
-        return part.unflatten(0, (len(x), -1))
-
-    def start_gather(self, part: Tensor, groups: int) -> tuple[Tensor, list[Any]]:
-        """Begin to gather tokens, (M, ...) -> (N, ...), in so many groups of samples; return also what to wait for."""
-        whole = part.new_empty(len(part) * self.mesh.tp, *part.shape[1:])
-        pairs = zip(part.chunk(groups), whole.chunk(groups), strict=True)
-        return whole, [self.mesh.start_gather(*pair) for pair in pairs]
-
-    def start_scatter(self, terms: Tensor, groups: int) -> tuple[Tensor, list[Any]]:
-        """Begin to sum the processes' terms, (N, ...), of which each gets its tokens, (M, ...); likewise."""
-        part = terms.new_empty(len(terms) // self.mesh.tp, *terms.shape[1:])
-        pairs = zip(terms.chunk(groups), part.chunk(groups), strict=True)
-        return part, [self.mesh.start_scatter(*pair) for pair in pairs]
 
     def turn(self, x: Tensor, source: int, target: int) -> Tensor:
         """Return the tensor that is sharded along `source`, sharded along `target`."""
         if TOKENS not in (source, target):
             return self.mesh.all_to_all(x, source, target)
-        assert not self.part.least_half, "the modules that need this divide no halves"
+        assert not self.part.least_group, "the modules that need this divide no groups"
         # Of tokens, one sample after the other, a part is a part of the first dimension.
         by_rows = [ROWS if dim == TOKENS else dim for dim in (source, target)]
         return self.mesh.all_to_all(x.flatten(0, 1), *by_rows).unflatten(0, (len(x), -1))

@@ -219,19 +219,18 @@ POSITION_TABLES: dict[str, tuple[type[nn.Module], Placement]] = {
 }
 
 
-LEAST_HALF = 3 * 10**12
-"""FLOPs of a block for half of a batch in each process, forward and backward (72 D^2 per token): some 6 ms on an H100.
-Of smaller halves the host, which starts twice as many kernels, takes longer than the GPU (`benchmarks/README.md`)."""
+LEAST_GROUP = 2048
+"""Tokens of a group: of fewer, a product takes hardly less time."""
 
 
 def split_tensors(model: GPT2, parallel: ParallelConfig, mesh: Mesh, *, fused: bool = False) -> None:
     """Split the matrices of `model` (on the meta device) in place; tied ones stay tied. Does nothing with tp 1.
 
-    `fused`: whether blocks will be those of `kernels.tensor_block`, which compute halves of large batches in turn.
+    `fused`: whether blocks multiply one group of tokens while another is exchanged (`kernels/exchanged.py`).
     """
     if mesh.tp > 1:
-        least_half = -(-LEAST_HALF * mesh.tp // (72 * model.shape.n_embd**2)) if fused else 0
-        exchange = Exchange(mesh, sequence_parallel=parallel.sequence_parallel, least_half=least_half)
+        least_group = LEAST_GROUP if fused else 0
+        exchange = Exchange(mesh, sequence_parallel=parallel.sequence_parallel, least_group=least_group)
         for layer, block in model.transformer.h.items():
             names = {matrix: f"transformer.h.{layer}.{matrix}" for matrix in MATRICES}
             _split_block(block, exchange, {each: placement(name, parallel.placements) for each, name in names.items()})

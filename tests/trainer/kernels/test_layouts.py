@@ -18,8 +18,8 @@ CASES = [
     Case(pp=2, zero=3, schedule="interleaved_1f1b", micro_batch_size=2),
     Case(offload="optimizer", activation_checkpointing="selective", micro_batch_size=2),
     Case(dropout=True, precision="fp16", micro_batch_size=2),
-    Case(tp=2, micro_batch_size=4, dropout=True),  # halves, from block to block
-    Case(tp=2, micro_batch_size=1),  # no halves
+    Case(tp=2, micro_batch_size=4, dropout=True),
+    Case(tp=2, micro_batch_size=1),
     Case(tp=2, pp=2, micro_batch_size=2),
     Case(tp=2, zero=2, micro_batch_size=2, activation_checkpointing="full"),
     Case(tp=2, zero=3, micro_batch_size=4, dropout=True),
@@ -43,7 +43,7 @@ def fused_trained(job: Any) -> Trained:
         kernels = triton_stand_in.imported("trainer.kernels.loss", patch)
         patch.setattr(parallel, "fuses", fuses)
         patch.setattr(parallel, "fastest_loss", lambda *_: kernels.loss_and_gradient)
-        patch.setattr(tensor, "LEAST_HALF", 1)
+        patch.setattr(tensor, "LEAST_GROUP", 1)
         return trained(job)
 
 
@@ -86,10 +86,9 @@ def test_a_residual_stream_in_fp32_is_that_of_one_process(references: References
     nightly_but([(4, {"document_mask": True}), (4, {"fp32_residual": True}), (1, {"document_mask": True})], 0),
     ids=str,
 )
-def test_halves_of_documents_and_of_a_wide_stream_are_those_of_one_process(
+def test_documents_and_a_wide_stream_over_tp_are_those_of_one_process(
     references: References, size: int, changes: dict[str, Any]
 ) -> None:
-    """Over tp. A half cannot attend inside documents by itself: their ends are counted in the whole batch."""
     case = Case(tp=2, micro_batch_size=size, precision="bf16", dropout=True)
 
     def changed(case: Case) -> Any:
