@@ -20,6 +20,8 @@ and a picture. It needs scipy (the extra `bench`).
 import argparse
 from pathlib import Path
 
+from benchmarks.curation import ARMS
+
 
 def main() -> None:
     """Do one of the three parts, and import only what it needs."""
@@ -30,7 +32,9 @@ def main() -> None:
     add_prepare(parts.add_parser("prepare", help="make the arms' token shards"))
     add_train(parts.add_parser("train", help="train and score a model for each arm and seed"))
     table = parts.add_parser("table", help="compare the arms")
-    table.add_argument("runs", type=Path)
+    table.add_argument("runs", type=Path, help="folder with scores/ARM-SEED, outputs of trainer.score")
+    table.add_argument("--requests", type=Path, help="folder that was scored; RUNS/arms/requests by default")
+    table.add_argument("--base", default="raw", help="arm that the others are compared with")
     table.add_argument("--picture", type=Path, help="file to draw differences into, .svg or .png")
     given = parser.parse_args()
     if given.part == "prepare":
@@ -44,7 +48,7 @@ def main() -> None:
     else:
         from benchmarks.curation.table import compare
 
-        compare(given.runs, given.picture)
+        compare(given.runs, given.requests or given.runs / "arms/requests", given.base, given.picture)
 
 
 def add_prepare(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +74,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", choices=("124M", "7M", "tiny"), default="124M")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=1.0, help="passes over an arm's tokens")
-    parser.add_argument("--only", nargs="+", help="arms to train; all by default")
+    parser.add_argument("--only", nargs="+", choices=ARMS, help="arms to train; without it every one")
 
 
 if __name__ == "__main__":

@@ -15,14 +15,12 @@ from pathlib import Path
 import zstandard
 
 from benchmarks import page_sets
+from benchmarks.curation import ARMS, HELD_OUT
 from benchmarks.curation.compose import DOSES, boilerplate, compose
 from pipelines import documents, store
 from pipelines.task_requests import TaskRequest, read_requests, request_files, write_requests
 from pipelines.tokens import TokenShard, open_tokens
 
-ARMS = ("raw", "cleaned", "deduplicated", "decontaminated", "all")
-HELD_OUT = "held_out"
-"""The task of the held-out documents."""
 HELD_OUT_WORDS = 50
 """Least words of a held-out document; all runs of 13 of them are looked for."""
 SITES = 8

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks.curation.prepare import HELD_OUT
+from benchmarks.curation import ARMS, HELD_OUT
 from pipelines import store
 from pipelines.task_requests import read_requests, request_files
 
 Array = np.ndarray[Any, Any]
 RESAMPLES = 2000
-BASE = "raw"
 MEASURES = {"held_out": "held-out clean text", "answers": "right answers"}
 
 
@@ -44,7 +43,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An arm beside the raw one."""
+    """An arm beside the first one."""
 
     arm: str
     mean: float
@@ -58,36 +57,42 @@ class Row:
     p_documents: float = math.nan
 
 
-def compare(runs: Path, picture: Path | None) -> None:
-    """Print the tables of a folder of runs, and draw the picture."""
-    settings = store.read_json(runs / "settings.json")
-    requests = next((each for each in (runs / "arms/requests",) if each.exists()), None)
-    found = read(runs, requests)
-    rows = {measure: rows_of({arm: each[measure] for arm, each in found.items()}) for measure in MEASURES}
-    print("\n".join(lines(settings, rows, min(len(each["held_out"].bits) for each in found.values()))))
+def compare(runs: Path, requests: Path, base: str, picture: Path | None) -> None:
+    """Print the tables of a folder of scores, and draw the picture. `base`: the arm that others are compared with."""
+    found = read(runs, requests, base)
+    seeds = min(len(each["held_out"].bits) for each in found.values())
+    measured = [name for name in MEASURES if all(each[name].bits.size for each in found.values())]
+    rows = {name: rows_of({arm: each[name] for arm, each in found.items()}) for name in measured}
+    settings = runs / "settings.json"
+    title = ""
+    if settings.exists():
+        title = title_of(store.read_json(settings))
+        print("\n".join(arm_lines(store.read_json(settings))))
+    print("\n".join(lines(rows, seeds)))
     if picture:
-        draw(rows, settings, picture)
+        draw(rows, title, picture)
 
 
-def read(runs: Path, requests: Path | None) -> dict[str, dict[str, Measure]]:
-    """Return the measures of each arm, of the seeds that all arms have."""
-    if requests is None:
-        raise SystemExit(f"{runs}: has no arms/requests; copy the folder arms of `prepare` there")
+def read(runs: Path, requests: Path, base: str) -> dict[str, dict[str, Measure]]:
+    """Return the measures of each arm, the base first, of the seeds that all arms have."""
+    if not (requests / f"{HELD_OUT}.jsonl").exists():
+        raise SystemExit(f"{requests}: has no {HELD_OUT}.jsonl; name the folder that was scored with --requests")
     sizes = np.array([each.num_bytes for each in read_requests(requests / f"{HELD_OUT}.jsonl")], float)
     tasks = [file.stem for file in request_files(requests) if file.stem != HELD_OUT]
-    arms = [arm for arm in store.read_json(runs / "settings.json")["plan"]["arms"] if seeds_of(runs, arm)]
-    if BASE not in arms:
-        raise SystemExit(f"{runs}: has no scores of the arm {BASE}, with which the others are compared; train it")
+    names = {file.parent.name.rpartition("-")[0] for file in (runs / "scores").glob("*-*/scores.json")}
+    if base not in names:
+        raise SystemExit(f"{runs}/scores: has no {base}-SEED, with which the others are compared; score it")
+    arms = sorted(names, key=lambda arm: (arm != base, ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
     seeds = sorted(set.intersection(*(seeds_of(runs, arm) for arm in arms)))
     if not seeds:
-        raise SystemExit(f"{runs}: no seed was scored in all arms; run `train` to its end")
+        raise SystemExit(f"{runs}/scores: no seed was scored in all of {', '.join(arms)}; score the missing ones")
     return {arm: measures([runs / "scores" / f"{arm}-{seed}" for seed in seeds], sizes, tasks) for arm in arms}
 
 
 def seeds_of(runs: Path, arm: str) -> set[int]:
     """Return the seeds of which an arm has scores."""
-    found = (runs / "scores").glob(f"{arm}-*/scores.json")
-    return {int(file.parent.name.rpartition("-")[2]) for file in found}
+    found = [file.parent.name.rpartition("-") for file in (runs / "scores").glob("*-*/scores.json")]
+    return {int(seed) for name, _, seed in found if name == arm and seed.isdecimal()}
 
 
 def measures(scores: Sequence[Path], sizes: Array, tasks: Sequence[str]) -> dict[str, Measure]:
@@ -114,13 +119,13 @@ def rows(file: Path) -> list[dict[str, Any]]:
 
 
 def rows_of(found: dict[str, Measure]) -> list[Row]:
-    """Return a row for each arm, the raw one first."""
-    base = found[BASE]
-    made = [Row(BASE, *mean_of_seeds(base.by_seed))]
-    made += [beside(arm, measure, base) for arm, measure in found.items() if arm != BASE]
-    for name in ("p_seeds", "p_documents"):
-        adjusted = holm([getattr(row, name) for row in made[1:]])
-        made[1:] = [dataclasses.replace(row, **{name: p}) for row, p in zip(made[1:], adjusted, strict=True)]
+    """Return a row for each arm; the first is that with which the others are compared."""
+    (name, base), *others = found.items()
+    made = [Row(name, *mean_of_seeds(base.by_seed))]
+    made += [beside(arm, measure, base) for arm, measure in others]
+    for test in ("p_seeds", "p_documents"):
+        adjusted = holm([getattr(row, test) for row in made[1:]])
+        made[1:] = [dataclasses.replace(row, **{test: p}) for row, p in zip(made[1:], adjusted, strict=True)]
     return made
 
 
@@ -132,7 +137,7 @@ def mean_of_seeds(values: Array) -> tuple[float, float]:
 
 
 def beside(arm: str, measure: Measure, base: Measure) -> Row:
-    """Compare an arm with the raw one."""
+    """Compare an arm with the first one."""
     off = (measure.bits - base.bits).mean(0)
     samples = np.random.default_rng(0).integers(len(off), size=(RESAMPLES, len(off)))
     resampled = off[samples].sum(1) / base.weights[samples].sum(1)
@@ -155,40 +160,53 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def lines(settings: dict[str, Any], found: dict[str, list[Row]], seeds: int) -> list[str]:
-    """Return the tables as Markdown."""
+def title_of(settings: dict[str, Any]) -> str:
+    """Return what was trained on what."""
     plan = settings["plan"]
-    trained = f"{settings['size']}, {settings['steps']} steps of {settings['step_tokens']:,} tokens"
+    return (
+        f"{plan['raw']}, cleaned by `{plan['preset']}`; {settings['size']}, "
+        f"{settings['steps']:,} steps of {settings['step_tokens']:,} tokens"
+    )
+
+
+def arm_lines(settings: dict[str, Any]) -> list[str]:
+    """Return the table of what the arms are."""
     said = [
-        f"Raw: {plan['raw']}; cleaned by `{plan['preset']}`. {trained}, {seeds} seeds.",
+        title_of(settings),
         "",
-        "| arm | documents | tokens trained on | tokens that the step left |",
+        "| arm | documents | tokens | tokens that the steps left |",
         "| --- | --- | --- | --- |",
     ]
-    for arm, of in plan["arms"].items():
+    for arm in ARMS:
+        of = settings["plan"]["arms"][arm]
         said.append(f"| {arm} | {of['documents']:,} of {of['of']:,} | {of['tokens']:,} | {of['of_tokens']:,} |")
+    return said
+
+
+def lines(found: dict[str, list[Row]], seeds: int) -> list[str]:
+    """Return the table of each measure."""
+    said: list[str] = []
     for measure, rows_found in found.items():
         said += [
             "",
-            f"Bits per byte of {MEASURES[measure]} (less is better):",
+            f"Bits per byte of {MEASURES[measure]}, {seeds} seeds (less is better):",
             "",
-            "| arm | mean ± 95 % over seeds | less raw | 95 % over documents | p, seeds | p, documents |",
+            f"| arm | mean ± 95 %, seeds | less {rows_found[0].arm} | 95 %, documents | p, seeds | p, documents |",
             "| --- | --- | --- | --- | --- | --- |",
-            *map(line, rows_found),
+            f"| {rows_found[0].arm} | {rows_found[0].mean:.4f} ± {rows_found[0].spread:.4f} | | | | |",
+            *map(line, rows_found[1:]),
         ]
     return said
 
 
 def line(row: Row) -> str:
     """Return the line of an arm."""
-    head = f"| {row.arm} | {row.mean:.4f} ± {row.spread:.4f} |"
-    if row.arm == BASE:
-        return f"{head} | | | |"
     p_values = " | ".join(f"{p:.2g}" for p in (row.p_seeds, row.p_documents))
-    return f"{head} {row.difference:+.4f} | {row.low:+.4f} to {row.high:+.4f} | {p_values} |"
+    between = f"{row.difference:+.4f} | {row.low:+.4f} to {row.high:+.4f}"
+    return f"| {row.arm} | {row.mean:.4f} ± {row.spread:.4f} | {between} | {p_values} |"
 
 
-def draw(found: dict[str, list[Row]], settings: dict[str, Any], file: Path) -> None:
+def draw(found: dict[str, list[Row]], title: str, file: Path) -> None:
     """Draw the differences with their intervals."""
     import matplotlib as mpl
 
@@ -196,8 +214,8 @@ def draw(found: dict[str, list[Row]], settings: dict[str, Any], file: Path) -> N
     from matplotlib import pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "curation"
-    figure, all_axes = plt.subplots(1, len(found), figsize=(9, 2.6), sharey=True, layout="constrained")
-    for axes, (measure, rows_found) in zip(all_axes, found.items(), strict=True):
+    figure, grid = plt.subplots(1, len(found), figsize=(9, 2.6), sharey=True, squeeze=False, layout="constrained")
+    for axes, (measure, rows_found) in zip(grid[0], found.items(), strict=True):
         shown = rows_found[1:]
         middle = [row.difference for row in shown]
         reach = [
@@ -207,9 +225,9 @@ def draw(found: dict[str, list[Row]], settings: dict[str, Any], file: Path) -> N
         axes.errorbar(middle, range(len(shown)), xerr=reach, fmt="o", capsize=3)
         axes.axvline(0, color="grey", linewidth=1)
         axes.set_yticks(range(len(shown)), [row.arm for row in shown])
-        axes.invert_yaxis()
-        axes.set_title(f"{MEASURES[measure]}", fontsize=10)
-        axes.set_xlabel("bits per byte less those of raw", fontsize=9)
-    figure.suptitle(f"{settings['plan']['raw']}, {settings['size']}", fontsize=10)
+        axes.set_title(MEASURES[measure], fontsize=10)
+        axes.set_xlabel(f"bits per byte less those of {rows_found[0].arm}", fontsize=9)
+    grid[0][0].invert_yaxis()  # the axis is shared: once
+    figure.suptitle(title, fontsize=9)
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     plt.close(figure)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import zstandard
 
+from benchmarks.curation import ARMS
 from pipelines import store
 
 
@@ -50,7 +51,7 @@ def train(given: argparse.Namespace) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     settings = {"size": given.size, "steps": steps, "step_tokens": size.batch * size.length, "epochs": given.epochs}
     check_same(given.runs / "settings.json", {**settings, "plan": plan})
-    chosen = given.only or list(plan["arms"])
+    chosen = given.only or ARMS
     for seed in range(given.seeds):
         for arm in chosen:
             one_run(arms, given.runs, arm, seed, size, steps)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.curation import prepare, table, train
+from benchmarks.curation import ARMS, prepare, table, train
 from benchmarks.curation.compose import DOSES, compose, garbled, surrounded
 from dataprep.text.repair import Repair
 from pipelines import store
@@ -28,7 +28,7 @@ def test_held_out_text_is_in_no_arm_though_another_site_has_it(curation: Path) -
     held_out = [json.loads(line)["text"] for line in (curation / "held_out.jsonl").read_text().splitlines()]
     runs = {run for text in held_out for run in runs_of_words(text)}
     assert len(held_out) >= 2
-    for arm in prepare.ARMS:
+    for arm in ARMS:
         found = list(prepare.texts(curation / "documents" / arm))
         assert found
         assert not runs & {run for text in found for run in runs_of_words(text)}
@@ -37,7 +37,7 @@ def test_held_out_text_is_in_no_arm_though_another_site_has_it(curation: Path) -
 
 
 def test_steps_do_what_their_arm_says(curation: Path) -> None:
-    counts = {arm: len(list(prepare.texts(curation / "documents" / arm))) for arm in prepare.ARMS}
+    counts = {arm: len(list(prepare.texts(curation / "documents" / arm))) for arm in ARMS}
     assert counts["cleaned"] < counts["raw"]  # the short page
     assert counts["deduplicated"] < counts["raw"]
     assert counts["decontaminated"] < counts["raw"]
@@ -64,7 +64,7 @@ def test_models_are_trained_scored_and_compared(
     train.check_same(tmp_path / "settings.json", {"size": "tiny", "steps": 3, "step_tokens": 64, "plan": plan})
     assert sorted(path.name for path in (tmp_path / "curves").iterdir()) == ["all-0.csv", "raw-0.csv"]
     assert not list((tmp_path / "models").iterdir())
-    found = table.read(tmp_path, arms / "requests")
+    found = table.read(tmp_path, arms / "requests", "raw")
     assert {*found} == {"raw", "all"}
     score = store.read_json(tmp_path / "scores/raw-0/scores.json")["tasks"]
     assert found["raw"]["held_out"].by_seed[0] == pytest.approx(score["held_out"]["bits_per_byte"], rel=1e-6)
@@ -106,16 +106,17 @@ def measure(generator: np.random.Generator, like: table.Measure | None = None) -
 
 
 def test_tables_and_picture_show_every_arm(tmp_path: Path) -> None:
-    arms = {arm: {"documents": 5, "of": 9, "tokens": 100, "of_tokens": 200} for arm in prepare.ARMS}
+    arms = {arm: {"documents": 5, "of": 9, "tokens": 100, "of_tokens": 200} for arm in ARMS}
     plan = {"raw": "real pages", "preset": "openwebtext", "arms": arms}
     settings = {"size": "tiny", "steps": 3, "step_tokens": 64, "plan": plan}
     found = [table.Row("raw", 1.5, 0.01), table.Row("all", 1.4, 0.01, -0.1, -0.12, -0.08, 0.02, 1e-5)]
     rows = {"held_out": found, "answers": found}
-    said = table.lines(settings, rows, 3)
+    said = table.lines(rows, 3)
+    assert "| raw | 5 of 9 | 100 | 200 |" in table.arm_lines(settings)
     assert "| raw | 1.5000 ± 0.0100 | | | | |" in said
     assert "| all | 1.4000 ± 0.0100 | -0.1000 | -0.1200 to -0.0800 | 0.02 | 1e-05 |" in said
-    table.draw(rows, settings, tmp_path / "a.svg")
-    table.draw(rows, settings, tmp_path / "b.svg")
+    table.draw(rows, table.title_of(settings), tmp_path / "a.svg")
+    table.draw(rows, table.title_of(settings), tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
