@@ -15,7 +15,7 @@ from pathlib import Path
 import zstandard
 
 from benchmarks import page_sets
-from benchmarks.curation import ARMS, HELD_OUT
+from benchmarks.curation import ARMS, HELD_OUT, check_same
 from benchmarks.curation.compose import DOSES, boilerplate, compose
 from pipelines import documents, store
 from pipelines.task_requests import TaskRequest, read_requests, request_files, write_requests
@@ -34,6 +34,8 @@ WINDOW_LOG = 27
 def prepare(given: argparse.Namespace) -> None:
     """Make pool, arms, and the archive for the machine that trains."""
     given.work.mkdir(parents=True, exist_ok=True)
+    settings = {name: value for name, value in vars(given).items() if name not in ("work", "part")}
+    check_same(given.work / "settings.json", json.loads(json.dumps(settings, default=str)))
     held_out = given.work / "held_out.jsonl"
     targets = given.work / "targets"
     targets.mkdir(exist_ok=True)
@@ -79,18 +81,25 @@ def make_pool(given: argparse.Namespace, held_out: Path) -> None:
         write_lines(whole, (text for source in sources for text in texts(source)))
         stage("split", whole, train, val, "--val-share", "0.02", "--seed", str(given.seed), output=train)
         write_lines(held_out, (text for text in texts(val) if len(text.split()) >= HELD_OUT_WORDS))
-        items = [request.text for file in request_files(given.requests) for request in read_requests(file)]
-        dirty = compose(list(texts(train)), boilerplate(given.pages), items, DOSES[given.dose], given.seed)
-        write_lines(given.work / "raw.jsonl", iter(dirty))
         raw = given.work / "raw.jsonl"
+        if not raw.exists():
+            items = [request.text for file in request_files(given.requests) for request in read_requests(file)]
+            dirty = compose(list(texts(train)), boilerplate(given.pages), items, DOSES[given.dose], given.seed)
+            write_lines(raw, iter(dirty))
     else:
         if not held_out.exists():
+            write_archives(given.archives, given.work / "pages")
             write_pages(given.pages, given.work / "pages", held_out, given.seed)
-            for archive in sorted(given.archives.iterdir()) if given.archives else ():
-                if re.search(r"\.w?arc(\.gz)?$", archive.name):
-                    shutil.copyfile(archive, given.work / "pages" / archive.name)
         raw = stage("extract", given.work / "pages", given.work / "raw", output=given.work / "raw")
     stage("shuffle", raw, given.work / "pool", "--seed", str(given.seed), output=given.work / "pool")
+
+
+def write_archives(source: Path | None, folder: Path) -> None:
+    """Copy WARC and ARC files, and not those that hold the text of others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for archive in sorted(source.iterdir()) if source else ():
+        if re.search(r"\.w?arc(\.gz)?$", archive.name):
+            shutil.copyfile(archive, folder / archive.name)
 
 
 def write_pages(source: Path, folder: Path, held_out: Path, seed: int) -> None:

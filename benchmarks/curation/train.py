@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import zstandard
 
-from benchmarks.curation import ARMS
+from benchmarks.curation import ARMS, check_same
 from pipelines import store
 
 
@@ -71,13 +71,6 @@ def unpack(archive: Path, folder: Path) -> Path:
             tar.extractall(folder, filter="data")
         (folder / "unpacked").touch()
     return arms
-
-
-def check_same(path: Path, settings: dict[str, object]) -> None:
-    """Write what all runs of a folder share. Refuses to mix runs of other arms, sizes or lengths."""
-    if path.exists() and store.read_json(path) != settings:
-        raise SystemExit(f"{path}: has runs of other arms or settings; name another folder, or delete this one")
-    store.write_json(path, settings)
 
 
 def one_run(arms: Path, runs: Path, arm: str, seed: int, size: Size, steps: int) -> None:

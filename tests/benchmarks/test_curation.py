@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.curation import ARMS, prepare, table, train
+from benchmarks.curation import ARMS, check_same, prepare, table, train
 from benchmarks.curation.compose import DOSES, compose, garbled, surrounded
 from dataprep.text.repair import Repair
 from pipelines import store
@@ -61,7 +61,7 @@ def test_models_are_trained_scored_and_compared(
         arms = train.unpack(curation / "arms.tar.zst", tmp_path)
         train.one_run(arms, tmp_path, arm, 0, train.SIZES["tiny"], 3)
     plan = store.read_json(arms / "plan.json")
-    train.check_same(tmp_path / "settings.json", {"size": "tiny", "steps": 3, "step_tokens": 64, "plan": plan})
+    check_same(tmp_path / "settings.json", {"size": "tiny", "steps": 3, "step_tokens": 64, "plan": plan})
     assert sorted(path.name for path in (tmp_path / "curves").iterdir()) == ["all-0.csv", "raw-0.csv"]
     assert not list((tmp_path / "models").iterdir())
     found = table.read(tmp_path, arms / "requests", "raw")
@@ -70,7 +70,7 @@ def test_models_are_trained_scored_and_compared(
     assert found["raw"]["held_out"].by_seed[0] == pytest.approx(score["held_out"]["bits_per_byte"], rel=1e-6)
     assert found["raw"]["answers"].by_seed[0] == pytest.approx(score["quiz"]["answer_bits_per_byte"], rel=1e-6)
     with pytest.raises(SystemExit, match="other arms or settings"):
-        train.check_same(tmp_path / "settings.json", {"size": "124M"})
+        check_same(tmp_path / "settings.json", {"size": "124M"})
 
 
 def test_a_difference_is_found_where_there_is_one() -> None:
