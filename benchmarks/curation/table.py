@@ -55,6 +55,8 @@ class Row:
     """The 95 % bootstrap interval of the difference over documents."""
     p_seeds: float = math.nan
     p_documents: float = math.nan
+    by_seed: tuple[float, ...] = ()
+    """The difference of each seed."""
 
 
 def compare(runs: Path, requests: Path, base: str, picture: Path | None) -> None:
@@ -146,8 +148,8 @@ def beside(arm: str, measure: Measure, base: Measure) -> Row:
     p_seeds = float(stats.ttest_rel(measure.by_seed, base.by_seed).pvalue) if len(seeds) > 1 else math.nan
     ranked: Any = stats.wilcoxon(off / base.weights) if off.any() else None
     p_documents = float(ranked.pvalue) if ranked else 1.0
-    difference = float(seeds.mean())
-    return Row(arm, *mean_of_seeds(measure.by_seed), difference, float(low), float(high), p_seeds, p_documents)
+    tested = float(seeds.mean()), float(low), float(high), p_seeds, p_documents
+    return Row(arm, *mean_of_seeds(measure.by_seed), *tested, tuple(seeds.tolist()))
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -207,7 +209,7 @@ def line(row: Row) -> str:
 
 
 def draw(found: dict[str, list[Row]], title: str, file: Path) -> None:
-    """Draw the differences with their intervals."""
+    """Draw the differences with their intervals over documents, and a cross for each seed."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -223,6 +225,8 @@ def draw(found: dict[str, list[Row]], title: str, file: Path) -> None:
             [max(0.0, row.high - row.difference) for row in shown],
         ]
         axes.errorbar(middle, range(len(shown)), xerr=reach, fmt="o", capsize=3)
+        for number, row in enumerate(shown):
+            axes.plot(row.by_seed, [number] * len(row.by_seed), "x", color="grey")
         axes.axvline(0, color="grey", linewidth=1)
         axes.set_yticks(range(len(shown)), [row.arm for row in shown])
         axes.set_title(MEASURES[measure], fontsize=10)
