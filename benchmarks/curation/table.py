@@ -191,11 +191,11 @@ def lines(found: dict[str, list[Row]], seeds: int) -> list[str]:
     for measure, rows_found in found.items():
         said += [
             "",
-            f"Bits per byte of {MEASURES[measure]}, {seeds} seeds (less is better):",
+            f"Bits per byte of {MEASURES[measure]}, seeds: {seeds} (less is better):",
             "",
             f"| arm | mean ± 95 %, seeds | less {rows_found[0].arm} | 95 %, documents | p, seeds | p, documents |",
             "| --- | --- | --- | --- | --- | --- |",
-            f"| {rows_found[0].arm} | {rows_found[0].mean:.4f} ± {rows_found[0].spread:.4f} | | | | |",
+            f"| {rows_found[0].arm} | {mean_cell(rows_found[0])} | | | | |",
             *map(line, rows_found[1:]),
         ]
     return said
@@ -203,9 +203,14 @@ def lines(found: dict[str, list[Row]], seeds: int) -> list[str]:
 
 def line(row: Row) -> str:
     """Return the line of an arm."""
-    p_values = " | ".join(f"{p:.2g}" for p in (row.p_seeds, row.p_documents))
+    p_values = " | ".join("" if math.isnan(p) else f"{p:.2g}" for p in (row.p_seeds, row.p_documents))
     between = f"{row.difference:+.4f} | {row.low:+.4f} to {row.high:+.4f}"
-    return f"| {row.arm} | {row.mean:.4f} ± {row.spread:.4f} | {between} | {p_values} |"
+    return f"| {row.arm} | {mean_cell(row)} | {between} | {p_values} |"
+
+
+def mean_cell(row: Row) -> str:
+    """Return the mean with its interval, which one seed does not have."""
+    return f"{row.mean:.4f}" if math.isnan(row.spread) else f"{row.mean:.4f} ± {row.spread:.4f}"
 
 
 def draw(found: dict[str, list[Row]], title: str, file: Path) -> None:

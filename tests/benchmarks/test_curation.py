@@ -23,6 +23,7 @@ ARTICLES = Path("dataprep/sample/articles")
 COPIES = 3
 
 
+@pytest.mark.slow
 def test_held_out_text_is_in_no_arm_though_another_site_has_it(curation: Path) -> None:
     """The pages of held-out sites are left out, and so is a page elsewhere that quotes one of them."""
     held_out = [json.loads(line)["text"] for line in (curation / "held_out.jsonl").read_text().splitlines()]
@@ -36,6 +37,7 @@ def test_held_out_text_is_in_no_arm_though_another_site_has_it(curation: Path) -
     assert runs & set(whole), "the copy on another site was in the pool, so removing it is tested"
 
 
+@pytest.mark.slow
 def test_steps_do_what_their_arm_says(curation: Path) -> None:
     counts = {arm: len(list(prepare.texts(curation / "documents" / arm))) for arm in ARMS}
     assert counts["cleaned"] < counts["raw"]  # the short page
@@ -44,6 +46,7 @@ def test_steps_do_what_their_arm_says(curation: Path) -> None:
     assert counts["all"] < min(counts[arm] for arm in ("cleaned", "deduplicated", "decontaminated"))
 
 
+@pytest.mark.slow
 def test_arms_have_the_same_number_of_tokens_to_the_last_document(curation: Path) -> None:
     plan = store.read_json(curation / "arms/plan.json")
     for arm, said in plan["arms"].items():
@@ -52,6 +55,7 @@ def test_arms_have_the_same_number_of_tokens_to_the_last_document(curation: Path
         assert plan["tokens"] <= sum(lengths) < plan["tokens"] + max(lengths)
 
 
+@pytest.mark.slow
 def test_models_are_trained_scored_and_compared(
     curation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +100,12 @@ def test_where_there_is_none_one_is_found_as_often_as_the_level_says() -> None:
 def test_p_values_are_adjusted_for_their_number() -> None:
     assert table.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert table.holm([0.9, math.nan, 0.8])[::2] == pytest.approx([1.0, 1.0])
+
+
+def test_one_seed_has_no_interval_and_no_test_over_seeds() -> None:
+    raw = table.Measure(np.array([[1.0, 2.0, 4.0]]), np.ones(3))
+    rows = table.rows_of({"raw": raw, "all": table.Measure(raw.bits - 0.5, raw.weights)})
+    assert table.line(rows[1]) == "| all | 1.8333 | -0.5000 | -0.5000 to -0.5000 |  | 0.25 |"
 
 
 def measure(generator: np.random.Generator, like: table.Measure | None = None) -> table.Measure:
