@@ -28,7 +28,7 @@ from pipelines.command import Part
 from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
 from pipelines.jsonl import MAX_LINE_BYTES, BrokenLineError, read_jsonl
-from pipelines.manifest import Counts
+from pipelines.manifest import MANIFEST, Counts, is_published
 from pipelines.utf import text_lines
 
 Array = np.ndarray[Any, Any]
@@ -215,6 +215,8 @@ def _files_of(folder: Path) -> list[Path]:
         raise ConfigError(f"decontaminate.targets: {folder}: no such file or folder")
     files = [folder] if folder.is_file() else sorted(path for path in folder.iterdir() if path.is_file())
     visible = [file for file in files if not file.name.startswith(".")]
+    if folder.is_dir() and is_published(folder):  # the request files of score_requests
+        visible = [file for file in visible if file.name != MANIFEST]
     if not visible:
         raise UserError(f"{folder}: holds no file of items; put JSON lines or plain text there")
     return visible

@@ -152,6 +152,17 @@ def test_names_come_from_the_command_line_or_from_the_files_of_a_folder(tmp_path
     assert find_targets([], None) == {}
 
 
+def test_the_manifest_of_a_folder_that_a_command_wrote_is_no_target(tmp_path: Path) -> None:
+    """`score_requests` writes one beside its request files; a file of yours may have that name."""
+    file, manifest = tmp_path / "quiz.jsonl", tmp_path / "manifest.json"
+    file.write_text("x")
+    manifest.write_text('{"counts": {}}')
+    assert find_targets([], tmp_path) == {"quiz": file}
+    manifest.write_text('{"text": "one"}')
+    assert find_targets([], tmp_path) == {"quiz": file, "manifest": manifest}
+    assert find_targets([], manifest) == {"manifest": manifest}
+
+
 def test_a_path_may_hold_equals_signs(tmp_path: Path) -> None:
     file = tmp_path / "a=b.txt"
     file.write_text("x")
