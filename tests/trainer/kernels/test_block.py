@@ -251,7 +251,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda reason: monkeypatch.setattr(kernels, "lacking", lambda _: reason)
 
 
-def test_blocks_are_fused_on_gpus_in_half_precision_where_matrices_are_whole(able: Callable[[str], None]) -> None:
+def test_blocks_are_fused_on_gpus_in_half_precision_where_passes_and_splits_allow_it(able: Callable[[str], None]) -> None:
     able("")
     bf16, gpu = torch.bfloat16, mesh_on("cuda")
     assert fuses(gpu, ParallelConfig(), bf16)
@@ -259,7 +259,9 @@ def test_blocks_are_fused_on_gpus_in_half_precision_where_matrices_are_whole(abl
     assert not fuses(mesh_on("cpu"), ParallelConfig(), bf16)
     assert not fuses(gpu, ParallelConfig(), torch.float32)
     assert not fuses(gpu, ParallelConfig(kernels="torch"), bf16)
-    assert not fuses(gpu, ParallelConfig(tp=2), bf16)
+    assert fuses(gpu, ParallelConfig(tp=2), bf16)
+    assert not fuses(gpu, ParallelConfig(tp=2, sequence_parallel=False), bf16)
+    assert not fuses(gpu, ParallelConfig(tp=2, placements=("mlp.c_proj=column",)), bf16)
     assert not fuses(gpu, ParallelConfig(pp=2, schedule="zbv", chunks=2), bf16)
 
 
