@@ -24,8 +24,9 @@ from pipelines.progress import track
 
 logger = logging.getLogger(__name__)
 
-INGESTED = "inputs"
-"""The folder in scratch of the shards that JSON lines become."""
+INGESTED = "ingested"
+"""The folder in scratch of the shards that JSON lines become. Another format of these needs another name here, so that
+a run that an earlier version began is not resumed with its shards."""
 
 T = TypeVar("T")
 

@@ -111,7 +111,7 @@ def test_lines_have_their_keys_again_and_columns_win(tmp_path: Path) -> None:
     source = tmp_path / "raw.jsonl"
     source.write_text("".join(json.dumps(record) + "\n" for record in records))
     ingest_jsonl(source, tmp_path, "file", 0, alone=True)
-    assert write_lines(tmp_path / "file-00000.parquet", tmp_path / "out.jsonl") == []
+    assert write_lines(tmp_path / "file-00000.arrow", tmp_path / "out.jsonl") == []
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     ids = [line.pop("doc_id") for line in lines]
     assert all(len(each) == 32 for each in ids)
@@ -121,11 +121,11 @@ def test_lines_have_their_keys_again_and_columns_win(tmp_path: Path) -> None:
         {"url": "", "text": "two", "source": "raw.jsonl", "metadata": [1]},
         {"url": "", "text": "three", "source": "raw.jsonl"},
     ]
-    rows = list(read_rows(tmp_path / "file-00000.parquet"))
+    rows = list(read_rows(tmp_path / "file-00000.arrow"))
     assert [row[METADATA] for row in rows] == [f'{{"domain":"a.test","id":{2**70}}}', '{"metadata":[1]}', None]
 
 
 def test_without_further_keys_there_is_no_column(tmp_path: Path) -> None:
     (tmp_path / "raw.jsonl").write_text('{"text": "one", "url": "u"}\n')
     ingest_jsonl(tmp_path / "raw.jsonl", tmp_path, "file", 0, alone=True)
-    assert list(next(read_rows(tmp_path / "file-00000.parquet"))) == DOCUMENT_SCHEMA.names
+    assert list(next(read_rows(tmp_path / "file-00000.arrow"))) == DOCUMENT_SCHEMA.names
