@@ -15,7 +15,15 @@ from dataprep.dedup.pairs import write_table
 from dataprep.remove_duplicates import KeptRows, SelectedRows
 from pipelines import documents, store
 from pipelines.command import Part, StageSpec
-from pipelines.documents import DOCUMENT_FIELDS, DOCUMENT_SCHEMA, ShardWriter, count_rows, read_batches, read_rows, read_schema
+from pipelines.documents import (
+    DOCUMENT_FIELDS,
+    DOCUMENT_SCHEMA,
+    ShardWriter,
+    count_rows,
+    read_batches,
+    read_rows,
+    read_schema,
+)
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
 from tests.dataprep.corpora import write_documents
