@@ -188,11 +188,11 @@ def sign_documents(run: StageRun, documents: Documents, meta: SignatureMeta, out
     # Their parts have another name than those of the pairs, because both are in the same output.
     parts = [Part(part.name.replace("part", "sign"), part.files) for part in documents.parts]
     suffix = ".parquet" if run.is_published(output) else ARROW
-    run.map(sign_part, parts, meta, suffix, into=output)
+    run.map(sign_documents_part, parts, meta, suffix, into=output)
     return [output.folder / FOLDER / f"{part.name}{suffix}" for part in documents.parts]
 
 
-def sign_part(part: Part, folder: Path, meta: SignatureMeta, suffix: str) -> Counts:
+def sign_documents_part(part: Part, folder: Path, meta: SignatureMeta, suffix: str) -> Counts:
     """Write the signatures of one shard of documents."""
     name = part.name.replace("sign", "part")
     shard = int(name.removeprefix("part-"))

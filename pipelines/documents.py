@@ -54,6 +54,7 @@ ROW_GROUP_ROWS = 1024
 ROW_GROUP_BYTES = 64 << 20
 """A row group ends early at this many characters and bytes, since all of it is held in memory until then."""
 ARROW, SELECTED = ".arrow", ".selected"
+"""Suffixes of what is only in scratch: a table in Arrow's own format, and the rows of another shard that stay."""
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
 UNREADABLE_FILE = "unreadable_file"
 """The rule for one file of several that cannot be read, or not to its end."""
@@ -303,20 +304,21 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[p
     """
     names = list(columns) if columns else None
     if path.suffix in (ARROW, SELECTED):
+        _check_columns(path, read_schema(path), columns)
         batches = _read_arrow(path) if path.suffix == ARROW else Selection.read(path).batches()
         yield from (batch.select(names) if names else batch for batch in batches)
         return
     with open_parquet(path) as file:
-        _check_columns(path, file, columns)
+        _check_columns(path, file.schema_arrow, columns)
         for group in range(file.num_row_groups):
             # One thread: four columns gain little from more, and the cores belong to the other shards.
             yield from file.iter_batches(ROW_GROUP_ROWS, row_groups=[group], columns=names, use_threads=False)
 
 
-def _check_columns(path: Path, file: "pq.ParquetFile", columns: Sequence[str] | None) -> None:
-    missing = set(columns or ()) - set(file.schema_arrow.names)
+def _check_columns(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> None:
+    missing = set(columns or ()) - set(schema.names)
     if missing:
-        raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
+        raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {schema.names}")
 
 
 def read_table(path: Path) -> pa.Table:

@@ -221,18 +221,19 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
         with documents.in_scratch(task.scratch):
             counts = function(task.part, temporary, *arguments)
         exits.raise_if_swallowed()  # a library may have gone on after Ctrl-C with a part of the shard
-        files = {name: entry.to_json() for name, entry in _keep_files(task, temporary)}
+        files = _keep_files(task, temporary)
     receipt = {"inputs": task.inputs, "step": task.step, "counts": counts.to_json(), "files": files}
     store.write_json(task.receipt, receipt, durable=not task.scratch)
     return receipt
 
 
-def _keep_files(task: ShardTask, temporary: Path) -> Iterator[tuple[str, FileEntry]]:
-    """Move all files to where they stay, and yield the entry of each; leave the folder empty."""
+def _keep_files(task: ShardTask, temporary: Path) -> dict[str, Any]:
+    """Move all files to where they stay, and leave the folder empty. Return their entries by name."""
+    files: dict[str, Any] = {}
     for file in store.list_files(temporary):
         name = file.relative_to(temporary).as_posix()
         digest = store.xxh3(file) if task.scratch else store.sha256(file)
-        yield name, FileEntry(count_rows(file, task.part), file.stat().st_size, digest)
+        files[name] = FileEntry(count_rows(file, task.part), file.stat().st_size, digest).to_json()
         target = task.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not task.scratch:
@@ -240,6 +241,7 @@ def _keep_files(task: ShardTask, temporary: Path) -> Iterator[tuple[str, FileEnt
         store.rename(file, target, durable=not task.scratch)
     for folder in temporary.iterdir():
         store.remove(folder)
+    return files
 
 
 @contextlib.contextmanager

@@ -193,8 +193,8 @@ def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer
 def _create(path: Path, schema: pa.Schema) -> pq.ParquetWriter | pa.RecordBatchFileWriter:
     if path.suffix == ARROW:
         return pa.ipc.new_file(str(path), schema)
-    options = {"compression": {name: "none" if name in _PLAIN else "zstd" for name in schema.names}}
-    return pq.ParquetWriter(str(path), schema, **{**options, "use_dictionary": False})
+    compression: Any = {name: "none" if name in _PLAIN else "zstd" for name in schema.names}
+    return pq.ParquetWriter(str(path), schema, compression=compression, use_dictionary=False)
 
 
 def _sign_batch(batch: pa.RecordBatch, shard: int, first: int, signer: Signer, schema: pa.Schema) -> pa.RecordBatch:
