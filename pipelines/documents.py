@@ -74,14 +74,9 @@ def in_scratch(scratch: bool) -> Generator[None, None, None]:
         _in_scratch.reset(token)
 
 
-def is_in_scratch() -> bool:
-    """Return whether files are written for the stage itself."""
-    return _in_scratch.get()
-
-
 def parquet_options() -> dict[str, Any]:
     """Return the options for writing Parquet: zstd for what is published, plain in scratch. The rows are the same."""
-    if is_in_scratch():
+    if _in_scratch.get():
         return {"compression": "none", "use_dictionary": False, "write_statistics": False}
     return {"compression": "zstd", "compression_level": 3}
 
