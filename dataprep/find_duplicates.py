@@ -35,7 +35,7 @@ from dataprep.native.kernel import kernel_name
 from pipelines import oracle
 from pipelines.command import Documents, Limit, Output, Part, StageSpec, Table
 from pipelines.config import Count, Fraction, HasIdentity, NonNegative, SourcePath, given, to_plain
-from pipelines.documents import count_rows
+from pipelines.documents import ARROW, count_rows
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
@@ -184,20 +184,21 @@ def choose_bands(config: FindDuplicatesConfig) -> Banding:
 
 
 def sign_documents(run: StageRun, documents: Documents, meta: SignatureMeta, output: Output) -> list[Path]:
-    """Publish the signatures of every shard. Return their files in order."""
+    """Write the signatures of every shard, in Arrow's format if nobody else reads them. Return their files in order."""
     # Their parts have another name than those of the pairs, because both are in the same output.
     parts = [Part(part.name.replace("part", "sign"), part.files) for part in documents.parts]
-    run.map(sign_part, parts, meta, into=output)
-    return [output.folder / FOLDER / f"{part.name}.parquet" for part in documents.parts]
+    suffix = ".parquet" if run.is_published(output) else ARROW
+    run.map(sign_documents_part, parts, meta, suffix, into=output)
+    return [output.folder / FOLDER / f"{part.name}{suffix}" for part in documents.parts]
 
 
-def sign_part(part: Part, folder: Path, meta: SignatureMeta) -> Counts:
+def sign_documents_part(part: Part, folder: Path, meta: SignatureMeta, suffix: str) -> Counts:
     """Write the signatures of one shard of documents."""
     name = part.name.replace("sign", "part")
     shard = int(name.removeprefix("part-"))
     counts, signer = Counts(), Signer.make(meta)
     compare = SignatureCheck(signer, counts).compare
-    counts.rows_in = write_signatures(part.file, folder / FOLDER / f"{name}.parquet", shard, signer, compare)
+    counts.rows_in = write_signatures(part.file, folder / FOLDER / f"{name}{suffix}", shard, signer, compare)
     return counts
 
 

@@ -31,10 +31,13 @@ from pipelines.documents import (
     REJECTED_SCHEMA,
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
+    SELECTED,
+    Selection,
     TableWriter,
     conform,
     count_rows,
     extra_fields,
+    is_jsonl,
     parquet_options,
     part_files,
     read_batches,
@@ -77,7 +80,7 @@ def remove_duplicates(run: StageRun, documents: Documents, groups: Source, outpu
     decisions = run.scratch / "decisions"
     parts = [Part(part.name, (part.file, *part_files(decisions / part.name))) for part in documents.parts]
     schema = pa.schema([*DOCUMENT_FIELDS, *extra_fields([part.file for part in documents.parts])])
-    run.map(remove_part, parts, str(groups.path), schema, into=output)
+    run.map(remove_part, parts, str(groups.path), schema, is_jsonl(output.final), into=output)
 
 
 def split_by_shard(part: Part, folder: Path, num_shards: int, groups: str) -> Counts:
@@ -110,15 +113,18 @@ def _survivors(removed: pa.Table) -> pa.Table:
     return pa.table([columns.get(name, removed[name]) for name in _DECISION.names], schema=_DECISION)
 
 
-def remove_part(part: Part, folder: Path, groups: str, schema: pa.Schema) -> Counts:
-    """Write one shard without its duplicates, with the columns of `schema`. `part.files`: documents, decisions."""
+def remove_part(part: Part, folder: Path, groups: str, schema: pa.Schema, selects: bool) -> Counts:
+    """Write one shard without its duplicates, with the columns of `schema`. `part.files`: documents, decisions.
+
+    With `selects`, write only which rows stay: JSON lines are made of the documents themselves.
+    """
     documents, *files = part.files
     decisions = Decisions.read(files, groups, part.name)
     if len(decisions.rows) and decisions.rows[-1] >= (count_rows(documents) or 0):
         raise other_documents(groups, f"they name row {decisions.rows[-1]} of {part.name}")
     counts = Counts()
     with (
-        KeptRows(folder / f"{part.name}.parquet", schema) as kept,
+        SelectedRows(folder, part, schema) if selects else KeptRows(folder, part, schema) as kept,
         TableWriter(folder / REJECTED / f"{part.name}.parquet", REJECTED_SCHEMA, optional=True) as rejected,
     ):
         for batch in read_batches(documents):
@@ -136,7 +142,7 @@ def remove_part(part: Part, folder: Path, groups: str, schema: pa.Schema) -> Cou
                 rule = f"{decision['kind']}_duplicate"
                 rejected.write({**row, "rule": rule, "value": evidence(decision)})
                 counts.reject(rule)
-            kept.write(batch if stays.all() else batch.filter(from_numpy(stays)))
+            kept.write(batch, stays)
             counts.rows_in += batch.num_rows
     counts.rows_out = kept.rows
     if kept.rows:
@@ -171,6 +177,35 @@ class Decisions:
         return self.rows[low:high] - rows.start, self.table.slice(low, high - low).to_pylist()
 
 
+class SelectedRows:
+    """Notes which documents of a shard stay, for an output that is made JSON lines."""
+
+    def __init__(self, folder: Path, part: Part, schema: pa.Schema) -> None:
+        self.rows = 0
+        self.text_bytes = 0
+        """UTF-8 bytes of the column `text` in all rows noted so far."""
+        self._path = folder / f"{part.name}{SELECTED}"
+        self._source = part.files[0]
+        self._schema = schema
+        self._stays: list[Array] = [np.empty(0, bool)]
+
+    def write(self, batch: pa.RecordBatch, stays: Array) -> None:
+        """Take note of the next documents of the shard, and which of them stay."""
+        self._stays.append(stays)
+        self.rows += int(np.count_nonzero(stays))
+        self.text_bytes += int(_text_sizes(batch.column("text"))[stays].sum(dtype=np.int64))
+
+    def __enter__(self) -> "SelectedRows":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            rows = np.flatnonzero(np.concatenate(self._stays)).astype(np.int64)
+            Selection(self._source, rows, self._schema).write(self._path)
+
+
 class KeptRows:
     """Writes batches of unchanged documents to one Parquet file, from Arrow to Arrow.
 
@@ -178,20 +213,20 @@ class KeptRows:
     groups end where those of `TableWriter` do.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, folder: Path, part: Part, schema: pa.Schema) -> None:
         self.rows = 0
         self.text_bytes = 0
         """UTF-8 bytes of the column `text` in all rows written so far."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._schema = schema
-        self._writer = pq.ParquetWriter(str(path), schema, **parquet_options())
+        self._writer = pq.ParquetWriter(str(folder / f"{part.name}.parquet"), schema, **parquet_options())
         self._held: list[pa.Table] = []
         self._held_rows = 0
         self._held_size = 0
         """Size of the rows held, or more."""
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows; columns of the schema that they lack become null."""
+    def write(self, batch: pa.RecordBatch, stays: Array) -> None:
+        """Append the rows that stay; columns of the schema that they lack become null."""
+        rows = batch if stays.all() else batch.filter(from_numpy(stays))
         table = conform(pa.Table.from_batches([rows]), self._schema)
         while len(table):
             candidates = table.slice(0, ROW_GROUP_ROWS - self._held_rows)
@@ -223,7 +258,7 @@ class KeptRows:
         table = pa.concat_tables(self._held).combine_chunks()
         self._writer.write_table(table, ROW_GROUP_ROWS)
         self.rows += len(table)
-        self.text_bytes += int(to_numpy(pc.call_function("binary_length", [table["text"]])).sum(dtype=np.int64))
+        self.text_bytes += int(_text_sizes(table["text"]).sum(dtype=np.int64))
         self._held = []
         self._held_rows = self._held_size = 0
 
@@ -236,6 +271,11 @@ class KeptRows:
         if kind is None:
             self._flush()
         self._writer.close()
+
+
+def _text_sizes(texts: pa.Array | pa.ChunkedArray) -> Array:
+    """Return the UTF-8 bytes of each text."""
+    return to_numpy(pc.call_function("binary_length", [texts]))
 
 
 def evidence(decision: Row) -> str:

@@ -3,21 +3,26 @@
 Columns `doc_id` (16 bytes, given where a record enters and carried unchanged), `url`, `text`,
 `source`, then `metadata` if any document has some (`pipelines.metadata`), and what a stage adds. Rejected rows:
 `rejected/part-00000.parquet` with `doc_id, url, rule, value`, then what a stage adds.
-Stages read and write Parquet only; `pipelines.jsonl` converts JSONL on the way in and out.
+Stages read and write Parquet only; `pipelines.jsonl` converts JSONL on the way in and out. In scratch, shards that JSON
+lines became are in Arrow's own format (`.arrow`), which is mapped and not decoded, and a shard on its way to JSON lines
+may be a selection (`.selected`): which rows of another shard it consists of.
 """
 
 import contextlib
 import contextvars
+import dataclasses
 import operator
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines import store
-from pipelines.columns import column
+from pipelines.columns import column, from_numpy, to_numpy
 from pipelines.errors import UserError
 from pipelines.manifest import Counts, why_not_read
 from pipelines.metadata import METADATA, METADATA_FIELD
@@ -26,6 +31,8 @@ from pipelines.utf import other_encoding
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq  # lazy below: it adds a tenth to the start of a command that only prints its help
+
+    Writer = pq.ParquetWriter | pa.RecordBatchFileWriter
 
 DOCUMENT_FIELDS = [
     pa.field("doc_id", pa.binary(16)),
@@ -46,6 +53,8 @@ REJECTED = "rejected"
 ROW_GROUP_ROWS = 1024
 ROW_GROUP_BYTES = 64 << 20
 """A row group ends early at this many characters and bytes, since all of it is held in memory until then."""
+ARROW, SELECTED = ".arrow", ".selected"
+"""Suffixes of what is only in scratch: a table in Arrow's own format, and the rows of another shard that stay."""
 JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
 UNREADABLE_FILE = "unreadable_file"
 """The rule for one file of several that cannot be read, or not to its end."""
@@ -65,14 +74,9 @@ def in_scratch(scratch: bool) -> Generator[None, None, None]:
         _in_scratch.reset(token)
 
 
-def is_in_scratch() -> bool:
-    """Return whether files are written for the stage itself."""
-    return _in_scratch.get()
-
-
 def parquet_options() -> dict[str, Any]:
     """Return the options for writing Parquet: zstd for what is published, plain in scratch. The rows are the same."""
-    if is_in_scratch():
+    if _in_scratch.get():
         return {"compression": "none", "use_dictionary": False, "write_statistics": False}
     return {"compression": "zstd", "compression_level": 3}
 
@@ -83,7 +87,7 @@ def fills_group(rows: int, size: int) -> bool:
 
 
 class TableWriter:
-    """Writes rows to one Parquet file: row groups of 1024 rows, equal bytes for equal rows.
+    """Writes rows to one Parquet or `.arrow` file: row groups of 1024 rows, equal bytes for equal rows.
 
     The file is there at the end, an `optional` one only if there are rows.
     """
@@ -94,7 +98,7 @@ class TableWriter:
         """UTF-8 bytes of the column `text`, if there is one, in the row groups written so far."""
         self._path = path
         self._optional = optional
-        self._writer: pq.ParquetWriter | None = None
+        self._writer: Writer | None = None
         self._held: list[tuple[Any, ...]] = []
         self._held_bytes = 0
         self._use(schema)
@@ -134,10 +138,12 @@ class TableWriter:
         if "text" in self._schema.names:
             self.text_bytes += table["text"].chunk(0).buffers()[2].size
 
-    def _open(self) -> "pq.ParquetWriter":
+    def _open(self) -> "Writer":
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path.suffix == ARROW:
+            return pa.ipc.new_file(str(self._path), self._schema)
         import pyarrow.parquet as pq
 
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         return pq.ParquetWriter(str(self._path), self._schema, **parquet_options())
 
     def __enter__(self) -> "TableWriter":
@@ -179,7 +185,7 @@ class DocumentWriter(TableWriter):
         self._held = [(*values, None) for values in self._held]
         if self._writer:
             self._writer.close()
-            narrow = self._path.rename(self._path.with_suffix(".narrow"))
+            narrow = self._path.rename(self._path.with_stem(f"{self._path.stem}-narrow"))
             self._writer = self._open()
             copy_groups(narrow, self._writer, self._schema)
             narrow.unlink()
@@ -223,8 +229,12 @@ class ShardWriter:
         self._rejected.__exit__(kind, error, trace)
 
 
-def copy_groups(path: Path, writer: "pq.ParquetWriter", schema: pa.Schema) -> None:
+def copy_groups(path: Path, writer: "Writer", schema: pa.Schema) -> None:
     """Write the row groups of a document shard again, with null in the columns of `schema` that it lacks."""
+    if path.suffix == ARROW:
+        for batch in read_batches(path):
+            writer.write_table(conform(pa.Table.from_batches([batch]), schema), ROW_GROUP_ROWS)
+        return
     with open_parquet(path) as file:
         for group in range(file.num_row_groups):
             rows = file.read_row_group(group, use_threads=False)
@@ -265,7 +275,12 @@ def extra_fields(files: Sequence[Path]) -> list[pa.Field]:
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the columns of a Parquet file with its metadata; raise UserError if it is damaged."""
+    """Return the columns of a document shard or other Parquet file with its metadata; raise UserError for damage."""
+    if path.suffix == ARROW:
+        with open_arrow(path) as file:
+            return file.schema
+    if path.suffix == SELECTED:
+        return Selection.read(path).schema
     with open_parquet(path) as file:
         return file.schema_arrow
 
@@ -277,22 +292,28 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]
 
 
 def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one Parquet file, up to 1024 at a time; raise UserError if it is damaged or lacks a column.
+    """Yield the rows of a document shard or other Parquet file, up to 1024 at a time.
 
-    No batch spans two row groups, so a batch of one of our files holds at most 64 MiB and one row.
+    No batch spans two row groups, so a batch of one of our files holds at most 64 MiB and one row. Raises UserError if
+    the file is damaged or lacks a column.
     """
     names = list(columns) if columns else None
+    if path.suffix in (ARROW, SELECTED):
+        _check_columns(path, read_schema(path), columns)
+        batches = _read_arrow(path) if path.suffix == ARROW else Selection.read(path).batches()
+        yield from (batch.select(names) if names else batch for batch in batches)
+        return
     with open_parquet(path) as file:
-        _check_columns(path, file, columns)
+        _check_columns(path, file.schema_arrow, columns)
         for group in range(file.num_row_groups):
             # One thread: four columns gain little from more, and the cores belong to the other shards.
             yield from file.iter_batches(ROW_GROUP_ROWS, row_groups=[group], columns=names, use_threads=False)
 
 
-def _check_columns(path: Path, file: "pq.ParquetFile", columns: Sequence[str] | None) -> None:
-    missing = set(columns or ()) - set(file.schema_arrow.names)
+def _check_columns(path: Path, schema: pa.Schema, columns: Sequence[str] | None) -> None:
+    missing = set(columns or ()) - set(schema.names)
     if missing:
-        raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {file.schema_arrow.names}")
+        raise UserError(f"{path}: has no column {', '.join(sorted(missing))}; found {schema.names}")
 
 
 def read_table(path: Path) -> pa.Table:
@@ -312,15 +333,61 @@ def open_parquet(path: Path) -> "Generator[pq.ParquetFile, None, None]":
 
 
 @contextlib.contextmanager
+def open_arrow(path: Path) -> Generator[pa.RecordBatchFileReader, None, None]:
+    """Map a file in Arrow's own format; what is read of it is not copied. Raise UserError if it is damaged."""
+    with damage_of(path), pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
+        yield file
+
+
+def _read_arrow(path: Path) -> Iterator[pa.RecordBatch]:
+    with open_arrow(path) as file:
+        yield from map(file.get_batch, range(file.num_record_batches))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """Some rows of a document shard, with the columns of `schema`, null where the shard lacks one."""
+
+    source: Path
+    rows: np.ndarray[Any, Any]
+    """Positions in the shard, ascending, int64."""
+    schema: pa.Schema
+
+    def write(self, path: Path) -> None:
+        """Write which rows they are, not the rows: these are read from the shard, which has to stay as it is."""
+        metadata = {b"source": os.fsencode(self.source), b"schema": self.schema.serialize().to_pybytes()}
+        table = pa.table([from_numpy(self.rows)], pa.schema([pa.field("row", pa.int64())], metadata))
+        with pa.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table)
+
+    @classmethod
+    def read(cls, path: Path) -> "Selection":
+        """Read what `write` wrote."""
+        with open_arrow(path) as file:
+            metadata, rows = file.schema.metadata, to_numpy(file.read_all()["row"])
+        return cls(Path(os.fsdecode(metadata[b"source"])), rows, pa.ipc.read_schema(pa.py_buffer(metadata[b"schema"])))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, up to 1024 at a time."""
+        first = 0
+        for batch in read_batches(self.source):
+            low, high = np.searchsorted(self.rows, (first, first + batch.num_rows))
+            taken = batch if high - low == batch.num_rows else batch.take(from_numpy(self.rows[low:high] - first))
+            yield from conform(pa.Table.from_batches([taken]), self.schema).to_batches()
+            first += batch.num_rows
+
+
+@contextlib.contextmanager
 def damage_of(path: Path) -> Generator[None, None, None]:
-    """Raise UserError with the name of a Parquet file, in one line, for what Arrow says of its damage."""
+    """Raise UserError with the name of a Parquet or Arrow file, in one line, for what Arrow says of its damage."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         why = visible(" ".join(str(error).split()))
-        raise UserError(f"{path}: not a readable Parquet file ({why}); make it again") from None
+        kind = "Arrow" if path.suffix in (ARROW, SELECTED) else "Parquet"
+        raise UserError(f"{path}: not a readable {kind} file ({why}); make it again") from None
 
 
 def part_files(folder: Path) -> list[Path]:
@@ -372,9 +439,9 @@ def rejected_rows(folder: Path, rule: str) -> list[tuple[str, str]]:
 
 def copy_rows(file: Path, target: Path, rows: int) -> None:
     """Write the first `rows` rows of a Parquet or Arrow file, with the metadata of its columns, to `target`."""
-    if file.suffix == ".arrow":
-        with pa.ipc.open_file(pa.memory_map(str(file))) as source, pa.ipc.new_file(str(target), source.schema) as copy:
-            for batch in _first_of(map(source.get_batch, range(source.num_record_batches)), rows):
+    if file.suffix == ARROW:
+        with pa.ipc.new_file(str(target), read_schema(file)) as copy:
+            for batch in _first_of(read_batches(file), rows):
                 copy.write_batch(batch)
         return
     import pyarrow.parquet as pq
@@ -393,12 +460,12 @@ def _first_of(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Recor
 
 
 def count_rows(file: Path) -> int | None:
-    """Count the rows of a Parquet, Arrow or `.jsonl` file; return None for a format without rows."""
+    """Count the rows of a Parquet, Arrow or `.jsonl` file or a selection; return None for a format without rows."""
     if file.suffix == ".parquet":
         with open_parquet(file) as opened:
             return opened.metadata.num_rows
-    if file.suffix == ".arrow":
-        with pa.ipc.open_file(pa.memory_map(str(file))) as reader:
+    if file.suffix in (ARROW, SELECTED):
+        with open_arrow(file) as reader:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
     if ".jsonl" in file.suffixes:
         return sum(1 for _ in store.read_lines(file))

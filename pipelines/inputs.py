@@ -108,7 +108,7 @@ def _first_documents(run: StageRun, name: str, files: Sequence[Path]) -> list[Pa
     for file in files:
         rows = formats.count_rows(file) or 0
         if rows > left:
-            cut = run.scratch / "limited" / f"{name}.parquet"
+            cut = run.scratch / "limited" / f"{name}{file.suffix}"
             cut.parent.mkdir(exist_ok=True)
             formats.copy_rows(file, cut, left)
             return [*first, cut] if left else first
@@ -183,7 +183,7 @@ class Ingested:
     @property
     def shards(self) -> list[Path]:
         """The shards of the blocks that have a document."""
-        files = (f"{block}.parquet" for block, _ in self.blocks)
+        files = (f"{block}{formats.ARROW}" for block, _ in self.blocks)
         return [self.target.folder / file for file in files if file in self.target.files]
 
     def rejected_rows(self, *, alone: bool) -> Iterator[formats.Row]:

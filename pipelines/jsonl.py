@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipelines import store
 from pipelines.columns import column, encoded_values
 from pipelines.documents import (
+    ARROW,
     DOCUMENT_SCHEMA,
     ROW_GROUP_ROWS,
     UNREADABLE_FILE,
@@ -164,7 +165,7 @@ def only_reader(files: Sequence[Path], workers: int) -> str:
 
 
 def ingest_jsonl(path: Path, folder: Path, name: str, block: int, *, alone: bool) -> Counts:
-    """Convert one block, or all of a compressed file, to shards `<name>-<block>.parquet` in `folder`.
+    """Convert one block, or all of a compressed file, to shards `<name>-<block>.arrow` in `folder`.
 
     Broken lines go to `broken/<name>-<block>.parquet`; totals count the lines of each block, including blank ones.
     Damaged compressed data raise UserError, or add a broken row after the good ones if the file is not `alone`.
@@ -210,7 +211,7 @@ def _ingest_block(
     held: list[Fields] = []
     size = 0
     with (
-        DocumentWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
+        DocumentWriter(folder / f"{name}{ARROW}", DOCUMENT_SCHEMA, optional=True) as documents,
         TableWriter(folder / BROKEN / f"{name}.parquet", BROKEN_SCHEMA, optional=True) as broken,
     ):
         for number, line in enumerate(lines, start=1):
@@ -241,7 +242,7 @@ def _ingest_bytes(data: memoryview, source: str, folder: Path, name: str, counts
     reader = native.LineReader(data, source, ROW_GROUP_ROWS, MAX_LINE_BYTES)
     metadata: dict[int, str] = {}
     with (
-        DocumentWriter(folder / f"{name}.parquet", DOCUMENT_SCHEMA, optional=True) as documents,
+        DocumentWriter(folder / f"{name}{ARROW}", DOCUMENT_SCHEMA, optional=True) as documents,
         TableWriter(folder / BROKEN / f"{name}.parquet", BROKEN_SCHEMA, optional=True) as broken,
     ):
         while True:
@@ -315,7 +316,7 @@ def write_lines(part: Path, chunk: Path) -> list[str]:
 
 
 def packed_lines(part: Path, suffix: str, clashing: set[str]) -> Iterator[bytes | memoryview]:
-    """Yield the rows of a Parquet file as JSON lines, bytes as hex: a few megabytes at a time, each packed by itself.
+    """Yield the rows of a shard as JSON lines, bytes as hex: a few megabytes at a time, each packed by itself.
 
     `suffix` says how; memory of a piece that is not packed may be used again for the next. The keys of `metadata`
     become keys of the line; those that are left out, because a column has their name, are added to `clashing`.

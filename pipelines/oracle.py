@@ -40,7 +40,9 @@ class Sample:
     def rows(self, doc_ids: Sequence[bytes | None]) -> list[int]:
         """Return which of the shard's next rows, with these ids, are checked."""
         first, self._first = self._first, max(0, self._first - len(doc_ids))
-        return [row for row, doc_id in enumerate(doc_ids) if row < first or is_chosen(doc_id, self._one_in)]
+        digest, one_in = xxhash.xxh3_64_intdigest, self._one_in  # `is_chosen` without its calls: half of the time
+        chosen = (row for row, doc_id in enumerate(doc_ids) if doc_id is not None and digest(doc_id) % one_in == 0)
+        return sorted({*range(min(first, len(doc_ids))), *chosen})
 
 
 def is_chosen(doc_id: bytes | None, one_in: int) -> bool:

@@ -6,13 +6,14 @@ synced to disk before their receipt. Files that only the stage itself reads are 
 short stage; they are compared with their digests before they are reused, so that a power failure is noticed.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +25,9 @@ from pipelines.progress import track
 
 logger = logging.getLogger(__name__)
 
-INGESTED = "inputs"
-"""The folder in scratch of the shards that JSON lines become."""
+INGESTED = "ingested"
+"""The folder in scratch of the shards that JSON lines become. Another format of these needs another name here, so that
+a run that an earlier version began is not resumed with its shards."""
 
 T = TypeVar("T")
 
@@ -73,12 +75,11 @@ class StageRun:
                 target.folder,
                 self._receipt(target, part),
                 function.__qualname__,
-                scratch=not self._is_published(target),
+                scratch=not self.is_published(target),
             )
             for part in parts
         ]
-        for leftover in target.folder.glob(".*.tmp"):
-            store.remove(leftover)
+        _remove_temporary(target.folder)
         done = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
         todo = [task for task in tasks if task.receipt not in done]
         label = step_label(self.name, function.__name__)
@@ -87,6 +88,7 @@ class StageRun:
         results = self.engine.map(functools.partial(do_shard, function, arguments), todo)
         for task, receipt in _track(label, zip(todo, results, strict=True), tasks, todo):
             done[task.receipt] = receipt
+        _remove_temporary(target.folder)
         counts = Counts()
         for task in tasks:
             receipt = done[task.receipt]
@@ -144,16 +146,22 @@ class StageRun:
             self._trials |= trials
             logger.warning("%s: %s is from a trial (%s), and so is what comes of it", self.name, path, manifest.limited)
 
+    def is_published(self, target: Output) -> bool:
+        """Return whether the files of `target` are published as they are."""
+        return any(target is output for output in self.outputs.values()) and not documents.is_jsonl(target.final)
+
     def assume_unchanged(self, files: Sequence[Path]) -> None:
         """Do not hash these files: the fingerprint covers their contents, so this scratch fits no other contents."""
         self._digests.update(dict.fromkeys(files, self.fingerprint))
 
-    def _is_published(self, target: Output) -> bool:
-        """Return whether the files of `target` are published as they are."""
-        return any(target is output for output in self.outputs.values()) and not documents.is_jsonl(target.final)
-
     def _receipt(self, target: Output, part: Part) -> Path:
         return self.scratch / "receipts" / target.folder.relative_to(self.scratch) / f"{part.name}.json"
+
+
+def _remove_temporary(folder: Path) -> None:
+    """Remove the folders in which workers write, also those of a killed run."""
+    for temporary in folder.glob(".*.tmp"):
+        store.remove(temporary)
 
 
 def step_label(stage: str, function: str) -> str:
@@ -203,28 +211,47 @@ class ShardTask:
 
 
 def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTask) -> dict[str, Any]:
-    """Process one shard in a worker: temporary folder, fsync if published, rename, receipt. Returns the receipt."""
-    temporary = task.folder / f".{task.part.name}.{os.getpid()}.tmp"
-    store.remove(temporary)
-    temporary.mkdir(parents=True)
-    with documents.in_scratch(task.scratch):
-        counts = function(task.part, temporary, *arguments)
-    exits.raise_if_swallowed()  # a library may have gone on after Ctrl-C with a part of the shard
+    """Process one shard in a worker: temporary folder, fsync if published, rename, receipt. Returns the receipt.
+
+    A worker's shards have one temporary folder, since making and removing it takes longer than a file.
+    """
+    temporary = task.folder / f".{os.getpid()}.tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    with _removed_on_error(temporary):
+        with documents.in_scratch(task.scratch):
+            counts = function(task.part, temporary, *arguments)
+        exits.raise_if_swallowed()  # a library may have gone on after Ctrl-C with a part of the shard
+        files = _keep_files(task, temporary)
+    receipt = {"inputs": task.inputs, "step": task.step, "counts": counts.to_json(), "files": files}
+    store.write_json(task.receipt, receipt, durable=not task.scratch)
+    return receipt
+
+
+def _keep_files(task: ShardTask, temporary: Path) -> dict[str, Any]:
+    """Move all files to where they stay, and leave the folder empty. Return their entries by name."""
     files: dict[str, Any] = {}
     for file in store.list_files(temporary):
         name = file.relative_to(temporary).as_posix()
-        rows = count_rows(file, task.part)
         digest = store.xxh3(file) if task.scratch else store.sha256(file)
-        files[name] = FileEntry(rows, file.stat().st_size, digest).to_json()
+        files[name] = FileEntry(count_rows(file, task.part), file.stat().st_size, digest).to_json()
         target = task.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not task.scratch:
             store.sync_file(file)
         store.rename(file, target, durable=not task.scratch)
-    store.remove(temporary)
-    receipt = {"inputs": task.inputs, "step": task.step, "counts": counts.to_json(), "files": files}
-    store.write_json(task.receipt, receipt, durable=not task.scratch)
-    return receipt
+    for folder in temporary.iterdir():
+        store.remove(folder)
+    return files
+
+
+@contextlib.contextmanager
+def _removed_on_error(folder: Path) -> Generator[None, None, None]:
+    """Remove a folder with half of a shard, which the worker's next shard must not have."""
+    try:
+        yield
+    except BaseException:
+        store.remove(folder)
+        raise
 
 
 def count_rows(file: Path, part: Part) -> int | None:

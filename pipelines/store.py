@@ -34,6 +34,8 @@ from pipelines.errors import UserError
 
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 _CHUNK = 1 << 20
+_CACHED_BYTES = 1 << 18
+"""Bytes that stay in the processor's cache between being read and being hashed, which takes a third of the time."""
 _FREE_BYTES = 1 << 28
 """Decompressed bytes of a text before its growth is checked: the same line a million times is no bomb."""
 _LINE_BYTES = 100
@@ -262,10 +264,10 @@ def sha256(path: Path) -> str:
 
 def xxh3(path: Path) -> str:
     """Return a hex digest ten times faster, for comparing a file with its earlier state only."""
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while data := file.read(_CHUNK):
-            digest.update(data)
+    digest, memory = xxhash.xxh3_128(), memoryview(bytearray(_CACHED_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(memory):
+            digest.update(memory[:size])
     return digest.hexdigest()
 
 

@@ -6,13 +6,16 @@ whole order, so no result depends on their number. Documents are numbers (their 
 Each function with a `part` is one shard of a step: it reads `part.files` and writes NumPy files into `folder`.
 """
 
+import functools
 import hashlib
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dataprep.dedup.banding import Banding
 from dataprep.dedup.corpus import Corpus
@@ -96,28 +99,42 @@ def slices_folder(kind: str, slices: Sequence[Slice]) -> str:
     return f"{kind}-{len(slices)}-{digest[:8]}"
 
 
-def create_keys(path: Path, bands: int, columns: int, num_documents: int) -> Array:
-    """Create and map a file for the keys of one shard: (bands, columns, num_documents) uint64.
+def save_sorted(path: Path, keys: Array, columns: Sequence[Array]) -> None:
+    """Write the keys of one shard, sorted in each band, as (bands, 1 + len(columns), num_documents) uint64.
 
-    Column 0 is the key, column 1 the document's number; further columns are carried along.
+    `keys`: (bands, num_documents). Of each band, the keys are followed by the `columns`, each in the same order.
     """
-    if bands * columns * num_documents == 0:  # an empty array cannot be mapped
-        np.save(path, np.empty((bands, columns, num_documents), np.uint64))
-        return np.empty((bands, columns, num_documents), np.uint64)
-    return np.lib.format.open_memmap(path, "w+", np.uint64, (bands, columns, num_documents))
+    shape = (len(keys), 1 + len(columns), keys.shape[1])
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype("<u8")), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for band in keys:
+            order = np.argsort(band, kind="stable")
+            for values in (band, *columns):
+                file.write(values[order].astype("<u8", copy=False).data)
 
 
-def sort_bands(records: Array) -> None:
-    """Sort each band's records by key, in place."""
-    for band in records:
-        band[:] = band[:, np.argsort(band[0], kind="stable")]
+def load_mapped(path: Path) -> Array:
+    """Map a `.npy` file: what `np.load` does, in a tenth of the time, and with no descriptor that stays open."""
+    with pa.memory_map(str(path)) as file:
+        data = file.read_buffer()
+    start = 10 + int.from_bytes(data[8:10].to_pybytes(), "little")
+    shape, in_columns, dtype = _parse_header(data[:start].to_pybytes())
+    return np.frombuffer(data[start:], dtype).reshape(shape, order="F" if in_columns else "C")
+
+
+@functools.lru_cache(maxsize=1 << 10)  # the bands of one file are read one after the other
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    file = io.BytesIO(header)
+    assert np.lib.format.read_magic(file) == (1, 0), "np.save writes this version for our types"
+    return np.lib.format.read_array_header_1_0(file)
 
 
 def gather_slice(files: Sequence[Path], part: Slice, band: int) -> Array:
     """Read the records of a slice in one band, sorted by key, then by number: (columns, num_records) uint64."""
     of_files: list[Array] = []
     for file in files:
-        stored = np.load(file, mmap_mode="r")[band]
+        stored = load_mapped(file)[band]
         of_files.append(np.array(stored[:, part.within(stored[0])]))
     records = np.concatenate(of_files, axis=1)
     return records[:, np.argsort(records[0], kind="stable")]
@@ -171,7 +188,7 @@ def save_flat_lists(folder: Path, name: str, members: Array, ends: Array) -> Non
 
 def load_lists(folder: Path, name: str) -> Iterator[Array]:
     """Yield the lists that `save_lists` wrote, one at a time from a memory map."""
-    members = np.load(folder / f"{name}.members.npy", mmap_mode="r")
+    members = load_mapped(folder / f"{name}.members.npy")
     ends = np.load(folder / f"{name}.ends.npy")
     for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=False):
         yield np.array(members[start:end])
@@ -188,21 +205,18 @@ def sort_keys(part: Part, folder: Path, corpus: Corpus, banding: Banding) -> Cou
     """Write the sorted keys of one shard of signatures: text hashes, and the hash of every band."""
     shard = int(part.name.removeprefix("part-"))
     first, stop = corpus.first[shard : shard + 2]
-    num_filled = sum(int(np.count_nonzero(~is_empty(signatures))) for _, signatures in read_signatures(part.file))
-    texts = create_keys(folder / f"{part.name}.texts.npy", 1, 3, stop - first)
-    bands = create_keys(folder / f"{part.name}.bands.npy", banding.bands, 2, num_filled)
-    row = filled_row = 0
+    numbers = np.arange(first, stop, dtype=np.uint64)
+    texts: list[Array] = [np.empty((0, 2), np.uint64)]
+    bands: list[Array] = [np.empty((0, banding.bands), np.uint64)]
+    filled: list[Array] = [np.empty(0, bool)]
     for hashes, signatures in read_signatures(part.file):
-        numbers = np.arange(first + row, first + row + len(hashes), dtype=np.uint64)
-        texts[0, :, row : row + len(hashes)] = hashes[:, 0], numbers, hashes[:, 1]
-        row += len(hashes)
-        filled = ~is_empty(signatures)
-        end = filled_row + np.count_nonzero(filled)
-        bands[:, 0, filled_row:end] = band_hashes(signatures[filled], banding.bands, banding.rows).T
-        bands[:, 1, filled_row:end] = numbers[filled]
-        filled_row = end
-    sort_bands(texts)
-    sort_bands(bands)
+        filled.append(~is_empty(signatures))
+        texts.append(hashes)
+        bands.append(band_hashes(signatures[filled[-1]], banding.bands, banding.rows))
+    low, high = np.concatenate(texts).T
+    save_sorted(folder / f"{part.name}.texts.npy", low[None], [numbers, high])
+    keys = np.ascontiguousarray(np.concatenate(bands).T)
+    save_sorted(folder / f"{part.name}.bands.npy", keys, [numbers[np.concatenate(filled)]])
     return Counts()
 
 
@@ -222,13 +236,13 @@ def find_copies(part: Part, folder: Path, slices: tuple[Slice, ...]) -> Counts:
 
 def mark_copies(part: Part, folder: Path, corpus: Corpus) -> Counts:
     """Write one byte per document: whether it is an exact copy of an earlier one."""
-    marks = np.lib.format.open_memmap(folder / "copies.npy", "w+", np.bool_, (corpus.num_documents,))
+    marks = np.zeros(corpus.num_documents, bool)
     counts = Counts()
     for file in part.files:
         copies = np.load(file)["b"]
         marks[copies] = True
         counts.total("exact_copies", len(copies))
-    marks.flush()
+    np.save(folder / "copies.npy", marks)
     return counts
 
 
@@ -238,7 +252,7 @@ def find_bucket_pairs(part: Part, folder: Path, slices: tuple[Slice, ...], corpu
     `part.files`: the sorted keys of all shards, then the marks of exact copies, which are left out.
     """
     *keys, copies_file = part.files
-    copies = np.load(copies_file, mmap_mode="r")
+    copies = load_mapped(copies_file)
     key_range = slices[int(part.name.partition("-")[0])]
     pairs: list[Array] = [np.empty((0, 2), np.uint64)]
     large: list[Array] = []
@@ -262,13 +276,13 @@ def find_bucket_pairs(part: Part, folder: Path, slices: tuple[Slice, ...], corpu
 
 def mark_candidates(part: Part, folder: Path, corpus: Corpus) -> Counts:
     """Write one byte per document: whether it is in any candidate pair or large bucket."""
-    marks = np.lib.format.open_memmap(folder / "candidates.npy", "w+", np.bool_, (corpus.num_documents,))
+    marks = np.zeros(corpus.num_documents, bool)
     for file in part.files:
         if file.name.endswith(".pairs.npy"):
-            marks[np.load(file, mmap_mode="r").reshape(-1)] = True
+            marks[load_mapped(file).reshape(-1)] = True
         elif file.name.endswith(".members.npy"):
-            marks[np.load(file, mmap_mode="r")] = True
-    marks.flush()
+            marks[load_mapped(file)] = True
+    np.save(folder / "candidates.npy", marks)
     return Counts(totals={"candidate_documents": int(np.count_nonzero(marks))})
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dataprep.dedup.banding import Banding
+from dataprep.dedup.candidates import load_mapped
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.datasketch_backend import SCHEME, import_datasketch
 from dataprep.dedup.shingles import find_shingles
@@ -75,11 +76,11 @@ def check_candidates(part: Part, _folder: Path, corpus: Corpus, meta: SignatureM
     `part.files`: the marks of exact copies, the signatures of all shards, and the buckets of all slices.
     """
     copies_file, *files = part.files
-    signature_files = [file for file in files if file.suffix == ".parquet"]
+    signature_files = [file for file in files if file.suffix != ".npy"]
     left_out = np.load(copies_file)
     for file in files:
         if file.name.endswith(".members.npy"):
-            left_out[np.load(file, mmap_mode="r")] = True
+            left_out[load_mapped(file)] = True
     chosen = _choose(signature_files, corpus, left_out)
     partners = _partners([file for file in files if file.name.endswith(".pairs.npy")], list(chosen))
     signatures = _read_signatures(signature_files, corpus, {*chosen}.union(*partners.values()), meta.num_perm)
@@ -114,7 +115,7 @@ def _partners(pair_files: Sequence[Path], chosen: Sequence[int]) -> dict[int, se
     """Return, for each chosen document, those with which it is a candidate pair of ours."""
     partners: dict[int, set[int]] = {number: set() for number in chosen}
     for file in pair_files:
-        stored = np.load(file, mmap_mode="r")
+        stored = load_mapped(file)
         for start in range(0, len(stored), _PAIRS):
             pairs = np.array(stored[start : start + _PAIRS])
             near = pairs[np.isin(pairs, np.array(chosen, np.uint64)).any(axis=1)]

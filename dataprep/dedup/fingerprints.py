@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dataprep.dedup.candidates import load_mapped
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.shingle_sets import ShingleSetWriter
 from dataprep.dedup.shingles import distinct_shingles
@@ -118,7 +119,7 @@ def copy_sets(part: Part, folder: Path, corpus: Corpus, num_perm: int) -> Counts
     """Write the shingle sets of one old shard's candidates. `part.files`: fingerprints, candidate marks."""
     fingerprints, marks_file = part.files
     shard = int(part.name.removeprefix("part-"))
-    marks = np.load(marks_file, mmap_mode="r")[corpus.first[shard] : corpus.first[shard + 1]]
+    marks = load_mapped(marks_file)[corpus.first[shard] : corpus.first[shard + 1]]
     writer = ShingleSetWriter(folder, part.name)
     first = 0
     with open_parquet(fingerprints) as file:

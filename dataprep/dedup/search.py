@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dataprep.dedup import candidates, datasketch_backend, datasketch_check, fingerprints, verification
 from dataprep.dedup.banding import Banding
-from dataprep.dedup.candidates import EDGE, Slice, key_ranges, plan_slices, quantile_splits, slices_folder
+from dataprep.dedup.candidates import EDGE, Slice, key_ranges, load_mapped, plan_slices, quantile_splits, slices_folder
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.pairs import PAIR_METADATA, PAIR_SCHEMA, ROW_GROUP, RowGroups, take_rows
 from dataprep.dedup.verification import Measure, distinct_edges, document_table
@@ -94,7 +94,7 @@ class Search:
 
     def _plan_slices(self, kind: str, bands: int) -> tuple[Slice, ...]:
         def splits(band: int, ranges: int) -> list[int]:
-            return quantile_splits([np.load(file, mmap_mode="r")[band, 0] for file in self._keys(kind)], ranges)
+            return quantile_splits([load_mapped(file)[band, 0] for file in self._keys(kind)], ranges)
 
         return tuple(plan_slices(self._corpus.num_documents, bands, self._memory, self._run.workers, splits))
 
@@ -144,7 +144,7 @@ class Search:
 
     def _verify(self) -> None:
         pairs = [file for file in self._buckets if file.name.endswith(".pairs.npy")]
-        firsts = [np.load(file, mmap_mode="r")[:, 0] for file in pairs]
+        firsts = [load_mapped(file)[:, 0] for file in pairs]
         slices = tuple(key_ranges(quantile_splits(firsts, self._count_jobs(self._num_pairs))))
         folder, parts = slices_folder("verified", slices), _jobs(len(slices), pairs)
         arguments = (slices, self._corpus, self._measure, self._sets)
@@ -190,7 +190,7 @@ def write_pairs(part: Part, folder: Path, corpus: Corpus, measure: Measure, larg
     last = len(corpus.first) - 1
     low, high = (corpus.first[min(SHARDS_PER_PART * n, last)] for n in (number, number + 1))
     files = [file for file in part.files if file.suffix == ".npy"]
-    signatures = [file for file in part.files if file.suffix == ".parquet"]
+    signatures = [file for file in part.files if file.suffix != ".npy"]
     rows = max(ROW_GROUP, memory // _BYTES_PER_NAMED_PAIR)
     counts = Counts(totals={"exact_pairs": 0, "near_pairs": 0})
     schema = PAIR_SCHEMA.with_metadata(_metadata(measure, large_clusters))
@@ -206,7 +206,7 @@ def write_pairs(part: Part, folder: Path, corpus: Corpus, measure: Measure, larg
 def _ranges(files: Sequence[Path], low: int, high: int, rows: int) -> list[Slice]:
     """Split the documents low <= a < high into ranges with about `rows` edges each."""
     whole = Slice(range(1), low, high)
-    firsts = [np.load(file, mmap_mode="r")["a"] for file in files]
+    firsts = [load_mapped(file)["a"] for file in files]
     firsts = [numbers[whole.within(numbers)] for numbers in firsts]
     return key_ranges(quantile_splits(firsts, -(-sum(map(len, firsts)) // rows)), whole.bands, low, high)
 
@@ -239,7 +239,7 @@ def _read_edges(files: Sequence[Path], key_range: Slice) -> Array:
     """Read the edges of one range of first documents, from files that are each sorted by first document."""
     of_files = [np.empty(0, EDGE)]
     for file in files:
-        stored = np.load(file, mmap_mode="r")
+        stored = load_mapped(file)
         of_files.append(np.array(stored[key_range.within(stored["a"])]))
     return distinct_edges(np.concatenate(of_files))
 

@@ -27,7 +27,7 @@ from dataprep.native.kernel import kernel
 from dataprep.text.folding import Texts, fold_texts, raw_texts, text_hashes, text_pieces
 from dataprep.text.spelling import LAYOUT
 from pipelines.columns import column, from_numpy
-from pipelines.documents import is_in_scratch, parquet_options, read_batches, read_schema
+from pipelines.documents import ARROW, read_batches, read_schema
 from pipelines.errors import UserError
 
 Array = np.ndarray[Any, Any]
@@ -113,7 +113,9 @@ def finalize(values: Array) -> Array:
 
 def is_empty(signatures: Array) -> Array:
     """Return which signatures belong to texts without shingles: (num_texts,) bool."""
-    return (signatures == np.uint32(EMPTY)).all(axis=1)
+    empty = signatures[:, 0] == np.uint32(EMPTY)  # one value of nearly all is enough
+    empty[empty] = (signatures[empty] == np.uint32(EMPTY)).all(axis=1)
+    return empty
 
 
 def band_hashes(signatures: Array, bands: int, rows: int) -> Array:
@@ -178,16 +180,21 @@ def write_signatures(document_file: Path, path: Path, shard: int, signer: Signer
     """Sign every document of one shard. Return how many there are."""
     schema = signer.meta.schema
     path.parent.mkdir(parents=True, exist_ok=True)
-    published = {"compression": {name: "none" if name in _PLAIN else "zstd" for name in schema.names}}
-    options = parquet_options() if is_in_scratch() else {**published, "use_dictionary": False}
     first = 0
-    with pq.ParquetWriter(str(path), schema, **options) as writer:
+    with _create(path, schema) as writer:
         for batch in read_batches(document_file, ["doc_id", "url", "text", "source"]):
             signed = _sign_batch(batch, shard, first, signer, schema)
             compare(batch, fixed_width(signed.column("signature"), "<u4").reshape(-1, signer.meta.num_perm))
             writer.write_batch(signed)
             first += batch.num_rows
     return first
+
+
+def _create(path: Path, schema: pa.Schema) -> pq.ParquetWriter | pa.RecordBatchFileWriter:
+    if path.suffix == ARROW:
+        return pa.ipc.new_file(str(path), schema)
+    compression: Any = {name: "none" if name in _PLAIN else "zstd" for name in schema.names}
+    return pq.ParquetWriter(str(path), schema, compression=compression, use_dictionary=False)
 
 
 def _sign_batch(batch: pa.RecordBatch, shard: int, first: int, signer: Signer, schema: pa.Schema) -> pa.RecordBatch:

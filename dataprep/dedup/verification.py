@@ -21,6 +21,7 @@ from dataprep.dedup.candidates import (
     edges,
     load_large_buckets,
     load_lists,
+    load_mapped,
     save_flat_lists,
     save_lists,
 )
@@ -83,7 +84,7 @@ def write_sets(part: Part, folder: Path, corpus: Corpus, meta: SignatureMeta) ->
     """Write the shingle sets of one shard's candidates. `part.files`: documents, signatures, candidate marks."""
     documents, signature_file, marks_file = part.files
     shard = int(part.name.removeprefix("part-"))
-    marks = np.load(marks_file, mmap_mode="r")[corpus.first[shard] : corpus.first[shard + 1]]
+    marks = load_mapped(marks_file)[corpus.first[shard] : corpus.first[shard + 1]]
     signer = Signer.make(meta)
     writer = ShingleSetWriter(folder, part.name)
     first = 0
@@ -106,7 +107,7 @@ def verify_pairs(
     key_range = slices[int(part.name.partition("-")[0])]
     of_files: list[Array] = [np.empty((0, 2), np.uint64)]
     for file in part.files:
-        pairs = np.load(file, mmap_mode="r")
+        pairs = load_mapped(file)
         of_files.append(np.array(pairs[key_range.within(pairs[:, 0])]))
     candidates = distinct_pairs(np.concatenate(of_files))
     similarity = measure.similarity(measure.open(sets, corpus))(candidates[:, 0], candidates[:, 1])
@@ -153,7 +154,7 @@ def _nodes(verified: Sequence[Path], buckets: Sequence[Path], corpus: Corpus) ->
     """Return the sorted numbers of all documents in verified pairs and large buckets."""
     marks = np.zeros(corpus.num_documents, dtype=bool)
     for file in verified:
-        pairs = np.load(file, mmap_mode="r")
+        pairs = load_mapped(file)
         marks[pairs["a"]] = marks[pairs["b"]] = True
     for members in load_large_buckets(buckets):
         marks[members] = True

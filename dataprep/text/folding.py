@@ -98,7 +98,7 @@ def fold_texts(texts: Texts) -> Texts:
 
 def text_hashes(texts: Texts) -> list[bytes]:
     """Return a 128-bit hash (xxh3) of each text's bytes; different texts have different hashes in practice."""
-    data = texts.data.tobytes()
+    data = np.ascontiguousarray(texts.data).data
     return [
         xxhash.xxh3_128_digest(data[start:end])
         for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True)

@@ -60,6 +60,40 @@ def test_it_keeps_what_the_three_stages_keep_for_the_same_reasons(
     assert {row["url"][-1] for row in read_jsonl(tmp_path / "one.jsonl")} == {"3", "4", "5"}  # 1 and 5 are of b
 
 
+@pytest.mark.parametrize(
+    "damaged", ["ingested/*/*.arrow", "outputs/output/*.selected", "*/signatures/*.arrow", "keys/*"]
+)
+def test_a_run_that_could_not_write_its_output_goes_on_though_its_scratch_is_damaged(
+    documents: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    assert run("deduplicate", *documents, tmp_path / "whole.jsonl") == 0
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines.stage.stage_output", full_disk)
+        assert run("deduplicate", *documents, tmp_path / "got.jsonl") == 1
+    assert not (tmp_path / "got.jsonl").exists()
+    (scratch,) = (path for path in (tmp_path / ".work").iterdir() if path.is_dir())
+    assert not [*scratch.rglob("*.tmp")]
+    files = sorted(scratch.glob(damaged))
+    assert files
+    for file in files:  # as after a power failure
+        file.write_bytes(bytes(file.stat().st_size))
+    assert run("deduplicate", *documents, tmp_path / "got.jsonl") == 0
+    for kind in (".jsonl", ".rejected.jsonl"):
+        assert (tmp_path / f"got{kind}").read_bytes() == (tmp_path / f"whole{kind}").read_bytes()
+
+
+def test_a_trial_takes_the_first_documents_of_a_file_and_a_folder_alike(documents: list[Path], tmp_path: Path) -> None:
+    assert run("deduplicate", documents[0], tmp_path / "two.jsonl", "--limit", 2) == 0
+    assert run("deduplicate", documents[0], tmp_path / "two", "--limit", 2) == 0
+    (row,) = read_jsonl(tmp_path / "two.jsonl")
+    ((expected,),) = tables(tmp_path / "two")
+    assert row == {**expected, "doc_id": expected["doc_id"].hex()}
+    assert row["url"] == "http://mill.test/0"
+
+
 def test_the_tables_are_published_where_they_are_asked_for(documents: list[Path], tmp_path: Path) -> None:
     assert run("find_duplicates", *documents, tmp_path / "pairs") == 0
     assert run("group_duplicates", tmp_path / "pairs", tmp_path / "groups") == 0

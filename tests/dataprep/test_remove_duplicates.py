@@ -5,16 +5,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dataprep import remove_duplicates
 from dataprep.dedup.pairs import write_table
-from dataprep.remove_duplicates import KeptRows
+from dataprep.remove_duplicates import KeptRows, SelectedRows
 from pipelines import documents, store
-from pipelines.command import StageSpec
-from pipelines.documents import DOCUMENT_FIELDS, DOCUMENT_SCHEMA, ShardWriter, read_batches, read_rows
+from pipelines.command import Part, StageSpec
+from pipelines.documents import (
+    DOCUMENT_FIELDS,
+    DOCUMENT_SCHEMA,
+    ShardWriter,
+    count_rows,
+    read_batches,
+    read_rows,
+    read_schema,
+)
 from pipelines.manifest import Counts, FileEntry, Manifest
 from pipelines.stage import run_command
 from tests.dataprep.corpora import write_documents
@@ -218,17 +227,23 @@ def written(folder: Path, number: int, keep: Any) -> tuple[bytes, bytes]:
             if keep(i):
                 shard.keep(row)
     first = 0
-    with KeptRows(folder / "kept.parquet", SCHEMA) as kept:
+    part = Part("kept", (source,))
+    with KeptRows(folder, part, SCHEMA) as kept, SelectedRows(folder, part, SCHEMA) as selected:
         for batch in read_batches(source):
-            kept.write(batch.filter(pa.array([keep(first + i) for i in range(batch.num_rows)], pa.bool_())))
+            stays = np.array([keep(first + i) for i in range(batch.num_rows)], bool)
+            kept.write(batch, stays)
+            selected.write(batch, stays)
             first += batch.num_rows
-    assert kept.rows == shard.counts.rows_out
-    assert kept.text_bytes == shard.counts.totals.get("text_bytes", 0)
+    assert kept.rows == selected.rows == shard.counts.rows_out
+    assert kept.text_bytes == selected.text_bytes == shard.counts.totals.get("text_bytes", 0)
+    assert list(read_rows(folder / "kept.selected")) == list(read_rows(folder / "kept.parquet"))
+    assert count_rows(folder / "kept.selected") == kept.rows
+    assert read_schema(folder / "kept.selected") == SCHEMA
     return (folder / "kept.parquet").read_bytes(), (folder / "one by one" / "part-00000.parquet").read_bytes()
 
 
 @pytest.mark.parametrize("number", [0, 1, 1024, 3000])
-def test_kept_rows_are_the_file_that_the_rows_one_by_one_are(number: int, tmp_path: Path) -> None:
+def test_kept_and_selected_rows_are_the_rows_one_by_one(number: int, tmp_path: Path) -> None:
     kept, expected = written(tmp_path, number, lambda i: i % 4 != 1)
     assert kept == expected
 

@@ -38,7 +38,8 @@ def ingest_all(source: Path, folder: Path) -> dict[str, Any]:
     """Every block as the runner asks for them; file name -> its rows."""
     for block in range(count_blocks(source)):
         ingest_jsonl(source, folder, "file", block, alone=True)
-    return {path.relative_to(folder).as_posix(): list(read_rows(path)) for path in sorted(folder.rglob("*.parquet"))}
+    files = sorted(path for path in folder.rglob("file-*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): list(read_rows(path)) for path in files}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_a_broken_line_is_counted_with_its_place_and_the_others_stay(tmp_path: P
     assert counts.totals == {"file-00000": 4}
     (rejected,) = read_rows(tmp_path / "broken" / "file-00000.parquet")
     assert (rejected["line"], rejected["rule"]) == (2, rule)
-    first, _ = read_rows(tmp_path / "file-00000.parquet")
+    first, _ = read_rows(tmp_path / "file-00000.arrow")
     assert first == {**GOOD, "doc_id": document_id(GOOD["url"], GOOD["text"])}
 
 
@@ -191,7 +192,7 @@ def test_a_cut_off_archive_is_refused_alone_and_beside_others_keeps_its_good_lin
         return
     counts = ingest_jsonl(tmp_path / "raw.jsonl.gz", tmp_path, "file", 0, alone=False)
     assert counts.rejected == {"unreadable_file": 1}
-    assert counts.rows_out == sum(1 for _ in read_rows(tmp_path / "file-00000.parquet")) > 500
+    assert counts.rows_out == sum(1 for _ in read_rows(tmp_path / "file-00000.arrow")) > 500
     (row,) = read_rows(tmp_path / "broken" / "file-00000.parquet")
     assert row["line"] is None
     assert row["value"].startswith("the compressed data is cut off")

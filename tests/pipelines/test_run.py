@@ -42,6 +42,20 @@ def test_a_file_in_scratch_with_other_bytes_than_its_receipt_says_is_made_again(
     assert task(tmp_path, scratch=True).finished() is None
 
 
+def test_a_shard_has_nothing_of_the_one_that_failed_before_it_in_the_same_process(tmp_path: Path) -> None:
+    def write_half(part: Part, folder: Path) -> Counts:
+        (folder / "below").mkdir()
+        (folder / "below" / "half.bin").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        do_shard(write_half, (), task(tmp_path, scratch=True))
+    made = do_shard(write_hello, (), task(tmp_path, scratch=True))
+    assert list(made["files"]) == ["part-0.bin"]
+    (temporary,) = (path for path in (tmp_path / "files").iterdir() if path.name != "part-0.bin")
+    assert list(temporary.iterdir()) == []
+
+
 def test_only_what_will_be_published_is_brought_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(

@@ -1,22 +1,24 @@
 """Buckets of equal keys on disk, in however many slices."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from dataprep.dedup.candidates import (
+    EDGE,
     SMALL_BUCKET,
     bucket_pairs,
     buckets,
-    create_keys,
     gather_slice,
     large_buckets,
     load_lists,
+    load_mapped,
     plan_slices,
     quantile_splits,
     save_lists,
-    sort_bands,
+    save_sorted,
 )
 
 
@@ -34,9 +36,7 @@ def test_slices_in_order_hold_every_record_once_in_sorted_order(tmp_path: Path, 
         keys = generator.choice(generator.integers(0, 2**64, 4000, dtype=np.uint64), (bands, size))
         numbers = np.arange(size, dtype=np.uint64) + np.uint64(sum(sizes[:shard]))
         files.append(tmp_path / f"{shard}.npy")
-        records = create_keys(files[-1], bands, 2, size)
-        records[:, 0], records[:, 1] = keys, numbers
-        sort_bands(records)
+        save_sorted(files[-1], keys, [numbers])
     slices = plan_slices(sum(sizes), bands, memory, workers, lambda band, ranges: cuts_of(files, band, ranges))
     for band in range(bands):
         pieces = [gather_slice(files, part, band) for part in slices if band in part.bands]
@@ -46,6 +46,22 @@ def test_slices_in_order_hold_every_record_once_in_sorted_order(tmp_path: Path, 
         np.testing.assert_array_equal(order, np.arange(len(keys)))
     if memory == 1:
         assert len(slices) == 3 * bands
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(0,), (5,), (3, 2), (2, 3, 0)])
+def test_a_mapped_array_is_the_saved_one_and_keeps_no_file_open(
+    tmp_path: Path, shape: tuple[int, ...], order: Literal["C", "F"]
+) -> None:
+    for dtype in (np.dtype("<u8"), np.dtype(bool), EDGE):
+        saved = np.zeros(shape, dtype, order=order)
+        saved.reshape(-1)[:] = np.arange(saved.size).astype(bool) if dtype.kind == "b" else 1
+        np.save(tmp_path / "saved.npy", saved)
+        before = len([*Path("/proc/self/fd").iterdir()])
+        mapped = load_mapped(tmp_path / "saved.npy")
+        assert len([*Path("/proc/self/fd").iterdir()]) == before
+        assert mapped.dtype == saved.dtype
+        np.testing.assert_array_equal(mapped, saved)
 
 
 def test_small_buckets_give_all_their_pairs_once_and_large_ones_their_members() -> None:

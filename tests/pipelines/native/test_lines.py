@@ -65,7 +65,7 @@ def ingested(lines: list[bytes], end: bytes, folder: Path) -> dict[str, bytes]:
     source = folder / "some.jsonl"
     source.write_bytes(end.join(lines))
     counts = jsonl.ingest_jsonl(source, folder / "out", "file", 0, alone=False)
-    files = sorted((folder / "out").rglob("*.parquet"))
+    files = sorted(path for path in (folder / "out").rglob("file-*") if path.is_file())
     return {file.name + file.parent.name: file.read_bytes() for file in files} | {"counts": repr(counts).encode()}
 
 
