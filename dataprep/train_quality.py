@@ -67,7 +67,7 @@ class TrainQualityConfig:
     """Share of each class that is set aside to measure the classifier, and not trained on."""
     seed: NonNegative = 1234
     """Seed of the hashes that decide which documents are set aside."""
-    tolerance: Positive = 1e-6
+    tolerance: Positive = 1e-5
     """Training ends when no component of the gradient is larger."""
     max_steps: Count = 1000
     """Training ends at the latest after so many steps."""
@@ -77,8 +77,9 @@ def train_quality(
     config: TrainQualityConfig, run: StageRun, good: Documents, bad: Documents, output: Output
 ) -> dict[str, Any]:
     """Hash each shard's documents, then train; the stats are the measures on the documents set aside."""
+    hashed = Counts()
     for name, documents in zip(CLASSES, (good, bad), strict=True):
-        run.map(hash_part, documents.parts, config.bits, config.seed, into=name)
+        hashed.add(run.map(hash_part, documents.parts, config.bits, config.seed, into=name))
     files = [
         run.scratch / name / f"{part.name}.arrow"
         for name, documents in zip(CLASSES, (good, bad), strict=True)
@@ -90,7 +91,8 @@ def train_quality(
     run.summary = (
         f"of {measured['good'] + measured['bad']:,} documents set aside, {measured['accuracy']:.1%} told right"
     )
-    return {key: value for key, value in measured.items() if key != "thresholds"}
+    left_out = {_NO_WORDS: hashed.rows_in - hashed.rows_out, **counts.totals}
+    return {"in": hashed.rows_in, **{key: value for key, value in measured.items() if key != "thresholds"}, **left_out}
 
 
 def _warn(measured: dict[str, Any], counts: Counts, config: TrainQualityConfig) -> None:
@@ -122,7 +124,6 @@ def hash_part(part: Part, folder: Path, bits: int, seed: int) -> Counts:
             writer.write_batch(rows.filter(pa.array(has_words)))
             counts.rows_in += len(texts)
             counts.rows_out += int(has_words.sum())
-    counts.total(_NO_WORDS, counts.rows_in - counts.rows_out)
     return counts
 
 

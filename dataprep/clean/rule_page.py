@@ -9,6 +9,7 @@ from dataprep.clean.rules.table import (
     LANGUAGE,
     LANGUAGE_PROBABILITY,
     ORDER,
+    QUALITY,
     TOO_FEW_TOKENS,
     all_rules,
     shown,
@@ -28,6 +29,7 @@ _OTHER_RULES = {
     TOO_FEW_TOKENS: ("at least", "tokens (`min_tokens`)", "NVIDIA/Megatron-LM: tools/openwebtext/cleanup_dataset.py"),
     LANGUAGE: ("one of", "codes (`languages`)", "langdetect 1.0.9"),
     LANGUAGE_PROBABILITY: ("at least", "probability (`min_language_probability`)", "langdetect 1.0.9"),
+    QUALITY: ("at least", "quality (`min_quality`)", "a model of your own: `quality`, [how](howto/quality.md)"),
 }
 
 
@@ -54,6 +56,8 @@ def _threshold(config: CleanConfig, name: str) -> str:
         return ", ".join(config.languages)
     if name == LANGUAGE_PROBABILITY:
         return str(config.min_language_probability or "")
+    if name == QUALITY:
+        return str(config.min_quality) if config.quality else ""
     threshold = threshold_of(config, name)
     return "" if threshold is None else shown(threshold)
 

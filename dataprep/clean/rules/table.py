@@ -24,11 +24,13 @@ from dataprep.clean.rules.document import DocumentText
 from dataprep.clean.rules.own import OwnRule, own_rules
 from dataprep.clean.rules.rule import Rule, Threshold, Value
 from dataprep.clean.token_floor import PRE_TOKENS, TokenFloor
+from dataprep.quality.model import QualityModel
 from pipelines.config import given
 
 TOO_FEW_TOKENS = "too_few_tokens"
 LANGUAGE = "language"
 LANGUAGE_PROBABILITY = "language_probability"
+QUALITY = "quality"
 ORDER = (
     "seeds_remove_512",
     "seeds_remove_256_javascript",
@@ -60,8 +62,11 @@ ORDER = (
     "seeds_remove_512_non_english",
     LANGUAGE,
     LANGUAGE_PROBABILITY,
+    QUALITY,
 )
 """Names in the order applied, before the rules of the user's own."""
+WORDS_SHOWN = 5
+"""Words and pairs in the value of a document that is rejected for its quality."""
 COMPAT_CHARACTERS = 8
 """Megatron counts tokens only in texts below this many characters per token of the floor (cleanup_dataset.py)."""
 
@@ -69,8 +74,8 @@ COMPAT_CHARACTERS = 8
 def all_rules(*, bad_words: Path | None = None) -> list[Rule]:
     """Return every rule of the families in order; c4_max_bad_words reads the file `bad_words`, or passes every text.
 
-    The other rules in ORDER (TOO_FEW_TOKENS, LANGUAGE and LANGUAGE_PROBABILITY) need a tokenizer or a language
-    detector; `make_checks` adds them.
+    The other rules in ORDER (TOO_FEW_TOKENS, LANGUAGE, LANGUAGE_PROBABILITY and QUALITY) need a tokenizer, a language
+    detector or a model; `make_checks` adds them.
     """
     rules = [*megatron.RULES, *gopher.RULES, *c4.RULES, c4.bad_words_rule(bad_words), *fineweb.RULES]
     return sorted(rules, key=lambda rule: ORDER.index(rule.name))
@@ -106,7 +111,10 @@ class Check(ABC):
 
 
 def make_checks(config: CleanConfig, floor: TokenFloor) -> list[Check]:
-    """Return a check for every rule, in the order applied, also for those that are off; the user's own come last."""
+    """Return a check for every rule, in the order applied, also for those that are off; the user's own come last.
+
+    The quality is measured only with a model.
+    """
     rules = all_rules(bad_words=given(config.bad_words))
     wanted, minimum = config.languages, config.min_language_probability
     checks = [
@@ -116,6 +124,7 @@ def make_checks(config: CleanConfig, floor: TokenFloor) -> list[Check]:
         LanguageCheck(
             LANGUAGE_PROBABILITY, f"at least {minimum}" if minimum else "", lambda each: each.probability >= minimum
         ),
+        *([QualityCheck(model, config.min_quality)] if (model := given(config.quality)) else []),
     ]
     order = ORDER
     if config.compat:  # Megatron checks the language first and counts tokens last, which decides the reason
@@ -221,6 +230,37 @@ class LanguageCheck(Check):
 
     def _judge(self, language: Language) -> str | None:
         return None if self._accepts(language) else f"{language.code} {language.probability:.4f}"
+
+
+class QualityCheck(Check):
+    """`quality`: how like the good examples that a model was trained on; the value names the words most against it."""
+
+    def __init__(self, model: Path, minimum: float) -> None:
+        self._path, self._minimum = model, minimum
+        self._column = f"rule_{QUALITY}"
+        super().__init__(QUALITY, f"at least {shown(minimum)}" if minimum else "", pa.field(self._column, pa.float64()))
+
+    def rejects(self, document: DocumentText) -> str | None:
+        """Ask the model."""
+        return self._judge(self._model.quality(document.text), document.text)
+
+    def columns(self, document: DocumentText) -> dict[str, Any]:
+        """Return the quality."""
+        return {self._column: self._model.quality(document.text)}
+
+    def rejects_row(self, row: Mapping[str, Any]) -> str | None:
+        """Compare the quality."""
+        return self._judge(row[self._column], row["text"])
+
+    def _judge(self, quality: float, text: str) -> str | None:
+        if quality >= self._minimum:
+            return None
+        against = [word.text for word in self._model.words(text) if word.weight < 0][:WORDS_SHOWN]
+        return f"{quality:.4f}, against it: {', '.join(against)}" if against else f"{quality:.4f}"
+
+    @functools.cached_property
+    def _model(self) -> QualityModel:
+        return QualityModel.load(self._path)
 
 
 class OwnCheck(Check):
