@@ -38,7 +38,7 @@ def rule_page() -> str:
     by_preset = {name: presets.load(CleanConfig, "clean", name) for name in presets.names("clean")}
     rules = {rule.name: rule for rule in all_rules()}
     lines = [f"| rule | keeps | unit | {' | '.join(by_preset)} | source |", f"|{' --- |' * (len(by_preset) + 4)}"]
-    for name in ORDER:
+    for name in (*ORDER, QUALITY):
         thresholds = [_threshold(config, name) for config in by_preset.values()]
         keeps, unit, source = _OTHER_RULES.get(name) or _describe(rules[name])
         lines.append(f"| `{name}` | {keeps} | {unit} | {' | '.join(thresholds)} | {source} |")

@@ -29,7 +29,7 @@ def test_each_document_is_explained(model: str, capsys: pytest.CaptureFixture[st
     assert main([model, "raw.jsonl", "--words", "3"]) == 0
     good, for_good, _, total, bad, _, against_bad, _, empty, nothing = capsys.readouterr().out.splitlines()
     assert " http://mill.test/0: quality 0.9" in good
-    assert "miller" in for_good
+    assert "ground +" in for_good
     assert "words and pairs: +" in total
     assert float(bad.split()[-1]) < 0.4
     assert "newsletter -" in against_bad

@@ -62,9 +62,8 @@ ORDER = (
     "seeds_remove_512_non_english",
     LANGUAGE,
     LANGUAGE_PROBABILITY,
-    QUALITY,
 )
-"""Names in the order applied, before the rules of the user's own."""
+"""Names in the order applied, before QUALITY, which needs a model, and the rules of the user's own."""
 WORDS_SHOWN = 5
 """Words and pairs in the value of a document that is rejected for its quality."""
 COMPAT_CHARACTERS = 8
@@ -74,8 +73,8 @@ COMPAT_CHARACTERS = 8
 def all_rules(*, bad_words: Path | None = None) -> list[Rule]:
     """Return every rule of the families in order; c4_max_bad_words reads the file `bad_words`, or passes every text.
 
-    The other rules in ORDER (TOO_FEW_TOKENS, LANGUAGE, LANGUAGE_PROBABILITY and QUALITY) need a tokenizer, a language
-    detector or a model; `make_checks` adds them.
+    The other rules in ORDER (TOO_FEW_TOKENS, LANGUAGE and LANGUAGE_PROBABILITY) need a tokenizer or a language
+    detector; `make_checks` adds them.
     """
     rules = [*megatron.RULES, *gopher.RULES, *c4.RULES, c4.bad_words_rule(bad_words), *fineweb.RULES]
     return sorted(rules, key=lambda rule: ORDER.index(rule.name))
@@ -124,12 +123,13 @@ def make_checks(config: CleanConfig, floor: TokenFloor) -> list[Check]:
         LanguageCheck(
             LANGUAGE_PROBABILITY, f"at least {minimum}" if minimum else "", lambda each: each.probability >= minimum
         ),
-        *([QualityCheck(model, config.min_quality)] if (model := given(config.quality)) else []),
     ]
     order = ORDER
     if config.compat:  # Megatron checks the language first and counts tokens last, which decides the reason
         order = (*(name for name in order if name != TOO_FEW_TOKENS), TOO_FEW_TOKENS)
-    return [*sorted(checks, key=lambda check: order.index(check.name)), *map(OwnCheck, own_rules(config.rules))]
+    of_models = [QualityCheck(model, config.min_quality)] if (model := given(config.quality)) else []
+    in_order = sorted(checks, key=lambda check: order.index(check.name))
+    return [*in_order, *of_models, *map(OwnCheck, own_rules(config.rules))]
 
 
 def active(checks: Sequence[Check]) -> list[Check]:
