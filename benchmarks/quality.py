@@ -2,16 +2,16 @@
 
     python -m benchmarks.quality ../data [--rounds 3]
 
-Good is the text of a page that people marked as its main text, bad is the rest of what resiliparse says the page shows (lines
-that are not in the former). Each collection of pages (L3S-GN1 and CleanEval; `benchmarks.page_sets`) trains a model with the
-defaults of `train_quality`, which judges the other collections, and texts of other kinds that are good by origin:
-OpenWebText, BBC news, IMDB reviews, Wikipedia, LAMBADA. Nothing was tuned on scrapinghub's pages or on these texts; l2
-and bits were chosen on L3S-GN1 against CleanEval and back. Beside it, from the same examples: scikit-learn's
+Good is the text of a page that people marked as its main text, bad is the rest of what resiliparse says the page shows
+(lines that are not in the former). Each collection of pages (L3S-GN1 and CleanEval; `benchmarks.page_sets`) trains a
+model with the defaults of `train_quality`, which judges the other collections, and texts of other kinds that are good
+by origin: OpenWebText, BBC news, IMDB reviews, Wikipedia, LAMBADA. Nothing was tuned on scrapinghub's pages or on these
+texts; l2 and bits were chosen on L3S-GN1 against CleanEval and back. Beside it, from the same examples: scikit-learn's
 HashingVectorizer (words and pairs, 2 ** 18, binary, rows of length 1) with its LogisticRegression of the same penalty.
 Accuracy and shares are at the threshold 0.5; the area under the curve (AUC) is of all thresholds.
 
-Speed, on OpenWebText: CPU seconds for whole documents one by one, as `clean` judges them, and in batches; the rival in
-batches. Rounds are interleaved, and the best of each counts.
+Speed, on OpenWebText: CPU seconds for whole documents one by one, as `clean` judges them (and names the words of those
+that it rejects), and in batches; the rival in batches. Rounds are interleaved, and the best of each counts.
 """
 
 import argparse
@@ -147,8 +147,10 @@ def speed(folder: Path, models: dict[str, Ours | Theirs], rounds: int) -> None:
     texts = jsonl(folder / "text" / "openwebtext-1000" / "openwebtext-1000.decoded.jsonl")
     size = sum(len(text.encode()) for text in texts) / 1e6
     ours, theirs = models[Ours.name], models[Theirs.name]
+    assert isinstance(ours, Ours)
     ways: dict[str, Callable[[], object]] = {
         "ours, one by one (`clean`)": lambda: [ours([text]) for text in texts],
+        "ours, the words that speak for and against": lambda: [ours.model.explain(text, 5) for text in texts],
         "ours, 100 at a time": lambda: [ours(texts[at : at + 100]) for at in range(0, len(texts), 100)],
         "scikit-learn, 100 at a time": lambda: [theirs(texts[at : at + 100]) for at in range(0, len(texts), 100)],
     }

@@ -78,16 +78,15 @@ def rows(path: Path) -> Iterator[Row]:
 
 def explained(model: QualityModel, row: Row, most: int) -> Iterator[str]:
     """Yield the lines about one document."""
-    words = model.words(row["text"])
+    found = model.explain(row["text"], most)
     name = f"{row['doc_id'].hex()} {row['url'] or ''}".rstrip()
     yield f"{name}: quality {model.quality(row['text']):.{DIGITS}f}"
-    if not words:
+    if not found.number:
         yield "  no words"
         return
-    yield f"  for:     {_listed([word for word in words if word.weight > 0][:most])}"
-    yield f"  against: {_listed([word for word in words if word.weight < 0][:most])}"
-    rest = sum(word.weight for word in words)
-    yield f"  all {len(words):,} words and pairs: {rest:+.3f}, bias: {model.scale * model.bias:+.3f}"
+    yield f"  for:     {_listed(found.speaking_for)}"
+    yield f"  against: {_listed(found.against)}"
+    yield f"  all {found.number:,} words and pairs: {found.total:+.3f}, bias: {model.scale * model.bias:+.3f}"
 
 
 def _listed(words: Sequence[Word]) -> str:

@@ -6,13 +6,13 @@ bucket, so there is no vocabulary. Each distinct n-gram counts once, however oft
 text that has only one counts twice). Of a long text the first 1,048,576 characters count.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dataprep.dedup.shingles import Shingle, distinct_shingles, find_words, window_hashes, word_hashes
+from dataprep.dedup.shingles import Shingle, Words, distinct_shingles, find_words, window_hashes, word_hashes
 from dataprep.text.folding import Texts, fold_texts, raw_texts
 
 Array = np.ndarray[Any, Any]
@@ -49,17 +49,34 @@ def find_features(texts: Texts, bits: int) -> Features:
     return Features(_bucket(hashes, bits), first)
 
 
-def named_features(text: str, bits: int) -> Iterator[tuple[str, int]]:
-    """Yield each distinct n-gram of a text and its bucket, in the order in which they first stand there."""
+@dataclass(frozen=True, slots=True)
+class NamedFeatures:
+    """Each distinct n-gram of a text once, single words first, in the order in which they first stand there."""
+
+    buckets: Array
+    _words: Words
+    _starts: Array
+    _sizes: Array
+
+    def __len__(self) -> int:
+        return len(self.buckets)
+
+    def name(self, number: int) -> str:
+        """Return the words of one n-gram."""
+        start = int(self._starts[number])
+        return self._words.text(start, start + int(self._sizes[number]))
+
+
+def named_features(text: str, bits: int) -> NamedFeatures:
+    """Return the features of one text with what they stand for."""
     words = find_words(folded([text]))
     units = word_hashes(words)
-    seen = set[int]()
-    for size in (shingle.size for shingle in _SIZES):
-        hashes = window_hashes(units, size)
-        for start, (key, bucket) in enumerate(zip(hashes.tolist(), _bucket(hashes, bits).tolist(), strict=True)):
-            if key not in seen:
-                seen.add(key)
-                yield words.text(start, start + size), bucket
+    runs = [window_hashes(units, shingle.size) for shingle in _SIZES]
+    starts = np.concatenate([np.arange(len(run)) for run in runs])
+    sizes = np.repeat([shingle.size for shingle in _SIZES], [len(run) for run in runs])
+    hashes = np.concatenate(runs)
+    first = np.sort(np.unique(hashes, return_index=True)[1])
+    return NamedFeatures(_bucket(hashes[first], bits), words, starts[first], sizes[first])
 
 
 def _bucket(hashes: Array, bits: int) -> Array:

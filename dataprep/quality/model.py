@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from dataprep.quality.features import MOST_CHARACTERS, find_features, folded, named_features
+from dataprep.quality.features import find_features, folded, named_features
 from dataprep.quality.logistic import Fit, sigmoid
 from pipelines.errors import UserError
 from pipelines.tokens import ARROW_ERRORS
@@ -44,6 +44,18 @@ class Word:
 
     text: str
     weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a text has its quality."""
+
+    speaking_for: list[Word]
+    against: list[Word]
+    number: int
+    """Distinct words and pairs of words of the text."""
+    total: float
+    """What all of them add to the logit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +135,23 @@ class QualityModel:
         """Return the quality of one text."""
         return self.qualities([text])[0]
 
-    def words(self, text: str) -> list[Word]:
-        """Return each distinct word and pair of words of a text with its weight, the most telling first.
+    def explain(self, text: str, most: int) -> "Explanation":
+        """Return the words and pairs of words that speak most for and against a text, and all of them summed up.
 
-        Words of equal weight come in the order of the text.
+        Those of equal weight come in the order of the text.
         """
-        found = [
-            (named, int(self.weights[bucket])) for named, bucket in named_features(text[:MOST_CHARACTERS], self.bits)
-        ]
-        unit = self.scale / math.sqrt(max(1, len(found)))
-        return [Word(_short(named), weight * unit) for named, weight in sorted(found, key=lambda each: -abs(each[1]))]
+        features = named_features(text, self.bits)
+        weights = self.weights[features.buckets].astype(np.int64)
+        unit = self.scale / math.sqrt(max(1, len(features)))
+        speaking_for, against = (
+            [
+                Word(_short(features.name(number)), int(weights[number]) * unit)
+                for number in np.argsort(sign * weights, kind="stable")[:most].tolist()
+                if sign * weights[number] < 0
+            ]
+            for sign in (-1, 1)
+        )
+        return Explanation(speaking_for, against, len(features), int(weights.sum()) * unit)
 
 
 def _short(text: str) -> str:

@@ -255,7 +255,7 @@ class QualityCheck(Check):
     def _judge(self, quality: float, text: str) -> str | None:
         if quality >= self._minimum:
             return None
-        against = [word.text for word in self._model.words(text) if word.weight < 0][:WORDS_SHOWN]
+        against = [word.text for word in self._model.explain(text, WORDS_SHOWN).against]
         return f"{quality:.4f}, against it: {', '.join(against)}" if against else f"{quality:.4f}"
 
     @functools.cached_property

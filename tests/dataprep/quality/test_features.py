@@ -31,7 +31,7 @@ def test_texts_together_have_the_features_that_each_has_alone(texts: list[str]) 
 @pytest.mark.parametrize("name", sorted(NAUGHTY))
 def test_the_words_that_are_named_are_those_that_are_counted(name: str) -> None:
     text = NAUGHTY[name]
-    named = [bucket for _, bucket in named_features(text, BITS)]
+    named = named_features(text, BITS).buckets.tolist()
     assert sorted(named * (2 if len(named) == 1 else 1)) == sorted(buckets(text))
 
 

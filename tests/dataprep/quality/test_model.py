@@ -11,7 +11,7 @@ import pytest
 
 from dataprep.quality.features import named_features
 from dataprep.quality.logistic import Fit
-from dataprep.quality.model import QualityModel
+from dataprep.quality.model import Explanation, QualityModel
 from pipelines.errors import UserError
 
 BITS = 10
@@ -34,7 +34,7 @@ def test_a_model_is_after_reading_what_it_was(tmp_path: Path) -> None:
 
 def test_a_quality_is_the_sigmoid_of_the_mean_weight() -> None:
     made = model()
-    weights = [made.scale * int(made.weights[bucket]) for _, bucket in named_features(TEXT, BITS)]
+    weights = [made.scale * int(made.weights[bucket]) for bucket in named_features(TEXT, BITS).buckets]
     logit = sum(weights) / math.sqrt(len(weights)) + made.scale * made.bias
     assert made.quality(TEXT) == pytest.approx(1 / (1 + math.exp(-logit)), abs=0.51e-4)
 
@@ -47,21 +47,27 @@ def test_texts_have_together_the_qualities_that_each_has_alone() -> None:
 @pytest.mark.parametrize("text", ["", " \n", "?! ..."])
 def test_a_text_without_words_has_quality_0(text: str) -> None:
     assert model().quality(text) == 0
-    assert model().words(text) == []
+    assert model().explain(text, 9) == Explanation([], [], 0, 0.0)
 
 
 def test_the_words_add_up_to_the_logit_and_the_most_telling_come_first() -> None:
     made = model()
-    words = made.words(TEXT)
+    whole = made.explain(TEXT, 100)
+    words = [*whole.speaking_for, *whole.against]
     logit = sum(word.weight for word in words) + made.scale * made.bias
     assert made.quality(TEXT) == pytest.approx(1 / (1 + math.exp(-logit)), abs=0.51e-4)
-    sizes = [abs(word.weight) for word in words]
-    assert sizes == sorted(sizes, reverse=True)
+    assert whole.total == pytest.approx(sum(word.weight for word in words))
+    assert whole.number == len(words) == 14
+    for side in (whole.speaking_for, whole.against):
+        sizes = [abs(word.weight) for word in side]
+        assert sizes == sorted(sizes, reverse=True)
     assert {"the", "the mill", "mill turned", "and the", "read on"} <= {word.text for word in words}
+    assert made.explain(TEXT, 2) == Explanation(whole.speaking_for[:2], whole.against[:2], 14, whole.total)
 
 
 def test_a_long_word_is_cut_where_it_is_named() -> None:
-    assert {len(word.text) for word in model().words("x" * 500)} == {40}
+    found = model().explain("x" * 500, 5)
+    assert [len(word.text) for word in (*found.speaking_for, *found.against)] == [40]
 
 
 def test_a_model_of_zeros_says_half() -> None:
