@@ -7,7 +7,7 @@ a linear fastText model on words and pairs) are.
 
     python -m dataprep.train_quality good.jsonl bad.jsonl quality/
     python -m dataprep.clean raw.jsonl clean.jsonl --quality quality/model.arrow --min-quality 0.5
-    python -m dataprep.explain_quality quality/model.arrow raw.jsonl
+    python -m dataprep.show_quality quality/model.arrow raw.jsonl
 
 The same documents give the same bytes, in any order, files and number of workers; a document that is there twice counts
 once, and one that is both good and bad not at all. The classes weigh the same, whatever their sizes. Memory: 4 bytes

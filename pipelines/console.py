@@ -65,7 +65,7 @@ GROUPS = (
             "extract": "get the text of pages, and read prepared corpora",
             "clean": "repair texts and keep the good ones",
             "train-quality": "train what tells good texts from bad ones, for clean",
-            "explain-quality": "show which words speak for and against a text",
+            "show-quality": "show which words speak for and against a text",
             "deduplicate": "the next three stages in one command",
             "find-duplicates": "find exact and near duplicates",
             "group-duplicates": "group them around a survivor",

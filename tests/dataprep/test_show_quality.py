@@ -1,10 +1,10 @@
-"""`explain_quality` says which words speak for and against a document."""
+"""`show_quality` says which words speak for and against a document."""
 
 from pathlib import Path
 
 import pytest
 
-from dataprep.explain_quality import main
+from dataprep.show_quality import main
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from tests.dataprep.clean.documents import shard

@@ -1,8 +1,8 @@
 """Prints what a quality model says of documents, and which of their words speak most for and against each.
 
-    python -m dataprep.explain_quality quality/model.arrow raw.jsonl
-    python -m dataprep.explain_quality quality/model.arrow data/web/extract --only http://mill.test/wheel --words 20
-    python -m dataprep.explain_quality quality/model.arrow data/web/clean/rejected --documents 3
+    python -m dataprep.show_quality quality/model.arrow raw.jsonl
+    python -m dataprep.show_quality quality/model.arrow data/web/extract --only http://mill.test/wheel --words 20
+    python -m dataprep.show_quality quality/model.arrow data/web/clean/rejected --documents 3
 
 Documents are JSON lines, or a folder of shards, such as an output of `extract`, or `rejected` of `clean`. After each
 word or pair of neighbouring words stands what it adds to the logit of the quality; every distinct one of the document
@@ -30,7 +30,7 @@ _COLUMNS = ("doc_id", "url", "text")
 
 def main(arguments: Sequence[str]) -> int:
     """Print each document; return the exit status."""
-    parser = Parser(prog=called("dataprep.explain_quality"), description=__doc__)
+    parser = Parser(prog=called("dataprep.show_quality"), description=__doc__)
     parser.add_argument("model", type=Path, help="model file that train_quality wrote")
     parser.add_argument("documents", type=Path, help="JSONL file, or folder of JSONL files or of document shards")
     parser.add_argument("--documents", dest="most", type=int, default=DOCUMENTS, help="most documents (default: 10)")
