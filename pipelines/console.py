@@ -64,6 +64,8 @@ GROUPS = (
             "download": "crawl, replay an archive, or take a corpus from the Hub",
             "extract": "get the text of pages, and read prepared corpora",
             "clean": "repair texts and keep the good ones",
+            "train-quality": "train what tells good texts from bad ones, for clean",
+            "show-quality": "show which words speak for and against a text",
             "deduplicate": "the next three stages in one command",
             "find-duplicates": "find exact and near duplicates",
             "group-duplicates": "group them around a survivor",

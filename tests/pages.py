@@ -168,6 +168,10 @@ def write_inputs(folder: Path) -> None:
     (folder / "inputs/on-gpus.json").write_text(json.dumps({"segments": [PLANNED]}))
     for name in ("inputs/corpus.jsonl", "raw.jsonl", "new.jsonl"):
         (folder / name).write_text("".join(lines))
+    names = [f"{row.split(chr(9))[3].split()[0]} {i}" for i, row in enumerate(rows[:200])]
+    bad = [{"text": f"Home | News | {name} | Contact us | Log in | Privacy policy | Share {name}"} for name in names]
+    (folder / "inputs/good.jsonl").write_text("".join(lines))
+    (folder / "inputs/bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad))
     (folder / "lists").mkdir()
     (folder / "lists/urls.txt").write_text(
         "http://garden.test/2021/04/what-salt-does-in-the-kitchen/\nhttp://spam.example/c\n"

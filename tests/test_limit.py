@@ -45,6 +45,7 @@ TRIALS: dict[str, tuple[int, list[str], Callable[[dict[str, Any]], object], obje
     "download": (9, ["urls", "download", "--local-site", "SITE", "--workers", "1"], lambda stats: stats["in"], 9),
     "extract": (22, ["raw.jsonl", "extract"], lambda stats: stats["in"], 22),
     "clean": (20, ["extract", "clean"], lambda stats: stats["in"], 20),
+    "train_quality": (15, ["raw.jsonl", "bad.jsonl", "quality", "--tolerance", "1e-3"], lambda stats: stats["in"], 30),
     "find_duplicates": (18, ["clean", "pairs"], lambda stats: (stats["in"], stats["out"]), (18, 6)),
     "group_duplicates": (4, ["pairs", "groups"], lambda stats: stats["in"], 4),
     "remove_duplicates": (16, ["clean", "groups", "unique"], lambda stats: (stats["in"], stats["out"]), (16, 12)),
@@ -87,6 +88,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, di
     folder = tmp_path_factory.mktemp("trials")
     lines = (json.dumps({"url": f"http://mill.test/{n}", "text": text}) for n, text in enumerate(texts()))
     (folder / "raw.jsonl").write_text("\n".join(lines))
+    (folder / "bad.jsonl").write_text("\n".join(json.dumps({"text": f"Subscribe to list {n}!"}) for n in range(24)))
     (folder / "runs").mkdir()
     made: dict[str, tuple[Path, dict[str, Any]]] = {}
     with pytest.MonkeyPatch.context() as patch:

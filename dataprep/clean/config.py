@@ -180,6 +180,11 @@ class CleanConfig:
     """Megatron's cleaning of the RealNews data set: double every line break."""
     bad_words: SourceFile = ""
     """File of the words and phrases that c4.max_bad_words counts, one a line."""
+    quality: SourceFile = ""
+    """Model file of `train_quality`, which judges a document by its words; without one it is not judged so."""
+    min_quality: Fraction = 0.5
+    """Lowest quality of a document by that model, 0 to 1; 0: any. Where good and bad examples are as likely, a quality
+    above 0.5 says that a document is rather like the good ones."""
     mask: tuple[Masked, ...] = ()
     """Personal data to mask in the text, after all other edits: email; ip, public addresses only; phone, numbers of
     North America and international ones with a +."""

@@ -30,7 +30,8 @@ from pipelines.manifest import Counts
 
 _SETTINGS = b"clean"
 _SOURCES = ("tokenizer", "language_model", "bad_words")
-_RULES = "rules"
+_LATER_SOURCES = ("rules", "quality")
+"""Sources of which annotations say nothing where there are none, since those of earlier versions do not know them."""
 
 
 class Decider(Protocol):
@@ -168,7 +169,7 @@ def _check_settings(config: CleanConfig, annotated: dict[str, Any]) -> None:
             now = {field: each for field, each in value.items() if each != before[field]}
             before = {field: before[field] for field in now}
         difference = f"with {json.dumps(before)}, now it is {json.dumps(now)}"
-        if name in (*_SOURCES, _RULES):
+        if name in (*_SOURCES, *_LATER_SOURCES):
             file = f"with another file (sha256 {before[:8]}...)" if before else "without a file"
             path = next(path for field, path, _ in named_sources(config) if field == name) if value else ""
             now = f"it is {path} (sha256 {value[:8]}...)" if value else "there is none"
@@ -184,8 +185,8 @@ def _optional_settings(config: CleanConfig) -> set[str]:
 def _settings(config: CleanConfig) -> dict[str, Any]:
     """Return the settings that shape the columns, files by their contents."""
     sources = {name: source_hash(path, kind) for name, path, kind in named_sources(config)}
-    own = {_RULES: sources[_RULES]} if _RULES in sources else {}  # annotations of earlier versions have no such key
-    return {**config.shaping(), **{name: sources.get(name, "") for name in _SOURCES}, **own}
+    later = {name: sources[name] for name in _LATER_SOURCES if name in sources}
+    return {**config.shaping(), **{name: sources.get(name, "") for name in _SOURCES}, **later}
 
 
 def _with_settings(fields: Sequence[pa.Field], config: CleanConfig) -> list[pa.Field]:

@@ -9,6 +9,7 @@ from dataprep.clean.rules.table import (
     LANGUAGE,
     LANGUAGE_PROBABILITY,
     ORDER,
+    QUALITY,
     TOO_FEW_TOKENS,
     all_rules,
     shown,
@@ -28,6 +29,7 @@ _OTHER_RULES = {
     TOO_FEW_TOKENS: ("at least", "tokens (`min_tokens`)", "NVIDIA/Megatron-LM: tools/openwebtext/cleanup_dataset.py"),
     LANGUAGE: ("one of", "codes (`languages`)", "langdetect 1.0.9"),
     LANGUAGE_PROBABILITY: ("at least", "probability (`min_language_probability`)", "langdetect 1.0.9"),
+    QUALITY: ("at least", "quality (`min_quality`)", "a model of your own: `quality`, [how](howto/quality.md)"),
 }
 
 
@@ -36,7 +38,7 @@ def rule_page() -> str:
     by_preset = {name: presets.load(CleanConfig, "clean", name) for name in presets.names("clean")}
     rules = {rule.name: rule for rule in all_rules()}
     lines = [f"| rule | keeps | unit | {' | '.join(by_preset)} | source |", f"|{' --- |' * (len(by_preset) + 4)}"]
-    for name in ORDER:
+    for name in (*ORDER, QUALITY):
         thresholds = [_threshold(config, name) for config in by_preset.values()]
         keeps, unit, source = _OTHER_RULES.get(name) or _describe(rules[name])
         lines.append(f"| `{name}` | {keeps} | {unit} | {' | '.join(thresholds)} | {source} |")
@@ -54,6 +56,8 @@ def _threshold(config: CleanConfig, name: str) -> str:
         return ", ".join(config.languages)
     if name == LANGUAGE_PROBABILITY:
         return str(config.min_language_probability or "")
+    if name == QUALITY:
+        return str(config.min_quality) if config.quality else ""
     threshold = threshold_of(config, name)
     return "" if threshold is None else shown(threshold)
 

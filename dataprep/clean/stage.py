@@ -8,6 +8,7 @@ megatron, megatron-fix, gopher, c4, fineweb.
 
     python -m dataprep.clean raw.jsonl clean.jsonl --min-tokens 128
     python -m dataprep.clean raw.jsonl clean/ --preset gopher --gopher.min-words 40 --sample-rejected 5
+    python -m dataprep.clean raw.jsonl clean/ --quality quality/model.arrow --min-quality 0.3
     python -m dataprep.clean raw.jsonl annotated/ --preset fineweb --annotate
     python -m dataprep.clean annotated/ clean/ --preset fineweb --from-annotations --gopher.min-words 100
 """
@@ -53,6 +54,10 @@ def clean(config: CleanConfig, run: StageRun, documents: Documents, output: Tabl
     else:
         for rule in own_rules(config.rules):
             rule.load()
+    if model := given(config.quality):
+        from dataprep.quality.model import QualityModel
+
+        QualityModel.load(model)  # each worker does so, but this names a wrong file before any document is read
     extra = extra_fields([part.file for part in documents.parts])
     carried = [field for field in extra if field.name == METADATA]
     counts = run.map(clean_part, documents.parts, config, carried, into=output)
@@ -119,6 +124,8 @@ def _warn_of_unused(config: CleanConfig, output: Path) -> None:
         logger.warning("clean.bad_words: not used, since clean.c4.max_bad_words is off; set that to 0 for C4's rule")
     if given(config.language_model) and config.language_engine != "fasttext":
         logger.warning("clean.language_model: not used, since the engine %s has no model file", config.language_engine)
+    if given(config.quality) and not (config.min_quality or config.annotate):
+        logger.warning("clean.quality: not used, since clean.min_quality is 0; set that to 0.5, or annotate")
     if config.annotate and is_jsonl(output):
         logger.warning("clean.annotate: %s is only for reading; from_annotations needs a folder", output)
 

@@ -23,6 +23,7 @@ OTHERS = {
     "push": ("--private", "--overwrite"),
     "glue-submission": ("--overwrite", "--fill-missing"),
     "browse": ("--port", "--rows"),
+    "show-quality": ("--documents", "--words", "--only"),
     "curves": ("--overwrite",),
     "batches": ("--step", "--tokens", "--documents"),
 }

@@ -24,11 +24,13 @@ from dataprep.clean.rules.document import DocumentText
 from dataprep.clean.rules.own import OwnRule, own_rules
 from dataprep.clean.rules.rule import Rule, Threshold, Value
 from dataprep.clean.token_floor import PRE_TOKENS, TokenFloor
+from dataprep.quality.model import QualityModel
 from pipelines.config import given
 
 TOO_FEW_TOKENS = "too_few_tokens"
 LANGUAGE = "language"
 LANGUAGE_PROBABILITY = "language_probability"
+QUALITY = "quality"
 ORDER = (
     "seeds_remove_512",
     "seeds_remove_256_javascript",
@@ -61,7 +63,9 @@ ORDER = (
     LANGUAGE,
     LANGUAGE_PROBABILITY,
 )
-"""Names in the order applied, before the rules of the user's own."""
+"""Names in the order applied, before QUALITY, which needs a model, and the rules of the user's own."""
+WORDS_SHOWN = 5
+"""Words and pairs in the value of a document that is rejected for its quality."""
 COMPAT_CHARACTERS = 8
 """Megatron counts tokens only in texts below this many characters per token of the floor (cleanup_dataset.py)."""
 
@@ -106,7 +110,10 @@ class Check(ABC):
 
 
 def make_checks(config: CleanConfig, floor: TokenFloor) -> list[Check]:
-    """Return a check for every rule, in the order applied, also for those that are off; the user's own come last."""
+    """Return a check for every rule, in the order applied, also for those that are off; the user's own come last.
+
+    The quality is measured only with a model.
+    """
     rules = all_rules(bad_words=given(config.bad_words))
     wanted, minimum = config.languages, config.min_language_probability
     checks = [
@@ -120,7 +127,9 @@ def make_checks(config: CleanConfig, floor: TokenFloor) -> list[Check]:
     order = ORDER
     if config.compat:  # Megatron checks the language first and counts tokens last, which decides the reason
         order = (*(name for name in order if name != TOO_FEW_TOKENS), TOO_FEW_TOKENS)
-    return [*sorted(checks, key=lambda check: order.index(check.name)), *map(OwnCheck, own_rules(config.rules))]
+    of_models = [QualityCheck(model, config.min_quality)] if (model := given(config.quality)) else []
+    in_order = sorted(checks, key=lambda check: order.index(check.name))
+    return [*in_order, *of_models, *map(OwnCheck, own_rules(config.rules))]
 
 
 def active(checks: Sequence[Check]) -> list[Check]:
@@ -221,6 +230,37 @@ class LanguageCheck(Check):
 
     def _judge(self, language: Language) -> str | None:
         return None if self._accepts(language) else f"{language.code} {language.probability:.4f}"
+
+
+class QualityCheck(Check):
+    """`quality`: how like the good examples that a model was trained on; the value names the words most against it."""
+
+    def __init__(self, model: Path, minimum: float) -> None:
+        self._path, self._minimum = model, minimum
+        self._column = f"rule_{QUALITY}"
+        super().__init__(QUALITY, f"at least {shown(minimum)}" if minimum else "", pa.field(self._column, pa.float64()))
+
+    def rejects(self, document: DocumentText) -> str | None:
+        """Ask the model."""
+        return self._judge(self._model.quality(document.text), document.text)
+
+    def columns(self, document: DocumentText) -> dict[str, Any]:
+        """Return the quality."""
+        return {self._column: self._model.quality(document.text)}
+
+    def rejects_row(self, row: Mapping[str, Any]) -> str | None:
+        """Compare the quality."""
+        return self._judge(row[self._column], row["text"])
+
+    def _judge(self, quality: float, text: str) -> str | None:
+        if quality >= self._minimum:
+            return None
+        against = [word.text for word in self._model.explain(text, WORDS_SHOWN).against]
+        return f"{quality:.4f}, against it: {', '.join(against)}" if against else f"{quality:.4f}"
+
+    @functools.cached_property
+    def _model(self) -> QualityModel:
+        return QualityModel.load(self._path)
 
 
 class OwnCheck(Check):

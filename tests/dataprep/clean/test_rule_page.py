@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dataprep.clean.rule_page import rule_page
-from dataprep.clean.rules.table import ORDER
+from dataprep.clean.rules.table import ORDER, QUALITY
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,7 +15,7 @@ def test_the_page_of_rules_is_current() -> None:
 
 def test_every_reason_has_a_row_of_its_own() -> None:
     rows = [line.split("`")[1] for line in rule_page().splitlines() if line.startswith("| `")]
-    assert rows == list(ORDER)
+    assert rows == [*ORDER, QUALITY]
     assert (
         "| `language_probability` | at least | probability (`min_language_probability`) | 0.99 | 0.65 |" in rule_page()
     )
