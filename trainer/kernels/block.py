@@ -29,14 +29,14 @@ Drops = tuple[Drop | None, Drop | None]
 """Dropout after attention, and after the MLP."""
 
 
-def taken(weights: Sequence[Tensor], *, adds: bool) -> tuple[Sums, Sequence[Tensor]]:
+def local_parts(weights: Sequence[Tensor], *, adds: bool) -> tuple[Sums, Sequence[Tensor]]:
     """Return where gradients of weights are added, and this process's parts of the weights.
 
     Without `adds` autograd leads the gradients to the weights.
     """
     if not adds:
         return [None] * len(weights), [local(weight) for weight in weights]
-    sums = [None if weight.grad is None else values(weight.grad) for weight in weights]
+    sums = [values(weight.grad) for weight in weights]  # pyright: ignore[reportArgumentType] (there, with `adds`)
     return sums, [values(weight) if isinstance(weight, DTensor) else weight for weight in weights]
 
 
@@ -58,7 +58,7 @@ class FusedBlock(Block):
             return super().forward(x_BTD, keys_BT, documents)
         x_BTD = x_BTD.contiguous()
         before, after = self._parameters_around()
-        sums, weights = taken((*before, *after), adds=self.adds)
+        sums, weights = local_parts((*before, *after), adds=self.adds)
         q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *weights[:4])  # pyright: ignore
         y_BTD = self.attn.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, documents).transpose(1, 2).flatten(2)
         drops = None, None
@@ -87,7 +87,7 @@ class FusedNorm(LayerNorm):
         dtype = self.compute_dtype or input.dtype
         if dtype not in HALF:
             return super().forward(input)
-        sums, weights = taken((self.weight, self.bias), adds=self.adds)
+        sums, weights = local_parts((self.weight, self.bias), adds=self.adds)
         return _Norm.apply(input.contiguous(), self.eps, dtype, sums, *weights)  # pyright: ignore
 
 

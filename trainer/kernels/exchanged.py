@@ -8,44 +8,54 @@ computed beside exchanges too. Import this module only where Triton is.
 Shapes: N tokens, M = N / tp those of this process, D width, F columns of this process.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainer.halved import halved
-from trainer.kernels.products import Half, gradient_of_weight
+from trainer.kernels.products import gradient_of_weight
 from trainer.parallel.exchange import Exchange
 
 
-class Exchanged(Half):
+class Exchanged:
     """What both kinds share: the exchanges, in groups of tokens."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._mesh = exchange.mesh
         self._part = exchange.part
 
-    def gather(self, x_MD: Tensor) -> tuple[Tensor, Iterator[Tensor]]:
-        """Begin to gather all tokens; return them, (N, D), and the groups of which they consist, each when it came."""
-        x_ND = x_MD.new_empty(len(x_MD) * self._mesh.tp, x_MD.shape[1])
-        count = self._part.groups(len(x_ND))
-        groups = list(zip(x_MD.chunk(count), x_ND.chunk(count), strict=True))
-        works = [self._mesh.start_gather(*group) for group in groups]
-        return x_ND, (came for (_, came), work in zip(groups, works, strict=True) if work.wait())
-
-    def scatter(self, terms: Iterable[Tensor], sum_MD: Tensor) -> list[Any]:
-        """Begin to sum the terms of each group as soon as they are computed; return what to wait for."""
-        parts = sum_MD.chunk(self._part.groups(len(sum_MD) * self._mesh.tp))
-        return [self._mesh.start_scatter(*group) for group in zip(terms, parts, strict=True)]
+    def slots(self, x: Tensor) -> Tensor | None:  # noqa: ARG002 (Products' name)
+        """See Products."""
+        return None
 
     def groups(self, x_ND: Tensor) -> tuple[Tensor, ...]:
         """Return the groups of all tokens."""
         return x_ND.chunk(self._part.groups(len(x_ND)))
 
+    def gather(self, x_MD: Tensor) -> tuple[Tensor, Iterator[Tensor]]:
+        """Begin to gather all tokens; return them, (N, D), and the groups they consist of, each when it is there."""
+        x_ND = x_MD.new_empty(len(x_MD) * self._mesh.tp, x_MD.shape[1])
+        groups = self.groups(x_ND)
+        pairs = zip(groups, x_MD.chunk(len(groups)), strict=True)
+        return x_ND, arriving(groups, [self._mesh.gather_into(*pair, begin=True) for pair in pairs])
+
+    def scatter(self, terms: Iterable[Tensor], x_MD: Tensor) -> list[Any]:
+        """Begin to sum the terms of each group as soon as they are computed; return what to wait for."""
+        parts = x_MD.chunk(self._part.groups(len(x_MD) * self._mesh.tp))
+        return [self._mesh.scatter_into(part, group, begin=True) for group, part in zip(terms, parts, strict=True)]
+
+
+def arriving(groups: Sequence[Tensor], works: Sequence[Any]) -> Iterator[Tensor]:
+    """Yield each group when its exchange is over."""
+    for group, work in zip(groups, works, strict=True):
+        work.wait()
+        yield group
+
 
 class Columns(Exchanged):
-    """The first product of a pair, which gives each process some columns: (M, D) -> (N, F)."""
+    """The first product of a pair, which gives each process some columns of all tokens: (M, D) -> (N, F)."""
 
     def forward(
         self,
@@ -56,10 +66,12 @@ class Columns(Exchanged):
         *,
         keep: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """See Products; here `x_ND` has M rows."""
+        """See Products; of x, this process has M rows."""
         assert bias_F is not None
         weight_FD, bias_F = (halved(each, x_ND.dtype, keep=keep) for each in (weight_FD, bias_F))
         x_ND, coming = self.gather(x_ND)
+        if len(self.groups(x_ND)) == 1:  # selective recomputation keeps what such an operation returns
+            return torch.addmm(bias_F, next(coming), weight_FD.T), (x_ND, weight_FD)
         out_NF = x_ND.new_empty(len(x_ND), len(weight_FD))
         for group, out in zip(coming, self.groups(out_NF), strict=True):
             torch.addmm(bias_F, group, weight_FD.T, out=out)
@@ -109,7 +121,7 @@ class Rows(Exchanged):
         total_FD: Tensor | None,
         largest: Tensor | None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor | None]:
-        """See Products; here `above_NF` has M rows."""
+        """See Products; of `above`, this process has M rows."""
         x_ND, weight_FD = kept
         above_NF, coming = self.gather(above_NF)
         below_ND = torch.empty_like(x_ND)

@@ -119,6 +119,7 @@ class Training:
         tensors = self.tensors()
         checkpoint.load(folder, tensors)
         checkpoint.give_embedding(tensors, self.model.weights, self.optimizer.moments)
+        self.model.count_changes()
         self.step, self.position, self.tokens = record["step"], record["position"], record["tokens"]
         self.optimizer.steps = record["optimizer_steps"]
         if self.loss_scale.dynamic and "loss_scale" in record:

@@ -16,10 +16,10 @@ from trainer.data.batch import Batch, Rounding
 from trainer.loss import Differentiate, compiled_loss_and_gradient
 from trainer.model import GPT2, Architecture, Block, LanguageModel, LayerNorm, Stage, canonical, initial_weight
 from trainer.parallel.graphs import take_graphs
-from trainer.parallel.local import fill
+from trainer.parallel.local import fill, values
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
-from trainer.parallel.tensor import split_tensors
+from trainer.parallel.tensor import exchange_of, split_tensors
 from trainer.parallel.zero import Gradients, Tied, shard_states
 from trainer.stages import stage_owner
 
@@ -69,6 +69,14 @@ class ParallelModel(Generic[M]):
         """Set GPT-2's initial weights, the same in every layout (`model.initial_weight`)."""
         for name, weight in self.weights.items():
             fill(weight, initial_weight(canonical(name), self.shape, weight.shape, seed))
+
+    def count_changes(self) -> None:
+        """Let torch count a change of each weight, after a loader has written shards, which it does not see.
+
+        By that count, copies in half precision are made anew.
+        """
+        for weight in self.weights.values():
+            torch.autograd.graph.increment_version(values(weight))
 
     def train(self, mode: bool) -> None:
         """Switch between training, with dropout, and evaluation, without."""
@@ -127,13 +135,14 @@ def parallelize(
     rounding = rounding_of(shape, mesh.device, compiled=compile_blocks)
     if compile_blocks and rounding is not None:
         _allow_graphs(2 * -(-shape.n_positions // POSITIONS))  # for each length one to train with, one to predict with
+    exchange = exchange_of(parallel, mesh, fused=fused)
     with torch.device("meta"):
         stages = split_pipeline(build, shape, parallel, mesh)
     for stage in stages:
         stage.transformer.compute_dtype = compute_dtype
         if fp32_residual:
             widen_stream(stage)
-        split_tensors(stage, parallel, mesh, fused=fused)
+        split_tensors(stage, parallel, exchange)
         if fused:
             fuse(stage, parallel, fp8=in_fp8, says=mesh.is_first)
         checkpoint_activations(stage, parallel)

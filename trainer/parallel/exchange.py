@@ -6,7 +6,7 @@ term of a sum in each process. Gradients of replicated and sharded tensors are a
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -61,23 +61,24 @@ class Exchange:
         if source != TOKENS:
             return self.mesh.all_gather(x, source)
         whole = x.new_empty(len(x), x.shape[1] * self.mesh.tp, *x.shape[2:])
-        self._by_groups(self.mesh.start_gather, x, whole)
+        for to, part in self._groups_of(whole, x):
+            self.mesh.gather_into(to, part)
         return whole
 
     def scatter(self, x: Tensor, target: int) -> Tensor:
         """Return this process's part, along `target`, of the sum of all processes' tensors."""
         if target != TOKENS:
             return self.mesh.reduce_scatter(x, target)
-        part = x.new_empty(len(x), x.shape[1] // self.mesh.tp, *x.shape[2:])
-        self._by_groups(self.mesh.start_scatter, x, part)
-        return part
+        own = x.new_empty(len(x), x.shape[1] // self.mesh.tp, *x.shape[2:])
+        for terms, to in self._groups_of(x, own):
+            self.mesh.scatter_into(to, terms)
+        return own
 
-    def _by_groups(self, start: Callable[[Tensor, Tensor], Any], source: Tensor, target: Tensor) -> None:
-        """Exchange each group of tokens."""
-        source, target = source.flatten(0, 1), target.flatten(0, 1)
-        count = self.part.groups(max(len(source), len(target)))
-        for work in [start(*group) for group in zip(source.chunk(count), target.chunk(count), strict=True)]:
-            work.wait()
+    def _groups_of(self, whole: Tensor, own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return the groups of all tokens, each with this process's part of it."""
+        whole, own = whole.flatten(0, 1), own.flatten(0, 1)
+        count = self.part.groups(len(whole))
+        return zip(whole.chunk(count), own.chunk(count), strict=True)
 
     def turn(self, x: Tensor, source: int, target: int) -> Tensor:
         """Return the tensor that is sharded along `source`, sharded along `target`."""

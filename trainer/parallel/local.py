@@ -45,13 +45,13 @@ def fill(tensor: Tensor, whole: Tensor) -> None:
         tensor[: len(whole)] = whole
         tensor[len(whole) :] = 0
         return
-    part = local(tensor.detach())
+    part = values(tensor)  # not of `detach`, whose changes torch does not count as the weight's
     for chunk in tensor.__create_chunk_list__():
         if not math.prod(chunk.sizes):
             continue
         first = chunk.offsets[0]
-        values = whole[first : first + chunk.sizes[0]]
+        rows = whole[first : first + chunk.sizes[0]]
         for dim, (start, size) in list(enumerate(zip(chunk.offsets, chunk.sizes, strict=True)))[1:]:
-            values = values.narrow(dim, start, size)
-        part[: len(values)] = values
-        part[len(values) :] = 0
+            rows = rows.narrow(dim, start, size)
+        part[: len(rows)] = rows
+        part[len(rows) :] = 0

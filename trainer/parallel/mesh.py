@@ -149,7 +149,7 @@ class Mesh:
         """Gather the shards of the processes along an axis, along `dim`: the whole tensor in each."""
         size = self._sizes[axis]
         shards = x.new_empty(size * len(x), *x.shape[1:])
-        self.start_gather(x, shards, axis=axis).wait()
+        self.gather_into(shards, x, axis=axis)
         return shards if dim == 0 else torch.cat(shards.chunk(size), dim)
 
     def all_to_all(self, x: Tensor, source: int, target: int, *, axis: str = "tp") -> Tensor:
@@ -164,16 +164,19 @@ class Mesh:
         """Sum the tp processes' terms; each gets its shard of the sum along `dim`."""
         terms = x if dim == 0 else torch.cat(x.chunk(self.tp, dim))
         shard = x.new_empty(len(terms) // self.tp, *terms.shape[1:])
-        self.start_scatter(terms, shard).wait()
+        self.scatter_into(shard, terms)
         return shard
 
-    def start_gather(self, shard: Tensor, whole: Tensor, *, axis: str = "tp") -> Any:
-        """Begin to gather the shards along the first dimension of all along an axis; return what to wait for."""
-        return _all_gather(whole, shard.contiguous(), group=self._groups[axis], async_op=True)
+    def gather_into(self, whole: Tensor, shard: Tensor, *, axis: str = "tp", begin: bool = False) -> Any:
+        """Gather the shards of the processes along an axis, along the first dimension.
 
-    def start_scatter(self, terms: Tensor, shard: Tensor) -> Any:
-        """Begin to sum the tp processes' terms, each its part of the first dimension; return what to wait for."""
-        return _reduce_scatter(shard, terms.contiguous(), group=self._groups["tp"], async_op=True)
+        `begin`: return what to wait for, so that something else is computed meanwhile.
+        """
+        return _all_gather(whole, shard.contiguous(), group=self._groups[axis], async_op=begin)
+
+    def scatter_into(self, shard: Tensor, terms: Tensor, *, begin: bool = False) -> Any:
+        """Sum the tp processes' terms; each gets its part of the first dimension. `begin`: as above."""
+        return _reduce_scatter(shard, terms.contiguous(), group=self._groups["tp"], async_op=begin)
 
     def gather(self, value: Any) -> list[Any]:
         """Return every process's value, of JSON's types, in order of rank; too slow for every step."""

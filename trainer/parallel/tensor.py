@@ -161,12 +161,12 @@ class VocabularyHead(Head):
             *(hidden_ND, self.rows(), targets_N, self.vocab_size, part),
             differentiate=self.differentiate,
             expected=self.expected,
-            total_VD=values(self.weight.grad) if self.adds and self.weight.grad is not None else None,
+            total_VD=values(self.weight.grad) if self.adds else None,  # pyright: ignore[reportArgumentType]
         )
 
     def rows(self) -> Tensor:
         """Return the vectors of this process's tokens."""
-        return local(self.weight)
+        return values(self.weight) if self.adds else local(self.weight)  # of the former, copies are kept
 
 
 class ColumnParallelHead(VocabularyHead):
@@ -220,17 +220,26 @@ POSITION_TABLES: dict[str, tuple[type[nn.Module], Placement]] = {
 
 
 LEAST_GROUP = 2048
-"""Tokens of a group: of fewer, a product takes hardly less time."""
+"""Tokens of a group: with fewer, more starts of kernels and exchanges would come for each second of products. A guess,
+to be measured (`benchmarks/README.md`, "Two GPUs")."""
 
 
-def split_tensors(model: GPT2, parallel: ParallelConfig, mesh: Mesh, *, fused: bool = False) -> None:
-    """Split the matrices of `model` (on the meta device) in place; tied ones stay tied. Does nothing with tp 1.
+def exchange_of(parallel: ParallelConfig, mesh: Mesh, *, fused: bool) -> Exchange | None:
+    """Return the exchanges of all of this process's stages; None with tp 1.
 
     `fused`: whether blocks multiply one group of tokens while another is exchanged (`kernels/exchanged.py`).
     """
-    if mesh.tp > 1:
-        least_group = LEAST_GROUP if fused else 0
-        exchange = Exchange(mesh, sequence_parallel=parallel.sequence_parallel, least_group=least_group)
+    if mesh.tp == 1:
+        return None
+    # Selective recomputation keeps a product's result only if it is computed whole.
+    by_groups = fused and parallel.activation_checkpointing != "selective"
+    least_group = LEAST_GROUP if by_groups else 0
+    return Exchange(mesh, sequence_parallel=parallel.sequence_parallel, least_group=least_group)
+
+
+def split_tensors(model: GPT2, parallel: ParallelConfig, exchange: Exchange | None) -> None:
+    """Split the matrices of `model` (on the meta device) in place; tied ones stay tied. Does nothing with tp 1."""
+    if exchange is not None:
         for layer, block in model.transformer.h.items():
             names = {matrix: f"transformer.h.{layer}.{matrix}" for matrix in MATRICES}
             _split_block(block, exchange, {each: placement(name, parallel.placements) for each, name in names.items()})

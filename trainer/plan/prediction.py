@@ -378,7 +378,7 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
         whole = tp if parallel.sequence_parallel else 1
         parts["sends"] = 2 * parallel.chunks * tokens * width * 2 * (doubled + widened(task)) / whole / (link * SEND)
     if tp > 1:
-        exchanged = (8 + 3 * (moved > 0)) * tokens * width * 2 * doubled * layers
+        exchanged = (8 + 4 * (moved > 0)) * tokens * width * 2 * doubled * layers
         parts["exchanges"] = exchanged * (tp - 1) / tp / (machine.link(tp, 1) * EXCHANGE)
         parts["copies"] = exchanged * COPIES / gpu.bandwidth
     if parallel.zero == 3 and parallel.dp_shard > 1:
@@ -428,7 +428,8 @@ def _muon(task: Task, machine: Machine, parallel: ParallelConfig, held: float) -
         moved += 8 * held / machine.gpu.host  # the moment, or directions and what becomes of them
     # In bf16: parts of matrices go to the processes that put them together, and back; results go to replicas.
     exchanged = 4 * held * (shard * tp - 1) / (shard * tp) / (machine.link(shard * tp, 1) * COLLECTIVE)
-    gathered = 2 * held * (replicas - 1) / replicas / (machine.link(replicas, shard * tp) * COLLECTIVE)
+    slots = replicas * -(-layers // replicas) / layers  # as many matrices from each, some of them empty
+    gathered = 2 * held * slots * (replicas - 1) / replicas / (machine.link(replicas, shard * tp) * COLLECTIVE)
     return products + moved + exchanged + gathered
 
 

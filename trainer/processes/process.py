@@ -199,7 +199,8 @@ def join(process: Process, store: Any, parallel: ParallelConfig) -> None:
     restrict_torch()
     on_gpu = process.device.type == "cuda"
     if on_gpu and parallel.tp > 1:
-        # Exchanges of one half of a batch otherwise wait until the other half's products leave room on the GPU.
+        # Exchanges beside products otherwise wait until these leave room on the GPU. torch has one variable for all
+        # groups of a process.
         os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
     # Plain values and plans of checkpoints are exchanged over gloo between GPUs too.
     dist.init_process_group(

@@ -251,7 +251,9 @@ def able(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda reason: monkeypatch.setattr(kernels, "lacking", lambda _: reason)
 
 
-def test_blocks_are_fused_on_gpus_in_half_precision_where_passes_and_splits_allow_it(able: Callable[[str], None]) -> None:
+def test_blocks_are_fused_on_gpus_in_half_precision_where_passes_and_splits_allow_it(
+    able: Callable[[str], None],
+) -> None:
     able("")
     bf16, gpu = torch.bfloat16, mesh_on("cuda")
     assert fuses(gpu, ParallelConfig(), bf16)
