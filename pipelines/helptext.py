@@ -17,6 +17,8 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TextIO
 
+from pipelines import exits
+
 COLUMNS = 80
 """Most columns of a text; tyro's tables of options take those of the terminal."""
 BY_NAME = "millrace"
@@ -64,7 +66,11 @@ def run_tyro(
     tables = printed.getvalue().partition("\n\n")[2]
     words = ["usage:", *called(module).split(), "[-h]", "[OPTIONS]", *map(str, places)]
     usage = _filled([(word,) for word in words], _columns(), " " * len("usage: "))
-    sys.stdout.write("\n".join([*usage, "", described(doc), "", tables]))  # at once: `head` reads it, and may go
+    try:
+        sys.stdout.write("\n".join([*usage, "", described(doc), "", tables]))  # at once: `head` reads it, and may go
+        sys.stdout.flush()
+    except OSError as error:  # its cause is not that of a stage's files
+        sys.exit(exits.not_written(error))
     sys.exit(0)
 
 
