@@ -41,7 +41,17 @@ def table(stages: list[GraphStage]) -> Iterator[str]:
                 yield f"{stage.name:20} {'not there':34} {'':>10} {'':>9}  {out}"
                 continue
             manifest = Manifest.load(path)
-            yield f"{stage.name:20} {state:34} {manifest.rows:>10,} {manifest.bytes / 1e6:>9.2f}  {out}"
+            yield f"{stage.name:20} {state:34} {_rows(manifest):>10} {manifest.bytes / 1e6:>9.2f}  {out}"
+
+
+def _rows(manifest: Manifest) -> str:
+    """Return how many rows an output has, as the table shows it; nothing if it is no table, such as a model."""
+    tables = {name for name, entry in manifest.files.items() if entry.rows is not None}
+    if any("/" not in name for name in tables):
+        return f"{manifest.rows:,}"
+    # Tables in folders of their own, or pages in archives, whose records a manifest counts only together.
+    has_rows = tables or any(name.endswith(".warc.gz") for name in manifest.files)
+    return f"{manifest.counts.rows_out:,}" if has_rows else ""
 
 
 def _state(stage: GraphStage, command: str) -> str:
