@@ -112,15 +112,21 @@ def _extra_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def scratch_folders(parents: set[Path]) -> list[tuple[Path, int, str]]:
-    """Return (folder, bytes, state) of each scratch folder beside outputs; the state is `LEFT_OVER` if it can go."""
+    """Return (folder, bytes, state) of each scratch folder beside outputs; the state is `LEFT_OVER` if it can go.
+
+    Where nothing can be written, not even a lock can tell whether it is in use.
+    """
     rows: list[tuple[Path, int, str]] = []
     for work in sorted(parent / WORK for parent in parents):
         for folder in sorted(path for path in work.glob("*") if path.is_dir() and _SCRATCH.search(path.name)):
             name = folder.name.rpartition("-")[0]
-            with held(work.parent / name) as free:
-                state = LEFT_OVER if free else "in use"
-                if free and any(folder.glob("previous-*")) and not (work.parent / name).exists():
-                    state = f"kept: it holds the old {name}, which the next run of its stage puts back"
+            try:
+                with held(work.parent / name) as free:
+                    state = LEFT_OVER if free else "in use"
+                    if free and any(folder.glob("previous-*")) and not (work.parent / name).exists():
+                        state = f"kept: it holds the old {name}, which the next run of its stage puts back"
+            except UserError:
+                state = "state unknown: nothing can be written there"
             size = sum(file.stat().st_size for file in store.list_files(folder))
             rows.append((folder, size, state))
     return rows
