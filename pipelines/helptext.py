@@ -128,10 +128,12 @@ def _columns() -> int:
 
 def _example(line: str, columns: int) -> list[str]:
     """Return the lines of an example, which may have a comment; the shell takes them as they are."""
-    if len(line) <= columns:
-        return [line]
     indent = " " * (len(line) - len(line.lstrip()))
     command, *comment = _COMMENT.split(line.strip(), maxsplit=1)
+    if comment:
+        line = f"{line.removesuffix(comment[0])}# {comment[0]}"
+    if len(line) <= columns:
+        return [line]
     inner = f"{indent}  "
     lines = _filled(_units(command), columns - len(indent) - len(" \\"), "  ")
     lines = [*(f"{indent}{each} \\" for each in lines[:-1]), f"{indent}{lines[-1]}"]

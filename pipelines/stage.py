@@ -42,7 +42,7 @@ IDENTITY = "identity.json"
 FILE_SUFFIXES = (
     *(".txt", ".csv", ".tsv", ".json", ".parquet", ".arrow", ".bin", ".npy", ".pt", ".safetensors", ".html", ".yaml"),
     *store.COMPRESSED,
-    *(".zip", ".tar", ".md"),
+    *(".zip", ".tar", ".tgz", ".lz4", ".br", ".7z", ".md"),
 )
 """Ends of names that only files have; a folder of such a name is taken for one by people and programs."""
 
