@@ -1,7 +1,7 @@
 """Stage `suffix_array`: an index of token shards, with which `python -m pipelines trace` finds where a text comes from.
 
 token shards -> `suffixes-*.arrow`, one for each block of a shard, with the order of all its suffixes (format:
-pipelines/suffixes.py). It needs `pip install 'millrace-gpt2[trace]'`, which brings libdivsufsort. No other stage reads
+pipelines/suffixes.py). It needs libdivsufsort (`pip install pydivsufsort`, the extra `trace`). No other stage reads
 it: a graph has it if `corpus.traced` names folders of `tokenize`, such as `[train]`.
 
     python -m dataprep.suffix_array tokens/ index/
@@ -49,7 +49,7 @@ class SuffixArrayConfig:
 def suffix_array(config: SuffixArrayConfig, run: StageRun, tokens: Source, output: Output) -> None:
     """Sort the suffixes of each block by itself."""
     if not find_spec("pydivsufsort"):
-        raise UserError("suffix_array: needs the package pydivsufsort; pip install 'millrace-gpt2[trace]'")
+        raise UserError("suffix_array: needs the package pydivsufsort; pip install pydivsufsort")
     shards = open_tokens(tokens.path)
     manifest = require_unchanged(tokens.path, ".arrow")  # also a shard that is missing
     for shard in shards:
@@ -110,6 +110,7 @@ STAGE = StageSpec.of(
     suffix_array,
     VERSION,
     SHAPED_BY,
+    sources={"tokens": "token shards: a folder that tokenize wrote"},
     limit=Limit("documents", "tokens"),
     preload=("pydivsufsort",),
 )

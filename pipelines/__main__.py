@@ -112,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="the places in the training tokens that a text may come from",
         description="Find the longest spans of a text that occur in the training tokens: for each the documents, with "
         "URL, every stage's verdict from the ledger, and the steps of training that saw them. It needs the index of "
-        "stage suffix_array: python -m pipelines set 'corpus.traced=[train]', then dvc repro suffix_array@train.",
+        "stage suffix_array:\n\n    python -m pipelines set 'corpus.traced=[train]'\n    dvc repro suffix_array@train",
     )
     trace.add_argument("sentence", metavar="SENTENCE", help="the text; - reads it from standard input")
     trace.add_argument("--min-tokens", type=int, default=5, metavar="N", help="fewest tokens of a span; default: 5")
@@ -269,7 +269,14 @@ def print_choices() -> None:
         print("use PROFILE:" if group == "profile" else f"{group}=CHOICE:")
         for name in choices[group]:
             indent = " " * 19
-            print(textwrap.fill(f"  {name:16} {describe_choice(group, name)}", width, subsequent_indent=indent))
+            print(
+                textwrap.fill(
+                    f"  {name:16} {describe_choice(group, name)}",
+                    width,
+                    subsequent_indent=indent,
+                    break_on_hyphens=False,
+                )
+            )
 
 
 def run_check(options: argparse.Namespace) -> int:

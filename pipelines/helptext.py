@@ -17,6 +17,8 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TextIO
 
+from pipelines import exits
+
 COLUMNS = 80
 """Most columns of a text; tyro's tables of options take those of the terminal."""
 BY_NAME = "millrace"
@@ -64,7 +66,11 @@ def run_tyro(
     tables = printed.getvalue().partition("\n\n")[2]
     words = ["usage:", *called(module).split(), "[-h]", "[OPTIONS]", *map(str, places)]
     usage = _filled([(word,) for word in words], _columns(), " " * len("usage: "))
-    sys.stdout.write("\n".join([*usage, "", described(doc), "", tables]))  # at once: `head` reads it, and may go
+    try:
+        sys.stdout.write("\n".join([*usage, "", described(doc), "", tables]))  # at once: `head` reads it, and may go
+        sys.stdout.flush()
+    except OSError as error:  # its cause is not that of a stage's files
+        sys.exit(exits.not_written(error))
     sys.exit(0)
 
 
@@ -122,10 +128,12 @@ def _columns() -> int:
 
 def _example(line: str, columns: int) -> list[str]:
     """Return the lines of an example, which may have a comment; the shell takes them as they are."""
-    if len(line) <= columns:
-        return [line]
     indent = " " * (len(line) - len(line.lstrip()))
     command, *comment = _COMMENT.split(line.strip(), maxsplit=1)
+    if comment:
+        line = f"{line.removesuffix(comment[0])}# {comment[0]}"
+    if len(line) <= columns:
+        return [line]
     inner = f"{indent}  "
     lines = _filled(_units(command), columns - len(indent) - len(" \\"), "  ")
     lines = [*(f"{indent}{each} \\" for each in lines[:-1]), f"{indent}{lines[-1]}"]

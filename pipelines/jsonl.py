@@ -141,7 +141,8 @@ def read_jsonl(
 
 def no_documents(path: Path, lines: int, first_problem: str) -> UserError:
     """Return the error for a file that has only broken lines."""
-    return UserError(f"{path}: none of its {lines} lines is a document; {first_problem}")
+    what = f"none of its {lines} lines is a document" if lines > 1 else "its only line is no document"
+    return UserError(f"{path}: {what}; {first_problem}")
 
 
 def count_blocks(path: Path) -> int:

@@ -26,7 +26,7 @@ _MISSING = "no such file or folder"
 _ADVICE = {
     _FORBIDDEN: "allow it (chmod u+r, of a folder u+rx), or give a copy of your own",
     _DEAD_LINK: "check what it points to",
-    _MISSING: "check the path or run its stage first",
+    _MISSING: "check the path, or run the stage that makes it",
 }
 """What to do about an input that is not read."""
 
@@ -166,9 +166,14 @@ def load_checked(folder: Path) -> Manifest:
 
 def content_hash(path: Path) -> str:
     """Return the identity of an input: the sha256 of its manifest or, without one, of its bytes or its children."""
+    require_readable(path)
+    return _content_hash(path, ())
+
+
+def require_readable(path: Path) -> None:
+    """Raise UserError unless an input is a file or a folder that can be read."""
     if why := why_not_read(path):
         raise UserError(f"{path}: {why}; {_ADVICE.get(why, 'give a file or folder')}")
-    return _content_hash(path, ())
 
 
 def _content_hash(path: Path, above: tuple[Path, ...]) -> str:

@@ -28,7 +28,7 @@ from pipelines.errors import ConfigError, UserError, shown
 from pipelines.fingerprint import fingerprint, stage_identity
 from pipelines.inputs import first_rows, open_documents, open_source
 from pipelines.locks import locked
-from pipelines.manifest import WORK
+from pipelines.manifest import WORK, require_readable
 from pipelines.outputs import publish, report, stage_output
 from pipelines.ownership import STAGED, check_outputs, is_half_published, output_of, scratch_folders
 from pipelines.progress import waiting
@@ -42,7 +42,7 @@ IDENTITY = "identity.json"
 FILE_SUFFIXES = (
     *(".txt", ".csv", ".tsv", ".json", ".parquet", ".arrow", ".bin", ".npy", ".pt", ".safetensors", ".html", ".yaml"),
     *store.COMPRESSED,
-    *(".zip", ".tar", ".md"),
+    *(".zip", ".tar", ".tgz", ".lz4", ".br", ".7z", ".md"),
 )
 """Ends of names that only files have; a folder of such a name is taken for one by people and programs."""
 
@@ -263,8 +263,7 @@ def _check_inputs(spec: StageSpec, call: Invocation) -> None:
     for parameter, section in call.sections.items():
         check_sources(section, spec.sections[parameter][0])
     for path in [path for paths in call.inputs.values() for path in paths]:
-        if not path.exists():
-            raise UserError(f"{path}: no such file or folder; check the path, or run the stage that makes it")
+        require_readable(path)
 
 
 def _arguments(spec: StageSpec, call: Invocation, run: StageRun) -> dict[str, Any]:

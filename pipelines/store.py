@@ -7,6 +7,7 @@ output folder is swapped in as a whole.
 
 import bz2
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -33,6 +34,8 @@ from pipelines.compression import (
 from pipelines.errors import UserError
 
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of writing to an open file, which name none."""
 _CHUNK = 1 << 20
 _CACHED_BYTES = 1 << 18
 """Bytes that stay in the processor's cache between being read and being hashed, which takes a third of the time."""
@@ -168,11 +171,12 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
                 os.fsync(file.fileno())
         rename(temporary, path, durable=durable)
     except OSError as error:
-        if error.filename == str(temporary):
+        if error.filename == str(temporary) or (error.filename is None and error.errno in _FULL):
             error.filename = str(path)  # the name that the user knows
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only disk refuses it also if nothing is there
+            temporary.unlink(missing_ok=True)
 
 
 def pack(data: bytes | memoryview, suffix: str) -> bytes | memoryview:

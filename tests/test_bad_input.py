@@ -30,6 +30,11 @@ def missing(folder: Path) -> Path:
     return folder / "nowhere.jsonl"
 
 
+def dead_link(folder: Path) -> Path:
+    (folder / "link.jsonl").symlink_to(folder / "nowhere.jsonl")
+    return folder / "link.jsonl"
+
+
 def empty(folder: Path) -> Path:
     (folder / "empty.jsonl").touch()
     return folder / "empty.jsonl"
@@ -86,7 +91,8 @@ def missing_shard(folder: Path) -> Path:
 
 
 CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "missing file": (missing, "nowhere.jsonl: no such file or folder"),
+    "missing file": (missing, "nowhere.jsonl: no such file or folder; check the path, or run the stage that makes it"),
+    "dead link": (dead_link, "link.jsonl: a link that leads nowhere; check what it points to"),
     "empty file": (empty, "empty.jsonl: holds no document"),
     "blank lines": (blank_lines, "blank.jsonl: holds no document"),
     "only broken lines": (only_broken_lines, "none of its 4 lines is a document; line 1: not valid JSON"),

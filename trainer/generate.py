@@ -1,4 +1,4 @@
-"""Generates text from an exported model: a library for `evaluate`, and a small command.
+"""Goes on with a text, by an exported model.
 
     python -m trainer.generate export/ "The mill stands" --new-tokens 100 --temperature 0.7 --seed 3
 

@@ -41,7 +41,17 @@ def table(stages: list[GraphStage]) -> Iterator[str]:
                 yield f"{stage.name:20} {'not there':34} {'':>10} {'':>9}  {out}"
                 continue
             manifest = Manifest.load(path)
-            yield f"{stage.name:20} {state:34} {manifest.rows:>10,} {manifest.bytes / 1e6:>9.2f}  {out}"
+            yield f"{stage.name:20} {state:34} {_rows(manifest):>10} {manifest.bytes / 1e6:>9.2f}  {out}"
+
+
+def _rows(manifest: Manifest) -> str:
+    """Return how many rows an output has, as the table shows it; nothing if it is no table, such as a model."""
+    tables = {name for name, entry in manifest.files.items() if entry.rows is not None}
+    if any("/" not in name for name in tables):
+        return f"{manifest.rows:,}"
+    # Tables in folders of their own, or pages in archives, whose records a manifest counts only together.
+    has_rows = tables or any(name.endswith(".warc.gz") for name in manifest.files)
+    return f"{manifest.counts.rows_out:,}" if has_rows else ""
 
 
 def _state(stage: GraphStage, command: str) -> str:
@@ -102,15 +112,21 @@ def _extra_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def scratch_folders(parents: set[Path]) -> list[tuple[Path, int, str]]:
-    """Return (folder, bytes, state) of each scratch folder beside outputs; the state is `LEFT_OVER` if it can go."""
+    """Return (folder, bytes, state) of each scratch folder beside outputs; the state is `LEFT_OVER` if it can go.
+
+    Where nothing can be written, not even a lock can tell whether it is in use.
+    """
     rows: list[tuple[Path, int, str]] = []
     for work in sorted(parent / WORK for parent in parents):
         for folder in sorted(path for path in work.glob("*") if path.is_dir() and _SCRATCH.search(path.name)):
             name = folder.name.rpartition("-")[0]
-            with held(work.parent / name) as free:
-                state = LEFT_OVER if free else "in use"
-                if free and any(folder.glob("previous-*")) and not (work.parent / name).exists():
-                    state = f"kept: it holds the old {name}, which the next run of its stage puts back"
+            try:
+                with held(work.parent / name) as free:
+                    state = LEFT_OVER if free else "in use"
+                    if free and any(folder.glob("previous-*")) and not (work.parent / name).exists():
+                        state = f"kept: it holds the old {name}, which the next run of its stage puts back"
+            except UserError:
+                state = "state unknown: nothing can be written there"
             size = sum(file.stat().st_size for file in store.list_files(folder))
             rows.append((folder, size, state))
     return rows

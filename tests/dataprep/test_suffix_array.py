@@ -166,5 +166,5 @@ def test_without_the_library_the_way_to_get_it_is_said(
 ) -> None:
     monkeypatch.setattr(suffix_array, "find_spec", lambda _: None)
     assert run("dataprep.suffix_array", tokens, tmp_path / "index") == 1
-    assert "pip install 'millrace-gpt2[trace]'" in capsys.readouterr().err
+    assert "pip install pydivsufsort" in capsys.readouterr().err
     assert not list((tmp_path / ".work").glob("index-*"))

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import itertools
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from docs.commands import help_of, printed
+from pipelines.__main__ import print_choices
 from pipelines.command import Source, StageSpec, parse
 from pipelines.console import PROJECT, modules
 from pipelines.errors import ConfigError, choose_from, did_you_mean, nearest
@@ -165,17 +167,34 @@ def test_a_long_example_goes_on_after_a_backslash_and_its_comment_after_a_hash(
     doc = """Does it.
 
     millrace clean a.jsonl b.jsonl
+    millrace check    all of it
     millrace use 'a profile of three words' [more [and more words]] --limit 5     a comment of many words"""
     assert described(doc).splitlines() == [
         "Does it.",
         "",
         "    millrace clean a.jsonl b.jsonl",
+        "    millrace check    # all of it",
         "    millrace use \\",
         "      'a profile of three words' \\",
         "      [more [and more words]] \\",
         "      --limit 5",
         "      # a comment of many words",
     ]
+
+
+def test_the_help_of_trace_has_whole_commands() -> None:
+    lines = shown_help("pipelines trace", 80).splitlines()
+    assert "    python -m pipelines set 'corpus.traced=[train]'" in lines
+    assert "    dvc repro suffix_array@train" in lines
+
+
+def test_no_line_of_the_profiles_ends_inside_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for columns in range(60, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_choices()
+        assert [line for line in capsys.readouterr().out.splitlines() if re.search(r"\w-$", line)] == []
 
 
 @pytest.mark.parametrize("module", STAGES)

@@ -129,6 +129,8 @@ def test_an_output_named_as_a_file_of_another_kind_is_refused(
     assert capsys.readouterr().err == f"error: {output}: {ending}\n"
     assert run_command(StageSpec.load("dataprep.tokenizer"), [str(source), str(tmp_path / "t.bin")]) == 1
     assert "t.bin: tokenizer publishes a folder; name it without .bin" in capsys.readouterr().err
+    assert run_command(StageSpec.load("dataprep.clean"), [str(source), str(tmp_path / "o.jsonl.lz4")]) == 1
+    assert "name it without .lz4" in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == [source]
 
 

@@ -149,9 +149,10 @@ def test_help_is_written_at_once_so_that_a_reader_of_one_line_is_no_error() -> N
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
-def test_output_that_cannot_be_written_is_one_line() -> None:
+@pytest.mark.parametrize("module", ["pipelines", "dataprep.clean", "trainer.score"])  # the last has a long help
+def test_output_that_cannot_be_written_is_one_line(module: str) -> None:
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "pipelines", "--help"]
+        command = [sys.executable, "-m", module, "--help"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
 

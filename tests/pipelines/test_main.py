@@ -1,11 +1,14 @@
 """`python -m pipelines`: composing, checking, and errors that name the nearest right thing."""
 
+import errno
 import itertools
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import filelock
 import pytest
 import yaml
 
@@ -165,6 +168,21 @@ def test_gc_lists_and_deletes_scratch_that_nobody_holds(project: Path, run: Comm
     assert scratch.exists()
     assert run("gc", "--delete").returncode == 0
     assert not scratch.exists()
+
+
+def test_gc_lists_scratch_on_a_read_only_disk_too(project: Path, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    scratch = project / "data" / "sample" / ".work" / "clean-0123456789abcdef"
+    scratch.mkdir(parents=True)
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    for words in (["gc"], ["gc", "--delete"]):
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+        assert "clean-0123456789abcdef  state unknown: nothing can be written there" in done.stdout
+    assert done.stdout.endswith("removed 0 of 1\n")
+    assert scratch.exists()
 
 
 def test_gc_deletes_neither_what_is_not_scratch_nor_an_old_output_that_a_stopped_run_moved_away(

@@ -1,10 +1,12 @@
 """Files and folders appear whole or not at all."""
 
 import bz2
+import errno
 import gzip
 import hashlib
 import io
 import lzma
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,33 @@ import zstandard
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash, is_published, load_checked
+
+
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_a_problem_of_the_file_that_was_written(
+    problem: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(problem, os.strerror(problem))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=os.strerror(problem)) as caught:
+        store.write_json(tmp_path / "params.json", {})
+    assert caught.value.filename == str(tmp_path / "params.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_read_only_disk_is_named_by_the_file_that_the_user_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        store.write_json(tmp_path / "params.json", {})
+    assert caught.value.filename == str(tmp_path / "params.json")
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -324,3 +325,17 @@ def test_through_dvc_nothing_is_ever_trained_again(road: Road, tmp_path: Path) -
 
     project.set({"pretrain": {"lr": 1e-3}})
     assert ANEW not in said(project), "another training"
+
+
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [("ERROR: unexpected error\n\nHaving any troubles? Hit us up!", " (ERROR: unexpected error)"), ("Help!", "")],
+)
+def test_of_a_cache_that_lacks_the_run_only_dvcs_error_is_told(
+    printed: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = subprocess.CompletedProcess([], 1, "", printed)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    assert not finished_runs._get(Path("runs/a/pretrain"), tmp_path / "finished")
+    (line,) = caplog.messages
+    assert line == f"runs/a/pretrain: trained before, but DVC's cache does not have it{why}; it is trained again"

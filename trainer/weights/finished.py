@@ -139,9 +139,12 @@ def _get(output: Path, folder: Path) -> bool:
     command = [sys.executable, "-m", "dvc", "get", "--quiet", ".", str(output), "--out", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        problem = " ".join(done.stderr.split())[:200]
+        # DVC's other lines offer help with DVC itself.
+        problem = " ".join(line for line in done.stderr.splitlines() if line.startswith("ERROR"))[:200]
         logger.warning(
-            "%s: trained before, but DVC's cache does not have it (%s); it is trained again", output, problem
+            "%s: trained before, but DVC's cache does not have it%s; it is trained again",
+            output,
+            f" ({problem})" if problem else "",
         )
     return not done.returncode
 

@@ -73,6 +73,28 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("files", "counted"),
+    [
+        ({"part-00000.parquet": 40, "rejected/part-00000.parquet": 2}, "40"),
+        ({"part-00000.parquet": 0}, "0"),
+        ({"segment-00000.warc.gz": None}, "1,234"),  # pages
+        ({"mrpc/train.parquet": 1000, "mrpc/test.parquet": 234}, "1,234"),
+        ({"tokenizer.json": None}, ""),
+        ({"model.safetensors": None, "config.json": None}, ""),
+    ],
+)
+def test_the_table_counts_rows_where_an_output_has_any(
+    files: dict[str, int | None], counted: str, tmp_path: Path
+) -> None:
+    entries = {name: FileEntry(rows, 10_000, "") for name, rows in files.items()}
+    Manifest(entries, Counts(2000, 1234)).save(tmp_path / "manifest.json")
+    stage = GraphStage("urls", ("python -m dataprep.urls a b",), (), (), (tmp_path,), ())
+    _, line = table([stage])
+    state_ends = len(f"{'':20} {'':34} ")
+    assert line[state_ends : state_ends + 10].strip() == counted
+
+
 def test_a_whole_output_has_no_damage(output: Path) -> None:
     assert list(find_damage([output])) == []
 

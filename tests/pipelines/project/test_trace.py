@@ -13,12 +13,14 @@ import pytest
 
 from pipelines import store
 from pipelines.__main__ import main
+from pipelines.config import read_yaml
 from pipelines.errors import ConfigError, UserError
 from pipelines.project import trace as tracing
 from pipelines.project.graph import GraphStage, load_stages
 from pipelines.project.trace import Shown, open_arrays, trace
 from pipelines.spans import find_spans
 from tests.dataprep.corpora import digests, rows, run
+from tests.sample_project import ROOT
 
 WORDS = [
     f"{start}{end}"
@@ -334,3 +336,14 @@ def test_spans_are_the_longest_and_none_is_inside_another(stages: list[GraphStag
         assert all(a.start < b.start and a.end < b.end for a, b in itertools.pairwise(spans))
         for span in spans:
             assert sentence[span.start : span.end].strip() in whole
+
+
+def test_an_index_makes_no_other_stage_of_the_graph_run_again() -> None:
+    params = read_yaml(ROOT / "params.yaml")
+    params["corpus"]["traced"] = ["train", "val"]
+    stages = load_stages(params, ROOT / "dvc.yaml")
+    indexing = [stage for stage in stages if stage.name.startswith("suffix_array@")]
+    written = [path for stage in indexing for path in (*stage.outs, *stage.stats)]
+    assert len(written) == 4
+    read = {dep for stage in without(stages, *(stage.name for stage in indexing)) for dep in stage.deps}
+    assert not [(path, dep) for path in written for dep in read if path.is_relative_to(dep)]
