@@ -68,7 +68,8 @@ def folder_problem(text: str) -> str:
 
 TEXTS: dict[str, Callable[[str], str]] = {
     **dict.fromkeys(
-        ("corpus.name", "glue.name", "glue.tasks", "glue.scored", "labels.model", "labels.parallel"), name_problem
+        ("corpus.name", "corpus.traced", "glue.name", "glue.tasks", "glue.scored", "labels.model", "labels.parallel"),
+        name_problem,
     ),
     **dict.fromkeys(("glue_download.tasks", "run"), name_problem),
     **dict.fromkeys(

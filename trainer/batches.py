@@ -153,10 +153,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog=called("trainer.batches"), description=__doc__)
     parser.add_argument("run", type=Path, help="a folder that pretrain published, or one of its step-* folders")
     parser.add_argument("train", type=Path, help="the token folder it was trained on")
-    wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--step", type=int, help="number of the step, from 1")
-    wanted.add_argument(
-        "--tokens", type=_runs_of_tokens, metavar="START:LENGTH[,...]", help="tokens, such as 123456:20"
+    parser.add_argument("--step", type=int, metavar="N", help="number of the step, from 1")
+    parser.add_argument(
+        "--tokens", type=_runs_of_tokens, metavar="RANGE", help="START:LENGTH such as 123456:20; several with commas"
     )
     parser.add_argument(
         "--documents", type=Path, help="the folder of documents that were tokenized, to show their URLs"
@@ -164,6 +163,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.hints = {"--step": Count}
     try:
         call = parser.parse_args(arguments)
+        if (call.step is None) == (call.tokens is None):
+            parser.error("name a step with --step, or tokens with --tokens, not both")
         exits.unwind_on_signals()
         with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
             index = Path(folder)

@@ -36,9 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--license", default="", help="of the model, as the Hub calls it: apache-2.0, mit, other, ...")
     parser.add_argument("--repository", default="", help="OWNER/NAME on the Hub, for the card's name and code")
     parser.add_argument("--scores", type=Path, help="output of `score`; without it runs/RUN/score, if it is there")
-    parser.add_argument("--languages", nargs="+", default=(), help="codes such as en; without it those that clean kept")
     parser.add_argument(
-        "--datasets", nargs="+", default=(), help="OWNER/NAME of data sets on the Hub it was trained on"
+        "--languages", nargs="+", default=(), metavar="CODE", help="codes such as en; without it those that clean kept"
+    )
+    parser.add_argument(
+        "--datasets", nargs="+", default=(), metavar="NAME", help="OWNER/NAME of data sets on the Hub it was trained on"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a card that exists")
     card = ""

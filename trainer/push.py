@@ -2,7 +2,7 @@
 
 EXPORT, as `export` wrote it + CARD, which becomes its README.md -> OWNER/NAME on the Hub
 
-    python -m trainer.card runs/RUN card.md --license cc-by-4.0 --repository OWNER/NAME
+    python -m trainer.card runs/RUN card.md --license mit
     python -m trainer.push runs/RUN/export card.md OWNER/NAME --private
 
 `hf auth login` asks for a token once, or HF_TOKEN has it; HF_ENDPOINT names another server. A repository that is not

@@ -101,7 +101,7 @@ def test_only_near_names_are_suggested() -> None:
         ("trainer.card", ["runs/gpt2"], "expected RUN CARD, got 1 argument ('runs/gpt2'); see --help"),
         ("trainer.push", ["a"], "expected EXPORT CARD OWNER/NAME, got 1 argument ('a'); see --help"),
         ("trainer.curves", [], "expected PICTURE RUNS..., got none; see --help"),
-        ("trainer.batches", ["a", "b"], "the following arguments are required: --step; see --help"),
+        ("trainer.batches", ["a", "b"], "name a step with --step, or tokens with --tokens, not both; see --help"),
         ("trainer.batches", ["a", "b", "--step", "x"], "--step x: expected a whole number of at least 1"),
         ("trainer.run_report", ["a"], "expected STATS RUN_STATS RUNS PAGE, got 1 argument ('a'); see --help"),
         (

@@ -156,7 +156,7 @@ def test_the_other_stages_read_the_same_lines_the_same_way(tmp_path: Path) -> No
     file = write_lines(tmp_path / "a.jsonl.gz")
     records = list(read_json_lines(file, "text", "url"))
     counts = ingest_jsonl(file, tmp_path, "out", 0, alone=True)
-    rows = list(read_rows(tmp_path / "out-00000.parquet"))
+    rows = list(read_rows(tmp_path / "out-00000.arrow"))
     broken = list(read_rows(tmp_path / "broken" / "out-00000.parquet"))
     assert [Text(row["url"], row["text"], row["source"], row["metadata"]) for row in rows] == records[:2]
     assert [Broken(f"a.jsonl.gz:{row['line']}", row["rule"], row["value"]) for row in broken] == records[2:]
@@ -184,7 +184,7 @@ def test_other_keys_can_be_named(tmp_path: Path) -> None:
     assert list(read_json_lines(tmp_path / "a.jsonl", "content", "link")) == [
         Text("http://a.test/", "words", "a.jsonl")
     ]
-    with pytest.raises(UserError, match=r"none of its 1 lines is a document; line 1: has no key 'body'"):
+    with pytest.raises(UserError, match=r"its only line is no document; line 1: has no key 'body'"):
         list(read_json_lines(tmp_path / "a.jsonl", "body", "url"))
 
 
@@ -194,7 +194,7 @@ def test_half_of_a_surrogate_pair_is_repaired_as_ftfy_does_wherever_it_stands(ke
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "words", "url": "u", "source": "s", key: broken}) + "\n")
     counts = ingest_jsonl(tmp_path / "a.jsonl", tmp_path, "out", 0, alone=True)
     assert (counts.rows_out, counts.rejected) == (1, {})
-    (row,) = read_rows(tmp_path / "out-00000.parquet")
+    (row,) = read_rows(tmp_path / "out-00000.arrow")
     assert row[key] == fix_surrogates(broken) == "x \ufffd \ufffdy"
     (record,) = read_json_lines(tmp_path / "a.jsonl", "text", "url")
     assert getattr(record, key) == row[key]

@@ -21,8 +21,8 @@ from pipelines.project.versions import PACKAGES, VERSION_ALONE, SourceCode, sign
 ROOT = Path(__file__).parents[3]
 Changed = Callable[[str, str], set[str]]
 COUNTED = {*stage_modules(ROOT / "dvc.yaml")} - VERSION_ALONE
-KERNEL = {"find_duplicates", "glue_download", "decontaminate"}
-"""Stages that load the native kernel."""
+KERNEL = {"clean", "ledger", "find_duplicates", "glue_download", "decontaminate"}
+"""Stages whose code reaches the native kernel: the ledger reads clean's rules, one of which looks for shingles."""
 MODEL = {"export", "evaluate", "finetune", "glue_score"}
 """Stages with a digest that build the model."""
 
