@@ -5,6 +5,7 @@ the block once, as an index of the shard's tokens, in the order of the tokens th
 run of tokens are neighbours, and a binary search finds them. Schema metadata: name and sha256 of the token shard.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ class SuffixArray:
         if indexed != there:
             raise UserError(
                 f"{folder}: has {indexed:,} of the {there:,} tokens of {tokens}, so it is of other tokens or of a "
-                "trial (--limit); build it again: python -m dataprep.suffix_array"
+                f"trial (--limit); {_again(folder, tokens)}"
             )
 
     def longest(self, query: Sequence[int]) -> int:
@@ -149,9 +150,10 @@ class _Block:
         return low
 
     def _damaged(self) -> UserError:
+        index = self.path.parent
         return UserError(
-            f"{self.path}: damaged: its suffixes are in no order; delete the folder and build it again: "
-            "python -m dataprep.suffix_array (python -m pipelines check --deep compares all files with their manifests)"
+            f"{self.path}: damaged: its suffixes are in no order (python -m pipelines check --deep {index} compares "
+            f"every byte); {_again(index, self.shard.path.parent)}"
         )
 
     def place(self, start: int) -> Place:
@@ -165,6 +167,12 @@ class _Block:
         tokens = self.shard.tokens[start : start + number].tolist()
         end = self.shard.meta.end_of_text
         return tokens[: tokens.index(end) + 1] if end in tokens else tokens
+
+
+def _again(index: Path, tokens: Path) -> str:
+    """Return how to build an index again, in a graph and outside of one."""
+    command = shlex.join(["python", "-m", "dataprep.suffix_array", str(tokens), str(index), "--overwrite"])
+    return f"build it again: {command} (in a graph: dvc repro suffix_array@{tokens.name})"
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
@@ -188,14 +196,12 @@ def _open_blocks(folder: Path, shards: dict[str, tuple[TokenShard, int]]) -> lis
                 starts = reader.get_batch(0).column("start").to_numpy(zero_copy_only=True)
         except ARROW_ERRORS as error:
             reason = " ".join(str(error).split())
-            raise UserError(
-                f"{path}: not a suffix array ({reason}); build it again: python -m dataprep.suffix_array"
-            ) from None
+            raise UserError(f"{path}: not a suffix array ({reason}); {_again(folder, tokens)}") from None
         if made.get(name) != sha256:
             there = f"sha256 {made[name][:12]}" if name in made else "no shard of that name"
             raise UserError(
                 f"{path}: of other tokens: it was built from {name} with sha256 {sha256[:12]}, and {tokens} has "
-                f"{there}; build it again: python -m dataprep.suffix_array"
+                f"{there}; {_again(folder, tokens)}"
             )
         blocks.append(_Block(path, starts, *shards[name]))
     return blocks
