@@ -138,7 +138,7 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="*",
         type=Path,
         metavar="FOLDER",
-        help="where stand-alone outputs are; default: the graph's outputs",
+        help="where stand-alone outputs are, or scratch folders themselves; default: the graph's outputs",
     )
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.set_defaults(run=run_gc)

@@ -3,6 +3,7 @@
     millrace                      all commands
     millrace clean --help         the help of one, the same as that of `python -m dataprep.clean`
     millrace use sample           project commands: those of `python -m pipelines`
+    millrace --version            the version that is installed
 
 A command is a module that `python -m` runs. This finds its name and lets Python run it in this process's place, so that
 signals, exit statuses and everything else are the module's own.
@@ -23,6 +24,8 @@ from pipelines.helptext import BY_NAME
 from pipelines.installed import has_code
 from pipelines.terminal import print_error
 
+DISTRIBUTION = "millrace-gpt2"
+"""The name on PyPI."""
 PROJECT = "pipelines"
 """The module whose first argument is the command."""
 
@@ -117,6 +120,9 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
+    if arguments[0] == "--version":
+        print(f"millrace {installed_version()}")
+        return 0
     name = arguments[0].replace("_", "-")
     if (found := modules().get(name)) is None:
         print_error(f"{arguments[0]}: no such command.{nearest(name, modules()) or ' `millrace` lists them all.'}")
@@ -127,6 +133,16 @@ def run(arguments: Sequence[str]) -> int:
     first = [name] if found == PROJECT else []
     words = [sys.executable, "-X", BY_NAME, "-m", found, *first, *arguments[1:]]
     return os.execv(sys.executable, words)  # noqa: S606 (our own)
+
+
+def installed_version() -> str:
+    """Return the version of the package that this code is of; that of its source where it is not installed."""
+    import importlib.metadata  # here, since it brings the parser of e-mail, which no command need wait for
+
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return f"not installed: the source in {Path(__file__).parents[1]}"
 
 
 def _hiding(package: str) -> Path | None:
@@ -149,7 +165,12 @@ def overview() -> str:
     """Return what `millrace` prints without a command."""
     width = max(len(name) for group in GROUPS for name in group.commands) + 2
     columns = shutil.get_terminal_size().columns
-    lines = [*textwrap.wrap("usage: millrace COMMAND [arguments]; millrace COMMAND --help says which", columns), ""]
+    lines = [
+        *textwrap.wrap(
+            "usage: millrace COMMAND [arguments]; millrace COMMAND --help says which; millrace --version", columns
+        ),
+        "",
+    ]
     for group in GROUPS:
         lines.append(f"{group.title}:")
         for name, what in group.commands.items():

@@ -12,16 +12,17 @@ import gc
 import inspect
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipelines import exits, log, store
 from pipelines.command import JSONL_FILE, Documents, Invocation, Output, StageSpec, parse
-from pipelines.config import check_sources
+from pipelines.config import check_sources, to_plain
 from pipelines.documents import is_jsonl
 from pipelines.dvc_lock import put_back_stats
 from pipelines.errors import ConfigError, UserError, shown
@@ -134,7 +135,7 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
             for leftover in scratch_folders(final):
                 store.restore(final, leftover / f"previous-{name}")
         check_outputs(call, resuming=(scratch / STAGED).exists())
-        _name_other_scratch(store.real_path(first), scratch, identity)
+        _name_other_scratch(finals.values(), scratch, identity, call.sections)
         scratch.mkdir(exist_ok=True)
         store.write_json(scratch / IDENTITY, identity)
         preload = [spec.function.__module__, *spec.preload]
@@ -211,23 +212,27 @@ def _places(run: StageRun) -> list[Path]:
     return [_place_of(run, output) for output in run.outputs.values()][::-1]
 
 
-def _name_other_scratch(first: Path, scratch: Path, identity: Mapping[str, Any]) -> None:
-    """Warn of scratch that an unfinished run of the same output left and that this run cannot go on with."""
+def _name_other_scratch(
+    finals: Iterable[Path], scratch: Path, identity: Mapping[str, Any], sections: Mapping[str, Any]
+) -> None:
+    """Warn of scratch that an unfinished run of the same outputs left and that this run cannot go on with."""
+    first, *others = finals
     for other in scratch_folders(first):
         if other == scratch:
             continue
         try:
             before = store.read_json(other / IDENTITY)
             differs = [key for key, value in identity.items() if before.get(key) != value]
-            differs = [_named(key, before.get(key), identity[key]) for key in differs]
+            differs = [_named(key, before.get(key), identity[key], sections) for key in differs]
         except (UserError, AttributeError):
             differs = []
+        run = other.name.rpartition("-")[2]
         why = f"with different {', '.join(differs)}" if differs else "that cannot be read"
         logger.warning(
             "%s: left by an unfinished run %s; not used here. To remove it: python -m pipelines gc --delete %s",
             other,
             why,
-            first.parent,
+            shlex.join(str(each) for each in (other, *(_place(final, run) for final in others)) if each.is_dir()),
         )
 
 
@@ -235,12 +240,17 @@ MOST_NAMED = 5
 """Parameters that differ are named one by one if there are no more."""
 
 
-def _named(key: str, before: Any, now: Any) -> str:
-    """Return the key of an identity that differs; of parameters, which ones, and both values."""
+def _named(key: str, before: Any, now: Any, sections: Mapping[str, Any]) -> str:
+    """Return the key of an identity that differs; of parameters, which ones, and both values.
+
+    An identity leaves out some values that change nothing, such as the usual optimizer: today's are in the sections.
+    """
     if key != "parameters" or not isinstance(before, dict):
         return key
+    whole = {section: to_plain(each) for section, each in sections.items()}
     differ = [
-        f"{section}.{name} ({_value(old.get(name))} then, {_value(new.get(name))} now)"
+        f"{section}.{name} ({_value(old.get(name))} then, "
+        f"{_value(new.get(name, whole.get(section, {}).get(name)))} now)"
         for section, new in now.items()
         if isinstance(old := before.get(section), dict)
         for name in sorted({*old, *new})
@@ -250,7 +260,7 @@ def _named(key: str, before: Any, now: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a parameter's value as a line of a message shows it; an identity leaves out what is not set."""
+    """Return a parameter's value as a line of a message shows it."""
     return "not set" if value is None else shown(value)
 
 

@@ -5,7 +5,7 @@ the block once, as an index of the shard's tokens, in the order of the tokens th
 run of tokens are neighbours, and a binary search finds them. Schema metadata: name and sha256 of the token shard.
 """
 
-from bisect import bisect_left, bisect_right
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from pipelines.manifest import load_checked
 from pipelines.tokens import ARROW_ERRORS, TokenShard, open_tokens
 
 SHARD, SHARD_SHA256 = "token_shard", "token_shard_sha256"
+_COMPARED = 4096
+"""Rows of a found range that are compared with what was looked for: all of a smaller one."""
 Array = np.ndarray[Any, Any]
 
 
@@ -63,7 +65,7 @@ class SuffixArray:
         if indexed != there:
             raise UserError(
                 f"{folder}: has {indexed:,} of the {there:,} tokens of {tokens}, so it is of other tokens or of a "
-                "trial (--limit); build it again: python -m dataprep.suffix_array"
+                f"trial (--limit); {_again(folder, tokens)}"
             )
 
     def longest(self, query: Sequence[int]) -> int:
@@ -79,19 +81,22 @@ class SuffixArray:
         found: list[Place] = []
         for block in self._blocks:
             if len(found) < number:
-                starts = block.starts[slice(*_ends(block.places(run)))]
-                found += [block.place(start) for start in np.sort(starts)[: number - len(found)].tolist()]
+                places = block.places(run)
+                starts = np.sort(block.starts[places.start : places.stop])[: number - len(found)]
+                block.require_places(starts, run)
+                found += [block.place(start) for start in starts.tolist()]
         return found
 
 
-def _ends(places: range) -> tuple[int, int]:
-    return places.start, places.stop
-
-
 class _Block:
-    """The suffix array of one block."""
+    """The suffix array of one block.
 
-    def __init__(self, starts: Array, shard: TokenShard, before: int) -> None:
+    Reading all of an index to compare it with its manifest takes minutes, a lookup less than a second: so each lookup
+    checks what it meets, and raises UserError if that is in no order or found where it is not.
+    """
+
+    def __init__(self, path: Path, starts: Array, shard: TokenShard, before: int) -> None:
+        self.path = path
         self.starts = starts
         self.shard = shard
         self.before = before
@@ -103,16 +108,53 @@ class _Block:
     def longest(self, query: Sequence[int]) -> int:
         """Return how many tokens `query` has in common with the suffix that has most of them."""
         query = list(query)
-        rank = bisect_left(range(len(self)), query, key=lambda at: self._tokens(at, len(query)))
+        rank = self._rank(query)
         neighbours = (self._tokens(at, len(query)) for at in (rank - 1, rank) if 0 <= at < len(self))
         return max((_common(query, tokens) for tokens in neighbours), default=0)
 
     def places(self, run: Sequence[int]) -> range:
         """Return the rows of `starts` whose suffixes begin with `run`."""
         run = list(run)
-        order = range(len(self))
-        low = bisect_left(order, run, key=lambda at: self._tokens(at, len(run)))
-        return range(low, bisect_right(order, run, low, key=lambda at: self._tokens(at, len(run))))
+        low = self._rank(run)
+        places = range(low, self._rank(run, low, after=True))
+        step = max(1, len(places) // _COMPARED)
+        self.require_places(self.starts[places.start : places.stop : step], run)
+        return places
+
+    def require_places(self, starts: Array, run: Sequence[int]) -> None:
+        """Raise UserError unless `run` begins at each of these positions, and these are different ones."""
+        at = starts.astype(np.int64)
+        if len(at) and at.max() + len(run) > len(self.shard.tokens):
+            raise self._damaged()
+        same = all((self.shard.tokens[at + number] == token).all() for number, token in enumerate(run))
+        if not same or len(np.unique(at)) < len(at):
+            raise self._damaged()
+
+    def _rank(self, run: list[int], low: int = 0, *, after: bool = False) -> int:
+        """Return how many rows are before `run`, or with `after` those that begin with it too; `low`: at least."""
+        high = len(self)
+        below: list[int] | None = None
+        above: list[int] | None = None
+        seen: set[int] = set()
+        while low < high:
+            middle = (low + high) // 2
+            tokens, start = self._tokens(middle, len(run)), int(self.starts[middle])
+            ordered = (below is None or tokens >= below) and (above is None or tokens <= above)
+            if not ordered or start in seen or start >= len(self.shard.tokens):
+                raise self._damaged()
+            seen.add(start)
+            if tokens < run or (after and tokens == run):
+                low, below = middle + 1, tokens
+            else:
+                high, above = middle, tokens
+        return low
+
+    def _damaged(self) -> UserError:
+        index = self.path.parent
+        return UserError(
+            f"{self.path}: damaged: its suffixes are in no order (python -m pipelines check --deep {index} compares "
+            f"every byte); {_again(index, self.shard.path.parent)}"
+        )
 
     def place(self, start: int) -> Place:
         """Return the document of a position in the shard."""
@@ -120,8 +162,17 @@ class _Block:
         return Place(self.shard, row, start - int(self.shard.offsets[row]), self.before + start)
 
     def _tokens(self, at: int, number: int) -> list[int]:
+        """Return the first tokens of a suffix, up to the end of its document: behind a block's, it is of no order."""
         start = int(self.starts[at])
-        return self.shard.tokens[start : start + number].tolist()
+        tokens = self.shard.tokens[start : start + number].tolist()
+        end = self.shard.meta.end_of_text
+        return tokens[: tokens.index(end) + 1] if end in tokens else tokens
+
+
+def _again(index: Path, tokens: Path) -> str:
+    """Return how to build an index again, in a graph and outside of one."""
+    command = shlex.join(["python", "-m", "dataprep.suffix_array", str(tokens), str(index), "--overwrite"])
+    return f"build it again: {command} (in a graph: dvc repro suffix_array@{tokens.name})"
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
@@ -145,14 +196,12 @@ def _open_blocks(folder: Path, shards: dict[str, tuple[TokenShard, int]]) -> lis
                 starts = reader.get_batch(0).column("start").to_numpy(zero_copy_only=True)
         except ARROW_ERRORS as error:
             reason = " ".join(str(error).split())
-            raise UserError(
-                f"{path}: not a suffix array ({reason}); build it again: python -m dataprep.suffix_array"
-            ) from None
+            raise UserError(f"{path}: not a suffix array ({reason}); {_again(folder, tokens)}") from None
         if made.get(name) != sha256:
             there = f"sha256 {made[name][:12]}" if name in made else "no shard of that name"
             raise UserError(
                 f"{path}: of other tokens: it was built from {name} with sha256 {sha256[:12]}, and {tokens} has "
-                f"{there}; build it again: python -m dataprep.suffix_array"
+                f"{there}; {_again(folder, tokens)}"
             )
-        blocks.append(_Block(starts, *shards[name]))
+        blocks.append(_Block(path, starts, *shards[name]))
     return blocks

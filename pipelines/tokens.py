@@ -135,6 +135,10 @@ def open_tokens(folder: Path) -> list[TokenShard]:
     Raises UserError if there are none, or if different tokenizers produced them.
     """
     files = sorted(folder.glob("part-*.arrow"))
+    if not files and (inside := sorted({file.parent.name for file in folder.glob("*/part-*.arrow")})):
+        raise UserError(
+            f"{folder}: holds no token shards (part-*.arrow), but its {' and '.join(inside)} do: name one of them"
+        )
     if not files:
         raise UserError(f"{folder}: has no token shards (part-*.arrow); run tokenize first")
     shards = [TokenShard(file) for file in files]

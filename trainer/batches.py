@@ -101,7 +101,9 @@ class Training:
         digests = [content_hash(folder) for folder in folders]
         for folder, digest, expected in zip(folders, digests, _trained_on(record), strict=True):
             if digest != expected:
-                raise UserError(f"{folder}: {run} was not trained on it; name the token folder of that training")
+                raise UserError(
+                    f"{folder}: {run} was not trained on it, but on other tokens; train on it, or give those"
+                )
         return cls(record, config, folders, digests)
 
 

@@ -11,7 +11,7 @@ import platform
 import sys
 from importlib.metadata import version
 
-from pipelines.config import given
+from pipelines.config import given, to_plain
 from pipelines.errors import ConfigError
 from trainer.config import (
     ONE_STAGE_EACH,
@@ -20,6 +20,7 @@ from trainer.config import (
     FinetuneConfig,
     LossScaleConfig,
     ModelConfig,
+    MuonConfig,
     ParallelConfig,
     PretrainConfig,
     WatchConfig,
@@ -62,6 +63,7 @@ def check_pretrain(config: PretrainConfig, model: ModelConfig, parallel: Paralle
             f"{model.n_positions}: shorten the one or raise the other"
         )
     check_loss_scale("pretrain", config.loss_scale)
+    check_optimizer(config)
     check_length("pretrain", config)
     check_samples(config)
     check_saving(config)
@@ -76,6 +78,18 @@ def check_pretrain(config: PretrainConfig, model: ModelConfig, parallel: Paralle
             f"pretrain.init_path {config.init_path} is set but pretrain.init is scratch: "
             "set init to checkpoint or huggingface, or empty the path"
         )
+
+
+def check_optimizer(config: PretrainConfig) -> None:
+    """Raise ConfigError for a setting of Muon that nothing would read."""
+    if config.optimizer == "muon":
+        return
+    for name, value in to_plain(config.muon).items():
+        if value != to_plain(MuonConfig())[name]:
+            raise ConfigError(
+                f"pretrain.muon.{name} {value} is set, but pretrain.optimizer is {config.optimizer}, which does not "
+                f"read it: set optimizer to muon, or leave {name} out"
+            )
 
 
 def check_length(section: str, config: PretrainConfig | FinetuneConfig) -> None:

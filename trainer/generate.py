@@ -1,6 +1,7 @@
 """Goes on with a text, by an exported model.
 
     python -m trainer.generate export/ "The mill stands" --new-tokens 100 --temperature 0.7 --seed 3
+    python -m trainer.generate export/ - < prompt.txt
 
 Sampling is seeded by the seed and the number of the text, so texts do not depend on each other.
 """
@@ -83,6 +84,17 @@ def write_text(folder: Path, prompt: str, config: SamplingConfig) -> str:
     return prompt + tokenizer.decode(continue_text(model, ids, end, config))
 
 
+def read_prompt() -> str:
+    """Return the text on standard input, without the line feed that an editor or `echo` ends it with.
+
+    Raises ConfigError for one that is not UTF-8.
+    """
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"generate: standard input is not UTF-8 (byte {error.start}); convert it") from None
+
+
 def note(text: str) -> None:
     """Print a note on standard error: standard output holds the text alone."""
     print(f"note: {text}", file=sys.stderr)
@@ -93,9 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from tyro.conf import OmitArgPrefixes, Positional, arg
 
     from pipelines import config as configs
+    from trainer.weights.exported import check_weights
 
     default = "(default: the model begins one of its own)"
-    begins = arg(help="how the text begins", metavar="[PROMPT]", help_behavior_hint=default)
+    begins = arg(
+        help="how the text begins; - reads it from standard input", metavar="[PROMPT]", help_behavior_hint=default
+    )
 
     def generate(
         export: Positional[Annotated[Path, arg(help="a Hugging Face folder, such as export's", metavar="EXPORT")]],
@@ -103,6 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sampling: OmitArgPrefixes[SamplingConfig] = SamplingConfig(),  # noqa: B008 (frozen)
     ) -> None:
         checked = configs.check(SamplingConfig, sampling, "generate", "command line")
+        if not export.exists():
+            raise UserError(
+                f"{export}: no such folder, where EXPORT is expected: a Hugging Face folder such as export's; PROMPT "
+                "comes after it"
+            )
+        check_weights(export)  # before a note or a prompt is read
+        prompt = read_prompt() if prompt == "-" else prompt
         if not prompt:
             note("no PROMPT, so the model begins a text of its own")
         text = write_text(export, prompt, checked)

@@ -7,6 +7,7 @@ the parameters, as for the stage; `python -m pipelines report` gives all of this
 the checkpoints that are there write texts, which takes a while; the page shows those of earlier calls too.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from trainer.reporting.samples import add_samples, by_prompt, samples_of
 from trainer.reporting.sources import sources_of
 from trainer.reporting.task_results import read_tasks
 from trainer.reporting.times import read_times
+
+logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,7 +110,11 @@ def write_page(
     values["corpus"] = read_corpus(ledger, results)
     if sources:
         index, tokens, made_by = sources
-        times.sources = sources_of(results.texts, index, tokens, made_by, ledger)
+        try:
+            times.sources = sources_of(results.texts, index, tokens, made_by, ledger)
+        except UserError as error:  # the index is optional: the rest of the page does not need it
+            times.no_sources = str(error)
+            logger.warning("the page is without the sources of its texts: %s", error)
     with store.create(page) as file:
         file.write(render_html(values, drawn, live, times).encode())
 

@@ -14,7 +14,8 @@ Scores are those of lm-evaluation-harness: the same windows of tokens, cut off o
 than the model takes, and the same arithmetic (docs/explanation/scores.md). With --contamination, the folder that
 `decontaminate` wrote about these request files, the documents that are in no training document are also scored apart.
 With --val, token shards of validation documents, the task `validation` has their bits per byte: exact bytes of the
-text, so that models of different vocabularies compare.
+text, so that models of different vocabularies compare. Its loss and perplexity are those of `evaluate` if the samples
+are as long (--sequence-length). For --val alone, name an empty folder as the requests.
 """
 
 import json
@@ -40,8 +41,8 @@ from trainer.processes.process import Process
 from trainer.scoring import metrics
 from trainer.scoring.table import SUBSETS, table
 from trainer.scoring.tasks import encode_tasks
-from trainer.scoring.validation import TASK, Validation, add_validation
-from trainer.scoring.windows import Encoded, Encoder
+from trainer.scoring.validation import TASK, Validation, read_validation
+from trainer.scoring.windows import NO_WINDOWS, Encoded, Encoder
 from trainer.weights.exported import CONFIG, WEIGHTS, check_weights
 from trainer.weights.records import newest_checkpoint, read_record
 
@@ -64,7 +65,8 @@ class ScoreConfig:
     """Tokens per forward pass, with padding. At most as many logits are in memory, 4 bytes for each token of the
     vocabulary; with tp they always are."""
     sequence_length: NonNegative = 0
-    """Tokens per sample of --val, as `evaluate` has it; 0: all positions of the model."""
+    """Tokens per sample of --val; 0: all positions of the model. A model does not say how long the samples of its
+    training or of `evaluate` were: give evaluate.sequence_length of its params.yaml for the same loss as there."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the matrix products; bf16 is faster on GPUs and can decide close answers otherwise."""
 
@@ -78,16 +80,16 @@ class ScoreJob:
     model: Path
     """A Hugging Face folder or a checkpoint."""
     scratch: Path
+    parts: tuple[str, ...]
+    """What is scored each by itself, so that the one's batches, and with them its last digits, are not the other's."""
 
-    @property
-    def windows(self) -> Path:
-        """The folder of the windows to score."""
-        return self.scratch / "windows"
+    def windows(self, part: str) -> Path:
+        """Return the folder of the windows to score."""
+        return self.scratch / f"{part}.windows"
 
-    @property
-    def values(self) -> Path:
-        """The file of what the model said to them."""
-        return self.scratch / "values.npy"
+    def values(self, part: str) -> Path:
+        """Return the file of what the model said to them."""
+        return self.scratch / f"{part}.npy"
 
 
 def score(
@@ -104,20 +106,26 @@ def score(
     """Encode all requests, let the processes of the layout score them, and write scores and rows."""
     check_portable(parallel)
     portable.require(parallel)
-    files = request_files(requests.path)
+    # Only --val: there is an empty folder in place of the requests.
+    alone = val is not None and requests.path.is_dir() and not any(requests.path.iterdir())
+    files = [] if alone else request_files(requests.path)
     with waiting(f"score: encoding {requests.path}"):
         opened = open_encoder(model, tokenizer, parallel)
-        folder, encoder = opened.folder, opened.encoder
-        tasks = encode_tasks(files, encoder, run.limit)
+        # First what may be refused before the requests are encoded, which takes longer.
         validation = encode_validation(config, opened, val.path, run.limit) if val else None
+        tasks = encode_tasks(files, opened.encoder, run.limit)
         if validation and TASK in tasks:
             raise UserError(f"{requests.path}: has a task called {TASK}, the name of --val's; rename it")
         by_task = dict(zip(tasks, files, strict=True))
         clean = clean_documents(contamination.path, by_task) if contamination is not None else {}
-        job = ScoreJob(config=config, parallel=parallel, model=folder, scratch=run.scratch)
-        encoder.windows().save(job.windows)
-    launch.launch(score_in_process, parallel, job)
-    scores = write_scores(tasks, job.values, clean, output.folder, validation, opened.identity)
+        windows = {"tasks": opened.encoder.windows(), TASK: validation.windows if validation else NO_WINDOWS}
+        parts = tuple(name for name, each in windows.items() if len(each))
+        job = ScoreJob(config=config, parallel=parallel, model=opened.folder, scratch=run.scratch, parts=parts)
+        for part in parts:
+            windows[part].save(job.windows(part))
+    if parts:
+        launch.launch(score_in_process, parallel, job)
+    scores = write_scores(tasks, job, clean, output.folder, validation, opened.identity)
     run.summary = "; ".join(f"{name} {_headline(each)}" for name, each in scores["tasks"].items())
     run.register_outputs(output, count_documents(tasks, validation))
     return {"tasks": {name: _numbers(each) for name, each in scores["tasks"].items()}}
@@ -181,7 +189,7 @@ def encode_validation(config: ScoreConfig, opened: Opened, val: Path, limit: int
     stream = check_tokens_of_anyone(val)
     require_same_tokenizer(opened.tokenizer, stream.meta, val)
     length = config.sequence_length or opened.positions
-    return add_validation(opened.encoder, open_tokenizer(opened.tokenizer), stream, length, limit)
+    return read_validation(open_tokenizer(opened.tokenizer), stream, length, limit)
 
 
 def count_documents(tasks: Mapping[str, Encoded], validation: Validation | None) -> Counts:
@@ -206,10 +214,11 @@ def score_in_process(process: Process, job: ScoreJob) -> None:
 
     with Mesh(job.parallel, process.device) as mesh:
         model = open_parallel(job, mesh)
-        windows = Windows.load(job.windows)
-        values = likelihoods(forward_at(model), mesh.device, windows, job.config.batch_tokens, mesh)
-        if mesh.is_first:
-            np.save(job.values, values)
+        for part in job.parts:
+            windows = Windows.load(job.windows(part))
+            values = likelihoods(forward_at(model), mesh.device, windows, job.config.batch_tokens, mesh)
+            if mesh.is_first:
+                np.save(job.values(part), values)
 
 
 def open_parallel(job: ScoreJob, mesh: "Mesh") -> "ParallelModel[Any]":
@@ -242,7 +251,7 @@ def open_parallel(job: ScoreJob, mesh: "Mesh") -> "ParallelModel[Any]":
 
 def write_scores(
     tasks: Mapping[str, Encoded],
-    values: Path,
+    job: ScoreJob,
     clean: CleanDocuments,
     folder: Path,
     validation: Validation | None,
@@ -251,9 +260,10 @@ def write_scores(
     """Write scores.json and the rows of each task; return the scores."""
     import numpy as np
 
-    said, scored = np.load(values), dict[str, Any]()
+    said = {part: np.load(job.values(part)) for part in job.parts}
+    scored = dict[str, Any]()
     for name, encoded in tasks.items():
-        answers = metrics.answers(encoded.windows, said)
+        answers = metrics.answers(encoded.windows, said.get("tasks", np.empty((0, 4))))
         rows = [metrics.row_scores(*each) for each in zip(encoded.requests, answers, strict=True)]
         scored[name] = metrics.task_scores(encoded.requests, rows)
         scored[name] |= {"truncated": encoded.truncated, "skipped": encoded.skipped}
@@ -261,7 +271,7 @@ def write_scores(
             scored[name][subset] = scores_of(documents, encoded.requests, rows)
         _write_rows(folder / "rows" / f"{name}.jsonl", encoded.requests, answers, rows)
     if validation:
-        scored[TASK] = validation.scores(said)
+        scored[TASK] = validation.scores(said[TASK])
     scores = {"model": dict(model), "tasks": scored, "centred_mean": metrics.centred_mean(scored)}
     store.write_json(folder / "scores.json", scores)
     with store.create(folder / "scores.md") as file:
@@ -341,9 +351,11 @@ STAGE = StageSpec.of(
     SHAPED_BY,
     sources={
         "model": "a Hugging Face folder, a checkpoint, or the output of pretrain",
-        "requests": "a folder of request files, as score_requests writes it, or one of them",
+        "requests": "a folder of request files, as score_requests writes it, or one of them; with --val also an empty "
+        "folder, to score nothing else",
         "tokenizer": "of a checkpoint: the folder of its tokenizer, such as the output of tokenizer",
-        "val": "token shards of validation documents, whose bits per byte are scored too",
+        "val": "token shards of validation documents, such as the folder val that tokenize wrote: their bits per byte, "
+        "loss and perplexity are scored too, as the task `validation`",
         "contamination": "what decontaminate --targets wrote about these requests: scores what it did not find apart",
     },
     limit=Limit("documents of each task"),

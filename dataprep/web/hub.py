@@ -163,6 +163,7 @@ def explained(what: object, advice: str) -> Generator[None]:
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
+        LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -190,6 +191,8 @@ def explained(what: object, advice: str) -> Generator[None]:
         if problem:
             missing = f"not in the local cache, and {problem}"
             raise UserError(f"{what}: {missing}; check the network, or give local files") from None
+        if type(error) is LocalEntryNotFoundError:  # it advises programmers; those below it say what is missing
+            raise UserError(f"{what}: not in the local cache; {advice}, or give local files") from None
         reason = " ".join(str(error).split()) or type(error).__name__
         if _status(error) in (401, 403):
             advice = "check the name, and set HF_TOKEN if it is private"

@@ -117,14 +117,16 @@ def nearest(key: str, stages: list[GraphStage]) -> str | None:
 
 
 def _variants(key: str) -> list[str]:
-    """Return `key` with and without scheme, last slash and `www.`, in canonical form, the likeliest first."""
+    """Return `key` with and without scheme, last slash, `www.` and `.html`, in canonical form, the likeliest first."""
     address = split_url(key if "://" in key else f"http://{key}")
     if address is None or is_id(key):
         return []
     address = without_tracking(address)
     host, path = address.host.removeprefix("www."), address.path.rstrip("/")
     hosts = sorted((host, f"www.{host}"), key=lambda other: other != address.host)
-    paths = sorted((path or "/", f"{path}/"), key=lambda other: other != address.path)
+    page = path.removesuffix(".html").removesuffix(".htm")
+    endings = [f"{page}{ending}" for ending in (".html", ".htm", "")] if page != path else []
+    paths = sorted(dict.fromkeys((path or "/", f"{path}/", *endings)), key=lambda other: other != address.path)
     schemes = sorted(_PORTS, key=lambda other: other != address.scheme)
     addresses = [
         address._replace(scheme=s, host=h, path=p, port=_PORTS[s] if address.port in _PORTS.values() else address.port)

@@ -25,6 +25,8 @@ from pipelines.unchanged import damage_of_file
 LEFT_OVER = "left by an unfinished run"
 NO_RECORD = "published; no record of its run"
 """State of an output without provenance, which is not committed: it cannot be compared with today's parameters."""
+UNUSABLE = "inputs cannot be used, as below"
+"""State of an output whose inputs are not there or damaged; the next line says what is wrong."""
 _SCRATCH = re.compile(rf"(?:-[0-9a-f]{{16}}|{SCRATCH})$")
 """How the names of our scratch folders end."""
 
@@ -33,7 +35,7 @@ def table(stages: list[GraphStage]) -> Iterator[str]:
     """Yield the lines of a table: stage, state, rows, megabytes, output."""
     yield f"{'stage':20} {'state':34} {'rows':>10} {'MB':>9}  output"
     for stage in stages:
-        states = [_state(stage, command) for command in stage.commands]
+        states, problems = zip(*(_state(stage, command) for command in stage.commands), strict=True)
         for index, out in enumerate(stage.outs):
             state = states[min(index, len(states) - 1)]
             path = manifest_path(out)
@@ -42,6 +44,7 @@ def table(stages: list[GraphStage]) -> Iterator[str]:
                 continue
             manifest = Manifest.load(path)
             yield f"{stage.name:20} {state:34} {_rows(manifest):>10} {manifest.bytes / 1e6:>9.2f}  {out}"
+        yield from (f"{'':20} {problem}" for problem in dict.fromkeys(problems) if problem)
 
 
 def _rows(manifest: Manifest) -> str:
@@ -54,24 +57,27 @@ def _rows(manifest: Manifest) -> str:
     return f"{manifest.counts.rows_out:,}" if has_rows else ""
 
 
-def _state(stage: GraphStage, command: str) -> str:
-    """Compare the identity of the published run with the present parameters and inputs."""
+def _state(stage: GraphStage, command: str) -> tuple[str, str]:
+    """Compare the identity of the published run with the present parameters and inputs.
+
+    Also return why that is not possible, which is too long for a column.
+    """
     words = shlex.split(command)[3:]
     spec = StageSpec.load(stage.module)
     try:
         call = parse(spec, [*words])
         if not call.options.stats or not provenance_path(call.options.stats).exists():
-            return NO_RECORD
+            return NO_RECORD, ""
         provenance = store.read_json(provenance_path(call.options.stats))
         current = stage_identity(spec, call)
     except UserError as error:
-        return f"inputs: {str(error)[:26]}"
+        return UNUSABLE, str(error)
     published = {name: manifest_path(output) for name, output in call.outputs.items()}
     digests = {name: store.sha256(path) for name, path in published.items() if path.exists()}
     if digests != provenance.get("manifests"):
-        return "published from the DVC cache"
+        return "published from the DVC cache", ""
     changed = [key for key, value in current.items() if provenance["identity"].get(key) != value]
-    return f"changed: {', '.join(changed)}; dvc repro" if changed else "matches"
+    return (f"changed: {', '.join(changed)}; dvc repro" if changed else "matches"), ""
 
 
 def find_damage(outputs: Iterable[Path], workers: int = 0) -> Iterator[str]:
@@ -114,11 +120,14 @@ def _extra_files(folder: Path, names: Sequence[str]) -> list[Path]:
 def scratch_folders(parents: set[Path]) -> list[tuple[Path, int, str]]:
     """Return (folder, bytes, state) of each scratch folder beside outputs; the state is `LEFT_OVER` if it can go.
 
-    Where nothing can be written, not even a lock can tell whether it is in use.
+    `parents`: folders of outputs, or scratch folders themselves. Where nothing can be written, not even a lock can tell
+    whether one is in use.
     """
     rows: list[tuple[Path, int, str]] = []
-    for work in sorted(parent / WORK for parent in parents):
-        for folder in sorted(path for path in work.glob("*") if path.is_dir() and _SCRATCH.search(path.name)):
+    for parent in sorted(parents):
+        work = parent.parent if parent.parent.name == WORK else parent / WORK
+        found = [parent] if work == parent.parent else sorted(work.glob("*"))
+        for folder in (path for path in found if path.is_dir() and _SCRATCH.search(path.name)):
             name = folder.name.rpartition("-")[0]
             try:
                 with held(work.parent / name) as free:

@@ -167,3 +167,10 @@ def test_no_page_or_message_names_the_package_that_somebody_else_has_on_pypi() -
     files = [file for package in ("pipelines", "dataprep", "trainer") for file in (ROOT / package).rglob("*.py")]
     named = re.compile(r"pip install[^\n]*\bmillrace\b(?!-gpt2)")
     assert [str(file) for file in (*pages, *files) if named.search(file.read_text())] == []
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    source = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert source["name"] == console.DISTRIBUTION
+    assert console.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"millrace {source['version']}\n"

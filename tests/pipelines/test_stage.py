@@ -276,7 +276,7 @@ def test_scratch_that_a_run_cannot_go_on_with_is_named_with_what_differs_and_lef
     assert [line.partition(": ")[0] for line in lines] == [str(work / f"out-{n:016x}") for n in range(4)]
     assert "with different version, libraries, unicode, parameters, inputs" in lines[0]
     assert all("that cannot be read" in line for line in lines[1:])
-    assert all(line.endswith(f"python -m pipelines gc --delete {tmp_path}") for line in lines)
+    assert [line.rpartition(" ")[2] for line in lines] == [str(work / f"out-{n:016x}") for n in range(4)]
     assert len(list(work.glob("out-*"))) == 4
     assert "left by" not in clean(source, tmp_path / "other").stderr
 
@@ -284,14 +284,23 @@ def test_scratch_that_a_run_cannot_go_on_with_is_named_with_what_differs_and_lef
 def test_of_parameters_those_that_differ_are_named_with_both_values() -> None:
     before = {"clean": {"min_tokens": 20, "language": "en", "rules": ["a"]}, "other": {"x": 1}}
     now = {"clean": {"min_tokens": 30, "language": "en", "added": True}, "other": {"x": 1}}
-    assert stage._named("parameters", before, now) == (
+    assert stage._named("parameters", before, now, {}) == (
         "clean.added (not set then, True now), clean.min_tokens (20 then, 30 now), "
         "clean.rules (['a'] then, not set now)"
     )
     many = {"clean": {f"key{number}": number for number in range(6)}}
-    assert stage._named("parameters", {"clean": {}}, many) == "parameters"
-    assert stage._named("parameters", None, now) == "parameters"
-    assert stage._named("inputs", before, now) == "inputs"
+    assert stage._named("parameters", {"clean": {}}, many, {}) == "parameters"
+    assert stage._named("parameters", None, now, {}) == "parameters"
+    assert stage._named("inputs", before, now, {}) == "inputs"
+
+
+def test_a_value_that_an_identity_leaves_out_since_it_is_the_usual_one_is_named_too() -> None:
+    from trainer.config import PretrainConfig
+
+    before, now = ({"config": PretrainConfig(optimizer=each).identity()} for each in ("muon", "adamw"))
+    named = stage._named("parameters", before, now, {"config": PretrainConfig(optimizer="adamw")})
+    assert "config.optimizer ('muon' then, 'adamw' now)" in named
+    assert "not set" not in named
 
 
 def test_the_manifest_counts_every_row_and_stats_and_provenance_stay_outside(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipelines import store
@@ -92,11 +93,55 @@ def test_an_index_of_a_part_of_the_tokens_is_refused(indexed: tuple[Path, Path],
         SuffixArray(index, more)
 
 
-def test_damaged_files_are_named(indexed: tuple[Path, Path], tmp_path: Path) -> None:
-    manifest = json.loads((indexed[0] / "manifest.json").read_text())
+def copied(index: Path, folder: Path) -> Path:
+    manifest = json.loads((index / "manifest.json").read_text())
     for name in manifest["files"]:
-        store.link_or_copy(indexed[0] / name, tmp_path / "index" / name)
-    (tmp_path / "index" / "manifest.json").write_text(json.dumps(manifest))
+        store.link_or_copy(index / name, folder / name)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def looked_up(array: SuffixArray, query: list[int]) -> tuple[int, int, list[int]]:
+    return array.longest(query), array.count(query), [place.in_folder for place in array.first(query, 3)]
+
+
+@pytest.mark.parametrize("fill", ["zeros", "shuffled", "beyond"])
+def test_a_lookup_meets_no_bytes_that_were_changed_under_their_size_without_saying_so(
+    tmp_path: Path, fill: str
+) -> None:
+    """A file that keeps its size and its Arrow frame opens; each lookup is either right or refused."""
+    tokens = write_shards(tmp_path / "tokens", shards=1, documents=200)
+    assert run("dataprep.suffix_array", tokens, tmp_path / "whole") == 0
+    index, whole = copied(tmp_path / "whole", tmp_path / "index"), SuffixArray(tmp_path / "whole", tokens)
+    (file,) = index.glob("*.arrow")
+    data = np.frombuffer(file.read_bytes(), np.uint8).copy()
+    with pa.ipc.open_file(str(file)) as reader:
+        starts = reader.get_batch(0).column("start").to_numpy()
+    at = data.tobytes().index(starts.tobytes()) + len(starts) // 2 * 4
+    part = data[at : at + len(starts) // 4 * 4].view(np.uint32)
+    rng = np.random.default_rng(3)
+    part[:] = {"zeros": 0 * part, "shuffled": rng.permutation(part), "beyond": part + np.uint32(2**31)}[fill]
+    file.unlink()
+    file.write_bytes(data.tobytes())
+    damaged = SuffixArray(index, tokens)
+    stream = open_tokens(tokens)[0].tokens.tolist()
+    refusals: set[str] = set()
+    for start in range(0, len(stream) - 8, 7):
+        query = stream[start : start + 8]
+        try:
+            found = looked_up(damaged, query)
+        except UserError as error:
+            refusals.add(str(error))
+            continue
+        assert found == looked_up(whole, query)
+    (said,) = refusals
+    assert said.startswith(f"{file}: damaged: its suffixes are in no order (")
+    again = f"python -m dataprep.suffix_array {tokens} {index} --overwrite (in a graph: dvc repro suffix_array@tokens)"
+    assert said.endswith(f"build it again: {again}")
+
+
+def test_damaged_files_are_named(indexed: tuple[Path, Path], tmp_path: Path) -> None:
+    copied(indexed[0], tmp_path / "index")
     file = tmp_path / "index" / "suffixes-00002-00001.arrow"
     size = file.stat().st_size
     file.unlink()

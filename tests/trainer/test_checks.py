@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.errors import ConfigError
 from trainer.checks import check_finetune, check_parallel, check_pretrain
-from trainer.config import FinetuneConfig, ModelConfig, ParallelConfig, PretrainConfig
+from trainer.config import FinetuneConfig, ModelConfig, MuonConfig, ParallelConfig, PretrainConfig
 
 MODEL, PARALLEL, PRETRAIN = ModelConfig(), ParallelConfig(), PretrainConfig()
 
@@ -46,6 +46,7 @@ def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], message: 
         ({"mixture": ("b",)}, "mixture_weights: 0 given, expected 2: one for the stage's own token shards, then"),
         ({"mixture_weights": (1.0, 2.0)}, "mixture_weights: 2 given, expected 1"),
         ({"packing": "bestfit", "sequence_length": 1}, "packing bestfit: rows of one token"),
+        ({"muon": MuonConfig(lr=0.1)}, "pretrain.muon.lr 0.1 is set, but pretrain.optimizer is adamw"),
         ({"init_path": "runs/other"}, "init_path runs/other is set but pretrain.init is scratch"),
     ],
 )

@@ -1,5 +1,6 @@
 """Generated text: seeded, within the model's positions, ended by end-of-text."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,23 @@ def test_without_a_prompt_it_says_so_and_an_empty_text_has_its_reason(
 def test_wrong_options_are_refused(road: Road, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(road.export), "x", "--top-k", value]) == 2
     assert capsys.readouterr().err == f"error: --top-k {value}: expected a whole number of at least 0\n"
+
+
+def test_the_prompt_can_come_from_standard_input(
+    road: Road, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(road.export), "the mill", "--new-tokens", "3"]) == 0
+    expected = capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the mill\n")))
+    assert main([str(road.export), "-", "--new-tokens", "3"]) == 0
+    assert capsys.readouterr() == expected
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the \xff")))
+    assert main([str(road.export), "-"]) == 2
+    assert capsys.readouterr().err == "error: generate: standard input is not UTF-8 (byte 4); convert it\n"
+
+
+def test_a_prompt_without_an_export_is_told_that_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """No note that there was no PROMPT, since it is the EXPORT that is missing."""
+    assert main(["hello"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: hello: no such folder, where EXPORT is expected: ")

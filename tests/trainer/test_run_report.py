@@ -117,9 +117,31 @@ def test_generated_texts_have_their_longest_spans_in_the_training_tokens_beside_
     assert shown.count("No five of its tokens occur together in the training data.") == 1
     assert run_report.main(paths) == 0
     assert "training data" not in Reader(Path("reports/small.html").read_text()).text
+
+
+@pytest.mark.parametrize("index", ["stale", "empty", "damaged"])
+def test_an_index_that_cannot_be_used_costs_the_page_only_its_spans(
+    road: Road, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], index: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokens = road.val if index == "stale" else road.train
+    if index == "empty":
+        Path("index").mkdir()
+    else:
+        assert run("dataprep.suffix_array", road.train, "index") == 0
+    if index == "damaged":
+        file = next(Path("index").glob("*.arrow"))
+        file.write_bytes(bytes(file.stat().st_size))
+    Path("runs/small/evaluate").mkdir(parents=True)
+    Path("runs/small/evaluate/texts.json").write_text(json.dumps([{"prompt": "The", "text": "The mill"}]))
     capsys.readouterr()
-    assert run_report.main([*paths, "--sources", "index", str(road.val), str(road.tokenizer)]) == 1
-    assert "of other tokens" in capsys.readouterr().err
+    paths = ["stats/web", "stats/small", "runs/small", "reports/small.html"]
+    assert run_report.main([*paths, "--sources", "index", str(tokens), str(road.tokenizer)]) == 0
+    reason = {"stale": "of other tokens", "empty": "has no manifest.json", "damaged": "not a suffix array"}[index]
+    assert reason in capsys.readouterr().err
+    shown = Reader(Path("reports/small.html").read_text()).text
+    assert "The mill" in shown
+    assert reason in shown.partition("Where they come from in the training data is not known: ")[2]
 
 
 def test_the_first_source_is_named_by_the_url_that_the_ledger_has(road: Road, tmp_path: Path) -> None:

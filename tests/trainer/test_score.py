@@ -261,8 +261,7 @@ def test_a_checkpoint_in_any_layout_has_the_bits_per_byte_of_its_export(
 def test_characters_that_tokens_share_count_their_bytes_once(tmp_path: Path) -> None:
     """With 258 tokens nearly each byte is one, and the first token of all is a third of a character."""
     from trainer.data.stream import TokenStream
-    from trainer.scoring.validation import add_validation
-    from trainer.scoring.windows import Encoder
+    from trainer.scoring.validation import read_validation
 
     folder = small.write_tokenizer(tmp_path / "tokenizer", 258)
     tokenizer, meta = small.open_tokenizer(folder), small.token_meta(folder)
@@ -270,14 +269,42 @@ def test_characters_that_tokens_share_count_their_bytes_once(tmp_path: Path) -> 
     rows = [np.array([*tokenizer.encode(text).ids, meta.end_of_text], meta.dtype) for text in texts]
     write_tokens(tmp_path / "val/part-00000.arrow", rows, [bytes(16)] * 3, meta)
     for first, kept in ((0, texts), (2, texts[:2])):
-        encoder = Encoder(tokenizer, meta.end_of_text, 7)
-        found = add_validation(encoder, tokenizer, TokenStream(tmp_path / "val"), 7, first)
+        found = read_validation(tokenizer, TokenStream(tmp_path / "val"), 7, first)
         assert found.bytes == sum(len(text.encode()) for text in kept) - 1
         assert found.documents == len(kept)
         assert found.tokens == sum(map(len, rows[: len(kept)])) - 1
-        windows = encoder.windows()
-        assert len(windows) == len(found.windows)
-        assert int(windows.scored.sum()) == found.tokens
+        assert int(found.windows.scored.sum()) == found.tokens
+        assert found.windows.lengths.tolist() == (found.windows.scored + 1).tolist()
+
+
+def test_other_tasks_have_the_same_bytes_with_and_without_validation_tokens(
+    road: Road, short: Path, tmp_path: Path
+) -> None:
+    """Windows of both in one batch gave their last digits another rounding."""
+    assert score(road.export, short, tmp_path / "without") == 0
+    assert score(road.export, short, tmp_path / "with", "--val", road.val) == 0
+    without, both = (json.loads((tmp_path / name / "scores.json").read_text()) for name in ("without", "with"))
+    assert both["tasks"].pop("validation")["sequence_length"] == 32
+    assert both == without
+    for file in (tmp_path / "without/rows").iterdir():
+        assert (tmp_path / "with/rows" / file.name).read_bytes() == file.read_bytes()
+    (tmp_path / "none").mkdir()
+    assert score(road.export, tmp_path / "none", tmp_path / "alone", "--val", road.val) == 0
+    assert bits_per_byte(tmp_path / "alone") == bits_per_byte(tmp_path / "with")
+    assert [*json.loads((tmp_path / "alone/scores.json").read_text())["tasks"]] == ["validation"]
+
+
+def test_mistakes_about_validation_tokens_are_told_before_requests_are_read(
+    road: Road, tmp_path: Path, capsys: Any
+) -> None:
+    """A second line that is no request would be told first, if the file were encoded first."""
+    (tmp_path / "requests.jsonl").write_text("{}")
+    (tmp_path / "tokenize").mkdir()
+    for name, folder in (("train", road.train), ("val", road.val)):
+        (tmp_path / "tokenize" / name).symlink_to(folder)
+    arguments = [road.export, tmp_path / "requests.jsonl", tmp_path / "scores", "--val", tmp_path / "tokenize"]
+    assert score(*arguments) == 1
+    assert "tokenize: holds no token shards (part-*.arrow), but its train and val do: name" in capsys.readouterr().err
 
 
 def test_validation_tokens_of_another_model_are_refused(road: Road, asked: Path, tmp_path: Path, capsys: Any) -> None:

@@ -59,6 +59,8 @@ class Times:
     """Prompt -> what the checkpoints made of it."""
     sources: list[list[Source]] = field(default_factory=list[list[Source]])
     """The longest spans of each generated text that occur in the training tokens; none without an index."""
+    no_sources: str = ""
+    """What is wrong with the index that was to find them."""
 
 
 def read_times(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Times:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelines.errors import UserError
-from trainer.scoring.windows import Array, Encoder
+from trainer.scoring.windows import Array, Windows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,32 +28,32 @@ _DECODED_TOKENS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What is predicted: its windows, by position among all windows, and its size."""
+    """What is predicted: its windows, and its size."""
 
-    windows: range
+    windows: Windows
     documents: int
     tokens: int
     bytes: int
+    sequence_length: int
 
     def scores(self, values: Array) -> dict[str, Any]:
-        """Return the scores; `values`: of all windows, from `likelihoods`."""
-        nats = -math.fsum(values[self.windows.start : self.windows.stop, 0])
+        """Return the scores; `values`: of the windows, from `likelihoods`."""
+        nats = -math.fsum(values[:, 0])
         loss = nats / self.tokens
         return {
             "metric": "stream",
             "docs": self.documents,
             "tokens": self.tokens,
             "bytes": self.bytes,
+            "sequence_length": self.sequence_length,
             "loss": loss,
             "perplexity": math.exp(min(loss, 700.0)),
             "bits_per_byte": nats / self.bytes / math.log(2),
         }
 
 
-def add_validation(
-    encoder: Encoder, tokenizer: "Tokenizer", stream: "TokenStream", length: int, first: int
-) -> Validation:
-    """Give the encoder the samples of a stream, each of `length` tokens; of its `first` documents, or of all with 0."""
+def read_validation(tokenizer: "Tokenizer", stream: "TokenStream", length: int, first: int) -> Validation:
+    """Return the samples of a stream, each of `length` tokens; of its `first` documents, or of all with 0."""
     documents = list(_documents(stream, first))
     stop = sum(map(len, documents))
     size = sum(_text_bytes(documents, stream.meta.end_of_text, tokenizer))
@@ -64,8 +64,8 @@ def add_validation(
     windows = [stream.read(start, min(length + 1, stop - start)) for start in starts]
     for start, window in zip(starts, windows, strict=True):
         stream.require_ids(window[None], np.array([start]))
-    places = encoder.add_windows([(window, len(window) - 1) for window in windows])
-    return Validation(places, len(documents), stop - 1, size)
+    scored = Windows.of(windows, [len(window) - 1 for window in windows])
+    return Validation(scored, len(documents), stop - 1, size, length)
 
 
 def _documents(stream: "TokenStream", first: int) -> Iterator[Array]:

@@ -41,6 +41,12 @@ class Windows:
         """Return the tokens of each window."""
         return np.diff(self.offsets)
 
+    @classmethod
+    def of(cls, tokens: "Sequence[Array]", scored: Sequence[int]) -> "Windows":
+        """Return the windows of these tokens, with how many of each one's last are predicted."""
+        joined = np.concatenate([np.empty(0, np.int32), *tokens], dtype=np.int32, casting="unsafe")
+        return cls(joined, np.cumsum([0, *map(len, tokens)]), np.array(scored, np.int64))
+
     def save(self, folder: Path) -> None:
         """Write them, for `load`."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,6 +57,9 @@ class Windows:
     def load(cls, folder: Path) -> "Windows":
         """Map what `save` wrote."""
         return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls.__slots__))
+
+
+NO_WINDOWS = Windows.of([], [])
 
 
 @dataclass(slots=True)
@@ -86,7 +95,7 @@ class Encoder:
                 self._add(request, ids, encoded)
         return encoded
 
-    def add_windows(self, windows: "Sequence[tuple[Sequence[int] | Array, int]]") -> range:
+    def _add_windows(self, windows: Sequence[tuple[Sequence[int], int]]) -> range:
         """Add windows, each with how many of its last tokens are predicted; return their places among all."""
         places = range(len(self._scored), len(self._scored) + len(windows))
         self._tokens += [np.array(tokens, np.int32) for tokens, _ in windows]
@@ -95,9 +104,7 @@ class Encoder:
 
     def windows(self) -> Windows:
         """Return the windows of all that was added."""
-        lengths = [len(tokens) for tokens in self._tokens]
-        tokens = np.concatenate(self._tokens) if self._tokens else np.empty(0, np.int32)
-        return Windows(tokens, np.cumsum([0, *lengths]), np.array(self._scored, np.int64))
+        return Windows.of(self._tokens, self._scored)
 
     def _add(self, request: TaskRequest, ids: Iterator[list[int]], encoded: Encoded) -> None:
         if request.metric == "rolling":
@@ -114,7 +121,7 @@ class Encoder:
             encoded.skipped[problem] = encoded.skipped.get(problem, 0) + 1
             return
         encoded.requests.append(request)
-        encoded.windows.append([self.add_windows(windows) for windows in found])
+        encoded.windows.append([self._add_windows(windows) for windows in found])
 
     def _pair(self, context: str, ids: Iterator[list[int]]) -> tuple[list[int], list[int]]:
         """Return the tokens of a context and of its continuation, from the encoded texts of `_texts`."""

@@ -159,7 +159,8 @@ def test_mistakes_are_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "has no rows of any task" in says(tmp_path / "rows")
     assert "put copa.jsonl or copa.parquet there" in says(tmp_path / "rows", "copa")
     (tmp_path / "rows/copa.jsonl").write_text('{"premise": "It rained."}\n')
-    assert "copa, row 0: no column 'question'; expected the columns of aps/super_glue" in says(tmp_path / "rows")
+    said = "copa.jsonl: copa, row 0: no column 'question'; expected the columns of aps/super_glue"
+    assert str(tmp_path / "rows" / said) in says(tmp_path / "rows")
     (tmp_path / "rows/copa.jsonl").write_text("{\n")
     assert "copa.jsonl, line 1: not valid JSON" in says(tmp_path / "rows")
     (tmp_path / "rows/copa.jsonl").write_text("")

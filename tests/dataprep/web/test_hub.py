@@ -5,7 +5,9 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 
+from dataprep.web import hub
 from dataprep.web.hub import HubFile, check_commit, digest_of, explained
 from pipelines.errors import ConfigError, UserError
 
@@ -40,3 +42,13 @@ def test_the_networks_errors_become_one_line_and_the_machines_own_pass(monkeypat
     )
     with pytest.raises(UserError, match=line), explained("owner/name", "check the network"):
         raise ConnectionError("no\n  route")
+
+
+def test_offline_a_data_set_that_is_not_cached_is_told_without_the_clients_advice_to_programmers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "unreachable", lambda: "")  # as it says where HF_HUB_OFFLINE is set
+    leaked = "Cannot find a snapshot. To enable repo look-ups and downloads online, pass 'local_files_only=False'"
+    line = r"^owner/name: not in the local cache; unset HF_HUB_OFFLINE to fetch it, or give local files$"
+    with pytest.raises(UserError, match=line), explained("owner/name", "unset HF_HUB_OFFLINE to fetch it"):
+        raise LocalEntryNotFoundError(leaked)

@@ -32,6 +32,7 @@ def stage(tmp_path: Path) -> GraphStage:
         "# first\nhttp://Garden.test/b#top\nhttp://garden.test/x.pdf#1\nhttp://garden.test/c\n"
     )
     (lists / "b.txt").write_text("http://garden.test/b\nHTTP://GARDEN.test:80/b?utm_source=x\nnot a url at all\n")
+    (lists / "e.txt").write_text("http://garden.test/fair.htm\n")
     (lists / "d.txt").write_text("https://www.garden.test/d#1\nhttp://www.garden.test/d\n")
     (lists / "c.jsonl").write_text(2 * (json.dumps(SUBMISSION) + "\n"))
     out = tmp_path / "urls"
@@ -92,6 +93,9 @@ def test_each_spelling_leads_to_all_lines_of_its_page(stage: GraphStage, key: st
         ("http://garden.test/d/?utm_source=x", "http://www.garden.test/d"),
         ("http://garden.test:8080/b", None),
         ("garden.test/e", None),
+        ("http://garden.test/b.html", "http://garden.test/b"),
+        ("garden.test/fair.html", "http://garden.test/fair.htm"),
+        ("http://garden.test/fair.html", "http://garden.test/fair.htm"),
         ("not a url", None),
         ("0" * 32, None),
     ],

@@ -13,7 +13,7 @@ from pipelines.command import StageSpec
 from pipelines.errors import UserError
 from pipelines.manifest import Counts, FileEntry, Manifest, load_checked, manifest_path
 from pipelines.project.graph import GraphStage
-from pipelines.project.status import NO_RECORD, find_damage, table
+from pipelines.project.status import NO_RECORD, UNUSABLE, find_damage, table
 from pipelines.stage import run_command
 from pipelines.tokens import TokenMeta, write_tokens
 
@@ -177,3 +177,29 @@ def test_an_output_without_a_record_of_its_run_is_called_that_and_the_guide_expl
     states.append(list(table([stage]))[1][21:55].rstrip())
     assert states == ["matches", NO_RECORD]
     assert f"| `{NO_RECORD}` in `status` |" in (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
+
+
+def test_what_is_wrong_with_an_input_has_a_whole_line_of_its_own(tmp_path: Path) -> None:
+    source = tmp_path / "a-folder-with-a-long-name" / "in.jsonl"
+    source.parent.mkdir()
+    source.write_text('{"text": "words"}\n')
+    words = [str(source), str(tmp_path / "out"), "--stats", str(tmp_path / "stats" / "clean.json")]
+    assert run_command(StageSpec.load("dataprep.clean"), words) == 0
+    stage = GraphStage("clean", (f"python -m dataprep.clean {' '.join(words)}",), (), (), (tmp_path / "out",), ())
+    source.unlink()
+    _, line, problem = table([stage])
+    assert line[21:55].rstrip() == UNUSABLE
+    assert problem.strip() == f"{source}: no such file or folder; check the path, or run the stage that makes it"
+
+
+def test_one_scratch_folder_can_be_removed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder that a warning names, and not all unfinished work beside it."""
+    monkeypatch.chdir(tmp_path)
+    one, other = (tmp_path / ".work" / f"out-{number:016x}" for number in (1, 2))
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+    assert main(["gc", "--delete", str(one)]) == 0
+    assert capsys.readouterr().out.endswith("removed 1 of 1\n")
+    assert (one.exists(), other.exists()) == (False, True)
