@@ -22,7 +22,7 @@ from pipelines.helptext import called
 from pipelines.manifest import is_published
 from pipelines.terminal import print_error, print_line
 from trainer.report import fill_markdown
-from trainer.reporting.card import TAG, Words, card_values, front_matter, read_described
+from trainer.reporting.card import TAG, Described, Words, card_values, front_matter, read_described
 
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
@@ -53,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         check_words(words)
         check_place(options.card, overwrite=options.overwrite)
+        described = read_described(options.run, options.scores)
         with store.create(options.card) as file:
-            file.write(write_card(options.run, options.scores, words).encode())
+            file.write(write_card(described, words).encode())
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
@@ -62,14 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(f"{error.filename or card}: {error.strerror or error}")
         return 1
     print_line(str(card))
+    for line in described.left_out:
+        print(line, file=sys.stderr)
     if not words.license:
         print("its licence is unknown; name one with --license", file=sys.stderr)
     return 0
 
 
-def write_card(run: Path, scores: Path | None, words: Words) -> str:
+def write_card(described: Described, words: Words) -> str:
     """Return the card of a run."""
-    described = read_described(run, scores)
     return f"---\n{front_matter(described, words)}---\n\n{fill_markdown('card.md.j2', card_values(described, words))}"
 
 

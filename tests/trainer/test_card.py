@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
+from pipelines import store
+from pipelines.manifest import Counts
 from tests.trainer.small import Road
 from tests.trainer.test_report import HOSTILE, RECORD, curve, stats, write
 from trainer import card
@@ -167,8 +169,6 @@ def test_contamination_says_what_was_done_about_it(run: Path, action: str, said:
 
 
 def test_benchmarks_that_were_looked_for_are_named_if_they_are_those_of_the_run(run: Path) -> None:
-    from pipelines import store
-
     root = run.parents[1]
     sources = [{"task": "hellaswag", "split": ""}, {"task": "mrpc", "split": "test"}]
     write(root / "data/web/contamination/index.json", {"sources": sources})
@@ -231,9 +231,86 @@ def test_scores_of_other_weights_are_refused(road: Road, run: Path, capsys: pyte
     write(run / "score/scores.json", {**SCORES, "model": {"weights_sha256": weights}})
     assert "| hellaswag |" in written(run)
     write(run / "score/scores.json", {**SCORES, "model": {"weights_sha256": "0" * 64}})
-    assert card.main([str(run), str(run.parent / "other.md")]) == 1
+    assert card.main([str(run), str(run.parent / "other.md"), "--scores", str(run / "score")]) == 1
     said = "scores of other weights (sha256 000000000000...) than the exported ones; run `score` again"
+    assert f"score/scores.json: {said}" in capsys.readouterr().err
+    assert "It was not scored on tasks." in written(run), "those that are only there are left out"
+    assert f"score/scores.json: left out, {said}" in capsys.readouterr().err
+
+
+def made(root: Path, output: str, stats_file: str, **inputs: str) -> str:
+    """Give an output a manifest and a record with the digests of its inputs; return its own digest."""
+    write(root / output / "manifest.json", {"files": {}, "counts": Counts().to_json(), "of": inputs})
+    digest = store.sha256(root / output / "manifest.json")
+    identity = {"inputs": {name: [value] for name, value in inputs.items()}}
+    write(root / f"provenance/{stats_file}.json", {"identity": identity, "manifests": {"output": digest}})
+    return digest
+
+
+@pytest.fixture
+def whole(run: Path) -> Path:
+    """A run whose results are all there and all of its training."""
+    root = run.parents[1]
+    trained = made(root, "runs/small/pretrain", "small/pretrain", train="ab12")
+    exported = made(root, "runs/small/export", "small/export", pretrain=trained)
+    made(root, "runs/small/evaluate", "small/evaluate", export=exported)
+    tuned = made(root, "runs/small/finetune/mnli", "small/finetune_mnli", base=exported)
+    made(root, "runs/small/glue_score/ax", "small/glue_score_ax", model=tuned)
+    for task in ("finetune/mnli", "glue_score/ax"):
+        write(run / task / "scores.json", {"validation": {"accuracy": 0.5125, "rows": 40}})
+        write(run / task / "curve.csv", curve(30, 10))
+    return run
+
+
+def test_what_was_made_of_the_training_is_all_shown(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = written(whole)
+    assert "a loss of 4.25 nats per token" in text
+    assert "| mnli" in text
+    assert "| ax" in text
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_an_export_of_another_training_has_no_card(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As after `dvc repro -s pretrain` with another optimizer."""
+    made(whole.parents[1], "runs/small/pretrain", "small/pretrain", train="ab12", again="with another optimizer")
+    assert card.main([str(whole), str(whole.parent / "card.md")]) == 1
+    said = "export: of another training than runs/small/pretrain; run dvc repro export"
     assert said in capsys.readouterr().err
+
+
+def test_results_of_another_export_are_left_out(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = whole.parents[1]
+    trained = made(root, "runs/small/pretrain", "small/pretrain", train="ab12", again="with another optimizer")
+    made(root, "runs/small/export", "small/export", pretrain=trained)
+    text = written(whole)
+    assert "nats per token, a perplexity" not in text
+    assert "mnli" not in text
+    assert "| ax" not in text
+    assert head(text).eval_results is not None
+    assert "validation documents of web" in text, "what `score` measured does not say of which model"
+    lines = capsys.readouterr().err.splitlines()
+    named = [line.partition(": ")[0].rpartition("runs/small/")[2] for line in lines[:3]]
+    assert named == ["evaluate", "finetune/mnli", "glue_score/ax"]
+    assert "of another model than what runs/small/pretrain trained; run dvc repro finetune@mnli" in lines[1]
+
+
+@pytest.mark.parametrize(("now", "said"), [("a1", False), ("b2", True)], ids=["the same", "another"])
+@pytest.mark.parametrize("stale", [True, False], ids=["record of another run", "no record"])
+def test_without_a_record_of_the_output_dvc_lock_says_what_it_is_of(
+    whole: Path, now: str, said: bool, stale: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DVC restored an output from its cache; or nothing is recorded, as after `git clone` and `dvc pull`."""
+    root = whole.parents[1]
+    record = root / "provenance/small/export.json"
+    if stale:
+        write(record, {**json.loads(record.read_text()), "manifests": {"output": "of what was there before"}})
+    else:
+        shutil.rmtree(root / "provenance")
+    trained = [{"path": "runs/small/pretrain", "md5": now}]
+    deps, outs = [{"path": "runs/small/pretrain", "md5": "a1"}], [{"path": "runs/small/export", "md5": "c3"}]
+    write(root / "dvc.lock", {"stages": {"pretrain": {"outs": trained}, "export": {"deps": deps, "outs": outs}}})
+    assert card.main([str(whole), str(whole.parent / "card.md")]) == int(said)
+    assert ("export: of another training" in capsys.readouterr().err) == said
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pipelines.config import given
 from pipelines.errors import UserError
 from pipelines.manifest import MANIFEST, Manifest
 from pipelines.outputs import provenance_path
+from trainer.reporting.belonging import foreign_results
 from trainer.reporting.page import (
     Table,
     counted,
@@ -70,6 +71,8 @@ class Described:
     """Stage of the run's corpus -> its provenance."""
     looked_for: list[Mapping[str, Any]]
     """What decontamination looked for."""
+    left_out: list[str]
+    """What the card does not show though it is there, each with why."""
     hardware: Table | None
 
     @property
@@ -102,12 +105,17 @@ def read_described(run: Path, scores: Path | None) -> Described:
     digests = [str(data.get("train", "")), *map(str, data.get("mixture", []))]
     corpora = [_corpus_of(root, digest) for digest in digests]
     stats, run_stats = root / "stats" / (corpora[0] or ".none"), root / "stats" / run.name
-    results = read_results(stats, run_stats, run, Tasks())
-    file = scores / Path(TASK_SET).name if scores else run / TASK_SET
-    if scores or file.is_file():
-        results.task_set = read_task_set(file)
+    shown = Tasks(foreign=foreign_results(run, run_stats, other_bases=False))
+    if why := shown.foreign.get("export"):
+        raise UserError(f"{run / 'export'}: {why}")
+    results = read_results(stats, run_stats, run, shown)
+    left_out = [f"{run / name}: left out, {why}" for name, why in shown.foreign.items()]
+    if scores:
+        results.task_set = read_task_set(file := scores / Path(TASK_SET).name)
         if other := of_other_weights(results.task_set, run):
             raise UserError(f"{file}: {other}")
+    elif (run / TASK_SET).is_file() and (other := of_other_weights(read_task_set(run / TASK_SET), run)):
+        left_out.append(f"{run / TASK_SET}: left out, {other}")
     folder = provenance_path(stats / "x.json").parent
     records = {file.stem: store.read_json(file) for file in sorted(folder.glob("*.json"))} if corpora[0] else {}
     described = records.get("decontaminate", {}).get("manifests", {}).get("contamination")
@@ -119,7 +127,8 @@ def read_described(run: Path, scores: Path | None) -> Described:
         corpora=corpora,
         records=records,
         looked_for=store.read_json(index).get("sources", []) if same else [],
-        hardware=read_times(stats, run_stats, run, Tasks()).hardware,
+        left_out=left_out,
+        hardware=read_times(stats, run_stats, run, shown).hardware,
     )
 
 
