@@ -137,6 +137,58 @@ def test_what_nobody_said_is_unknown(run: Path, capsys: pytest.CaptureFixture[st
     assert "12,345" not in text
 
 
+def tokens_there(run: Path) -> None:
+    """Let the run be trained on tokens that lie in data/, as DVC restores them."""
+    tokens = run.parents[1] / "data/web/tokenize/train/manifest.json"
+    write(tokens, {"files": {}, "counts": Counts().to_json()})
+    write(run / "pretrain/run.json", {**RECORD, "data": {"train": store.sha256(tokens), "val": "cd34"}})
+
+
+def test_after_a_clone_the_corpus_is_found_by_the_tokens_that_are_there(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`git clone` and `dvc pull` bring outputs and stats, and no provenance."""
+    tokens_there(run)
+    shutil.rmtree(run.parents[1] / "provenance")
+    text = written(run)
+    assert "- Trained on 50 documents: 12,345 tokens" in text
+    assert "| clean | 100 documents | 60 documents |" in text
+    assert "- Pages of sources that are not recorded: 120 URLs of what is not recorded." in text
+    assert "3 documents were dropped; whether texts were cut out is not recorded." in text
+    said = capsys.readouterr().err
+    assert "inputs and settings of download, clean, decontaminate, tokenizer (provenance/web)" in said
+    assert "hardware and times of the training (provenance/small)" in said
+
+
+def test_records_of_what_was_there_before_are_not_used(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DVC restored tokens and tokenizer from its cache: their records are those of the run before."""
+    tokens_there(run)
+    root = run.parents[1]
+    cleaned, config = made(root, "data/web/clean", "web/clean"), {"config": {"languages": ["en"]}}
+    record = {"identity": {"parameters": config}, "manifests": {"output": cleaned}}
+    write(root / "provenance/web/clean.json", record)
+    write(root / "provenance/web/tokenizer.json", {"identity": {"parameters": {}}, "manifests": {"output": "before"}})
+    text = written(run)
+    assert head(text).language == ["en"], "the output of clean is there, and so is its record"
+    assert "openai-community/gpt2" not in text
+    assert "of which nothing else is recorded" in text
+    assert "inputs and settings of tokenizer (provenance/web)" in capsys.readouterr().err
+
+
+def test_what_a_stage_made_that_did_not_lead_to_the_tokens_is_not_of_the_run(run: Path) -> None:
+    """As after `dvc repro -s clean` with other rules."""
+    root = run.parents[1]
+    record = {"identity": {"inputs": {"documents": ["5b"]}}, "manifests": {"output": DATA["train"]}}
+    write(root / "provenance/web/tokenize_train.json", record)
+    numbers = stats(100, 1, {"too_short": 99})
+    write(root / "stats/web/clean.json", numbers)
+    write(root / "provenance/web/clean.json", {"identity": {}, "manifests": {"output": "new"}, "stats": numbers})
+    assert "too\\_short" not in written(run)
+    split = {"identity": {"inputs": {"documents": ["new"]}}, "manifests": {"train": "5b"}}
+    write(root / "provenance/web/split.json", split)
+    assert "too\\_short 99" in written(run)
+
+
 def test_a_data_set_of_the_hub_is_named_in_words_and_in_the_head(run: Path) -> None:
     config = {"hub_repository": "Skylion007/openwebtext", "hub_revision": "ab" * 20}
     write(run.parents[1] / "provenance/web/download.json", {"identity": {"parameters": {"config": config}}})

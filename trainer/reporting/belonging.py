@@ -6,7 +6,7 @@ the output from its cache, or is absent, as after a clone, dvc.lock has what DVC
 counts as the run's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,8 @@ from pipelines.manifest import MANIFEST
 from pipelines.outputs import provenance_path
 
 Record = Mapping[str, Any]
+TOKENIZED = "tokenize_train"
+"""Stats of the training tokens, whose provenance names their digest."""
 OF_THE_RUN = ("pretrain", "export", "evaluate", "finetune", "glue_score")
 """Stages whose output is in the run's folder; of the last two, a folder for each task."""
 
@@ -80,6 +82,55 @@ def foreign_results(runs: Path, run_stats: Path, *, other_bases: bool) -> dict[s
         if tuned and (not scored or all(other in found for other in scored)):
             found[name] = f"{of_export}; run dvc repro {name.replace('/', '@')}"
     return found
+
+
+def corpus_of(root: Path, tokens: str) -> str:
+    """Return the corpus of a project whose training tokens have this digest, empty if it has none (any more)."""
+    there = (file.parents[2].name for file in sorted(root.glob(f"data/*/tokenize/train/{MANIFEST}")) if tokens)
+    recorded = sorted(root.glob(f"provenance/*/{TOKENIZED}.json")) if tokens else []
+    for corpus in there:
+        if digest_of(root / "data" / corpus / "tokenize/train") == tokens:
+            return corpus
+    found = (file for file in recorded if tokens in read_record(file).get("manifests", {}).values())
+    return next((file.parent.name for file in found), "")
+
+
+def corpus_records(root: Path, corpus: str, tokens: Iterable[str]) -> tuple[dict[str, Record], list[str]]:
+    """Return the records of a corpus by stage, and the stages whose stats are of other documents.
+
+    Only what led to these tokens counts; if their own record is lost, what is of an output that is there.
+    """
+    files = {file.stem: file for file in sorted((root / "provenance" / corpus).glob("*.json"))}
+    records: dict[str, Record] = {stage: read_record(file) for stage, file in files.items()}
+    reached = _reached(records, set(tokens))
+    if not _is_among(records.get(TOKENIZED, {}), reached):
+        manifests = (file for depth in ("*", "*/*") for file in (root / "data" / corpus).glob(f"{depth}/{MANIFEST}"))
+        reached = _reached(records, reached | {store.sha256(file) for file in manifests})
+    own = {
+        stage: record for stage, record in records.items() if not record.get("manifests") or _is_among(record, reached)
+    }
+    stats = root / "stats" / corpus
+    return own, [stage for stage in records.keys() - own.keys() if is_of(records[stage], stats / f"{stage}.json", None)]
+
+
+def _is_among(record: Record, digests: Collection[str]) -> bool:
+    return any(digest in digests for digest in record.get("manifests", {}).values())
+
+
+def _reached(records: Mapping[str, Record], digests: set[str]) -> set[str]:
+    """Return these digests and those of all that they were made of, by the records."""
+    found = set(digests)
+    while True:
+        inputs = (
+            str(digest).rpartition(" ")[2]  # that of a file has its name before it
+            for record in records.values()
+            if _is_among(record, found)
+            for each in record.get("identity", {}).get("inputs", {}).values()
+            for digest in each
+        )
+        if not (new := set(inputs) - found):
+            return found
+        found |= new
 
 
 def _task_folders(folder: Path) -> list[Path]:

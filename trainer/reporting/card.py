@@ -17,8 +17,7 @@ from pipelines import store
 from pipelines.config import given
 from pipelines.errors import UserError
 from pipelines.manifest import MANIFEST, Manifest
-from pipelines.outputs import provenance_path
-from trainer.reporting.belonging import foreign_results
+from trainer.reporting.belonging import TOKENIZED, corpus_of, corpus_records, foreign_results
 from trainer.reporting.page import (
     Table,
     counted,
@@ -42,8 +41,8 @@ UNKNOWN = "unknown"
 PLACEHOLDER = "PATH/TO/EXPORT"
 """What the card's code loads if no repository is named."""
 TAG = "millrace"
-TOKENIZED = "tokenize_train"
-"""Stats of the training tokens, whose provenance names their digest."""
+SETTINGS = ("download", "clean", "decontaminate", "tokenizer")
+"""Stages whose settings the card names; they are in the provenance."""
 _LANGUAGES = {"zh-cn": "zh", "zh-tw": "zh"}
 """Languages whose code on the Hub is not the one of `clean`."""
 
@@ -72,7 +71,7 @@ class Described:
     looked_for: list[Mapping[str, Any]]
     """What decontamination looked for."""
     left_out: list[str]
-    """What the card does not show though it is there, each with why."""
+    """What the card does not show, each in a line with why."""
     hardware: Table | None
 
     @property
@@ -103,7 +102,7 @@ def read_described(run: Path, scores: Path | None) -> Described:
     root = run.parent.parent
     data = store.read_json(run / "pretrain" / RECORD).get("data", {})
     digests = [str(data.get("train", "")), *map(str, data.get("mixture", []))]
-    corpora = [_corpus_of(root, digest) for digest in digests]
+    corpora = [corpus_of(root, digest) for digest in digests]
     stats, run_stats = root / "stats" / (corpora[0] or ".none"), root / "stats" / run.name
     shown = Tasks(foreign=foreign_results(run, run_stats, other_bases=False))
     if why := shown.foreign.get("export"):
@@ -116,8 +115,10 @@ def read_described(run: Path, scores: Path | None) -> Described:
             raise UserError(f"{file}: {other}")
     elif (run / TASK_SET).is_file() and (other := of_other_weights(read_task_set(run / TASK_SET), run)):
         left_out.append(f"{run / TASK_SET}: left out, {other}")
-    folder = provenance_path(stats / "x.json").parent
-    records = {file.stem: store.read_json(file) for file in sorted(folder.glob("*.json"))} if corpora[0] else {}
+    tokens = [str(data[name]) for name in ("train", "val") if name in data]
+    records, others = corpus_records(root, corpora[0], tokens) if corpora[0] else ({}, [])
+    results.corpus_stages = [stage for stage in results.corpus_stages if stage.name not in others]
+    hardware = read_times(stats, run_stats, run, shown).hardware
     described = records.get("decontaminate", {}).get("manifests", {}).get("contamination")
     index = root / "data" / corpora[0] / "contamination" / "index.json"
     same = index.is_file() and store.sha256(index.with_name(MANIFEST)) == described
@@ -127,17 +128,23 @@ def read_described(run: Path, scores: Path | None) -> Described:
         corpora=corpora,
         records=records,
         looked_for=store.read_json(index).get("sources", []) if same else [],
-        left_out=left_out,
-        hardware=read_times(stats, run_stats, run, shown).hardware,
+        left_out=left_out + _unrecorded(results, corpora[0], records, hardware),
+        hardware=hardware,
     )
 
 
-def _corpus_of(root: Path, digest: str) -> str:
-    """Return the corpus whose tokens have this digest, empty if the project has none (any more)."""
-    for file in sorted((root / "provenance").glob(f"*/{TOKENIZED}.json")):
-        if digest and digest in store.read_json(file).get("manifests", {}).values():
-            return file.parent.name
-    return ""
+def _unrecorded(
+    results: Results, corpus: str, records: Mapping[str, Mapping[str, Any]], hardware: Table | None
+) -> list[str]:
+    """Return one line that says what of the corpus and the run is not recorded; none if nothing is missing."""
+    lost = [] if corpus else ["the corpus (no tokens in data/ are the ones that the run was trained on)"]
+    if corpus:
+        counted = [stage for stage in (*FLOW[2:], TOKENIZED) if results.stage(stage) is None]
+        lost += [f"what became of the documents in {', '.join(counted)}"] if counted else []
+        settings = [stage for stage in SETTINGS if stage not in records]
+        lost += [f"inputs and settings of {', '.join(settings)} (provenance/{corpus})"] if settings else []
+    lost += [] if hardware else [f"hardware and times of the training (provenance/{results.run})"]
+    return [f"not recorded, so that the card does not have it: {'; '.join(lost)}"] if lost else []
 
 
 def card_values(described: Described, words: Words) -> dict[str, Any]:
@@ -280,6 +287,8 @@ def _inputs(described: Described, stage: str, name: str) -> str:
 
 def _way(described: Described) -> str:
     """Return what the pages of the URLs were taken from."""
+    if not described.parameters("download"):
+        return "sources that are not recorded"
     if described.names("download", "local_site"):
         return "a web site on the machine itself"
     if described.names("download", "replay"):
@@ -353,6 +362,8 @@ def contamination(described: Described) -> list[str]:
 
 def _action(parameters: Mapping[str, Any], dropped: int) -> str:
     match parameters.get("action"):
+        case None:
+            return f"{counted(dropped, 'documents')} were dropped; whether texts were cut out is not recorded"
         case "report":
             return "what was found was only reported, and stays in the training documents"
         case "cut":
