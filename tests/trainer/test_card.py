@@ -226,10 +226,13 @@ def test_benchmarks_that_were_looked_for_are_named_if_they_are_those_of_the_run(
     write(root / "data/web/contamination/index.json", {"sources": sources})
     write(root / "data/web/contamination/manifest.json", {"files": {}, "counts": {}})
     record = {"identity": {"parameters": {"config": {"action": "drop", "ngram": 13}}}}
-    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {"contamination": "of an earlier run"}})
+    led = {"identity": {"inputs": {"documents": ["5b"]}}, "manifests": {"output": DATA["train"]}}
+    write(root / "provenance/web/tokenize_train.json", led)
+    earlier = {"output": "5b", "contamination": "of an earlier run"}
+    write(root / "provenance/web/decontaminate.json", {**record, "manifests": earlier})
     assert "benchmarks by n-grams" in written(run)
     digest = store.sha256(root / "data/web/contamination/manifest.json")
-    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {"contamination": digest}})
+    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {**earlier, "contamination": digest}})
     text = written(run)
     assert "texts of benchmarks (hellaswag, mrpc test) by n-grams of 13 words" in text
     assert "Not searched for, so that nothing is known of them: lambada\\_openai." in text
@@ -244,6 +247,35 @@ def test_a_trial_and_a_mixture_and_a_base_model_are_said(run: Path) -> None:
     assert "**A trial on a part of the data: extract --limit 10.**" in text
     assert "Mixed with tokens of which nothing is recorded, of which this card has no numbers." in text
     assert "trained on from the weights in gpt2 on 24,690 tokens" in text
+
+
+@pytest.mark.parametrize("of", ["pretrain", "score"])
+def test_a_trial_is_said_and_not_compared_without_any_stats(run: Path, of: str) -> None:
+    """A trial by command has no --stats; its manifest says what it is."""
+    trial = {"files": {}, "counts": Counts().to_json(), "limited": "extract --limit 10, pretrain --limit 6"}
+    write(run / of / "manifest.json", trial)
+    text = written(run)
+    assert "**A trial on a part of the data: extract --limit 10.**" in text
+    assert "**A trial on a part of the data: pretrain --limit 6.**" in text
+    assert head(text).eval_results is None
+
+
+def test_a_part_of_a_task_says_so_and_is_not_in_the_head(run: Path) -> None:
+    tasks = {"hellaswag": {**CHOICES, "docs": 3, "acc": 1.0}, "own": {**CHOICES, "docs": 5, "acc": 0.5}}
+    write(run / "score/scores.json", {**SCORES, "tasks": {**SCORES["tasks"], **tasks}})
+    for task, rows in (("mrpc", 300), ("rte", 277)):
+        write(run / f"finetune/{task}/scores.json", {"validation": {"accuracy": 0.6, "rows": rows}})
+        write(run / f"finetune/{task}/curve.csv", curve(30, 10))
+    text = written(run)
+    assert "| hellaswag | 3 of 10,042 | acc | 1.0000 |" in text
+    assert "| own | 5 | acc |" in text
+    assert "| mrpc | 0.6000 | 300 of 408 |" in text
+    assert "| rte | 0.6000 | 277 |" in text
+    data = head(text)
+    assert data.eval_results is not None
+    assert {each.dataset_type for each in data.eval_results} == {"web", "lambada_openai"}
+    args = {each.dataset_type: each.dataset_args for each in data.eval_results if each.metric_type == "perplexity"}
+    assert args == {"web": {"tokens": 99}, "lambada_openai": {"documents": 5153}}
 
 
 def test_nothing_from_the_data_becomes_markup(run: Path) -> None:

@@ -772,6 +772,21 @@ def test_the_report_by_hand_has_hardware_times_and_speeds_that_the_stage_has_not
     assert [word for word in ("H100", "2 h 3 min", "750 ms", 'id="times"') if word in page(results)] == []
 
 
+def test_a_part_of_a_task_and_a_trial_say_so(results: Path) -> None:
+    runs = results / "runs/web-tiny"
+    write(runs / "score/scores.json", {"tasks": {"hellaswag": {"docs": 3, "acc": 1.0}}, "centred_mean": None})
+    trial = {"files": {}, "counts": Counts().to_json(), "limited": "score --limit 3"}
+    write(runs / "score/manifest.json", trial)
+    write(runs / "finetune/mrpc/scores.json", {"validation": {"accuracy": 0.6, "rows": 300}})
+    assert report(results) == 0
+    text = Reader(page(results)).text
+    assert "A trial on a part of the data: score --limit 3." in text
+    assert "hellaswag 3 of 10,042 acc 1.0000" in text
+    assert "300 of 408" in text
+    markdown = (results / "report/report.md").read_text()
+    assert "**A trial on a part of the data: score --limit 3.**" in markdown
+
+
 def test_the_report_by_hand_shows_nothing_that_is_of_another_training(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ from trainer.reporting.page import (
 )
 from trainer.reporting.results import FLOW, TASK_SET, Results, Tasks, of_other_weights, read_results, read_task_set
 from trainer.reporting.times import read_times
-from trainer.scoring.table import MEASURES
+from trainer.scoring.table import MEASURES, is_whole
 from trainer.scoring.validation import TASK
 from trainer.weights.exported import WEIGHTS
 from trainer.weights.records import RECORD
@@ -158,7 +158,7 @@ def card_values(described: Described, words: Words) -> dict[str, Any]:
         "address": Markup(words.repository or PLACEHOLDER),  # noqa: S704 (a checked name, in a block of code)
         "new_tokens": min(40, results.record["model"]["n_positions"] // 2),
         "opening": opening(results),
-        "trials": trials(results),
+        "trials": trials(described),
         "sources": sources(described),
         "stage_table": stage_table(stages) if stages else None,
         "tokens": tokens(results),
@@ -203,21 +203,32 @@ def languages_of(described: Described) -> tuple[str, ...]:
 
 
 def model_index(described: Described) -> list[dict[str, Any]]:
-    """Return the scores of the model itself, without fine-tuning, as the Hub lists them."""
+    """Return the scores of the model itself, without fine-tuning, as the Hub lists them.
+
+    It compares them with those of other models, so that none is of a trial, or of a part of a task.
+    """
     results = described.results
+    if trials(described):
+        return []
     task = {"type": "text-generation", "name": "Text generation"}
     measured: list[dict[str, Any]] = []
     own = [(name, results.scores[name]) for name in ("loss", "perplexity") if name in results.scores]
-    corpus = described.corpus or UNKNOWN
-    own_set = {"type": corpus, "name": f"validation documents of {corpus}", "split": "validation"}
-    if own:
-        measured.append({"task": task, "dataset": own_set, "metrics": _metrics(own, "by token")})
+    own_set: dict[str, Any] = {
+        "type": described.corpus or TASK,
+        "name": f"validation documents of {described.corpus or 'its corpus'}",
+        "split": "validation",
+    }
+    if own and "tokens" in results.scores:
+        counted_set = {**own_set, "args": {"tokens": results.scores["tokens"]}}
+        measured.append({"task": task, "dataset": counted_set, "metrics": _metrics(own, "by token")})
     for name, scores in (results.task_set or {"tasks": {}})["tasks"].items():
         # Of the validation tokens `evaluate` has the others, in samples of its length.
         wanted = MEASURES if name != TASK else ("bits_per_byte",)
-        if found := [(measure, scores[measure]) for measure in wanted if measure in scores]:
+        found = [(measure, scores[measure]) for measure in wanted if measure in scores]
+        if found and (name == TASK or is_whole(name, scores)):
             data_set = {"type": name, "name": name} if name != TASK else own_set
-            measured.append({"task": task, "dataset": data_set, "metrics": _metrics(found)})
+            counted_set = {**data_set, "args": {"documents": scores["docs"]}}
+            measured.append({"task": task, "dataset": counted_set, "metrics": _metrics(found)})
     return measured
 
 
@@ -250,10 +261,15 @@ def training(described: Described) -> list[tuple[str, str]]:
     return rows + [(name, value) for name, value in (described.hardware.rows if described.hardware else [])]
 
 
-def trials(results: Results) -> list[str]:
-    """Return what of all this was a trial on a part of the data (`--limit`)."""
-    stages = (*results.corpus_stages, *results.run_stages)
-    return list(dict.fromkeys(str(stage.facts["limited"]) for stage in stages if stage.facts.get("limited")))
+def trials(described: Described) -> list[str]:
+    """Return what of all this was a trial on a part of the data (`--limit`), by stats, manifests and scores."""
+    results = described.results
+    said = [stage.facts.get("limited") for stage in (*results.corpus_stages, *results.run_stages)]
+    outputs = (described.run / name / MANIFEST for name in ("pretrain", "export", "evaluate"))
+    said += [Manifest.load(manifest).limited for manifest in outputs if manifest.is_file()]
+    said += [(results.task_set or {}).get("limited")]
+    # What is made from a trial names it, too, among its own.
+    return list(dict.fromkeys(trial for each in said if each for trial in str(each).split(", ")))
 
 
 def sources(described: Described) -> list[str]:

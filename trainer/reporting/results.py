@@ -302,7 +302,10 @@ def read_curve_columns(file: Path) -> Curve:
 
 
 def read_task_set(file: Path) -> dict[str, Any]:
-    """Return the scores.json of `score`, with the scores of each task. Raises UserError for anything else."""
+    """Return the scores.json of `score`, with the scores of each task; `limited` is what made it a trial, if it was.
+
+    Raises UserError for anything else.
+    """
     value = _mapping(file)
     tasks = value.get("tasks")
     if not isinstance(tasks, dict) or "centred_mean" not in value:
@@ -310,7 +313,8 @@ def read_task_set(file: Path) -> dict[str, Any]:
     scored = cast(dict[str, Any], tasks)
     if broken := [name for name, scores in scored.items() if not isinstance(scores, dict) or "docs" not in scores]:
         raise UserError(f"{file}: {broken[0]} has no scores of documents; run `score` again")
-    return value
+    manifest = file.with_name(MANIFEST)
+    return {**value, "limited": Manifest.load(manifest).limited if manifest.is_file() else ""}
 
 
 def of_other_weights(task_set: Mapping[str, Any], runs: Path, *, foreign: bool = False) -> str:
