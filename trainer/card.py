@@ -24,8 +24,10 @@ from pipelines.terminal import print_error, print_line
 from trainer.report import fill_markdown
 from trainer.reporting.card import TAG, Described, Words, card_values, front_matter, read_described
 
-_LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+"""A licence as the Hub calls it."""
+REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+"""OWNER/NAME on the Hub."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,13 +79,13 @@ def write_card(described: Described, words: Words) -> str:
 
 def check_words(words: Words) -> None:
     """Raise ConfigError for what the Hub would refuse."""
-    if words.license and not _LICENSE.fullmatch(words.license):
+    if words.license and not LICENSE.fullmatch(words.license):
         raise ConfigError(
             f"--license {words.license}: not a licence's name on the Hub, such as apache-2.0, mit, cc-by-sa-4.0, other"
         )
     for option, names in (("--repository", [words.repository]), ("--datasets", words.datasets)):
         for name in filter(None, names):
-            if not _REPOSITORY.fullmatch(name):
+            if not REPOSITORY.fullmatch(name):
                 raise ConfigError(f"{option} {name}: not a name on the Hub; expected OWNER/NAME")
 
 
@@ -91,6 +93,8 @@ def check_place(card: Path, *, overwrite: bool) -> None:
     """Raise UserError for a place where no card may be written."""
     if card.suffix != ".md":
         raise ConfigError(f"{card}: a card is Markdown; name a file that ends with .md")
+    if not card.parent.is_dir():
+        raise UserError(f"{card}: its folder is not there; make {card.parent}, or name another place")
     if is_published(card.parent):
         raise UserError(f"{card}: in a stage's output; write the card elsewhere, `push` puts it beside the model")
     if card.exists() and not overwrite:

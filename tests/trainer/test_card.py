@@ -430,6 +430,14 @@ def test_only_a_card_is_replaced_and_only_on_request(run: Path, capsys: pytest.C
     assert "card.html: a card is Markdown" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_not_there_is_neither_made_nor_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert card.main([str(run), str(run.parent / "new/dir/card.md")]) == 1
+    assert f"new/dir/card.md: its folder is not there; make {run.parent / 'new/dir'}" in capsys.readouterr().err
+    assert not (run.parent / "new").exists()
+    assert card.main([str(run.parent / "smal"), str(run.parent / "card.md")]) == 1
+    assert "runs/smal: no such folder; name that of a run, runs/RUN" in capsys.readouterr().err
+
+
 def test_no_card_stands_in_the_output_of_a_stage_nor_is_of_a_run_without_a_training(
     run: Path, road: Road, capsys: pytest.CaptureFixture[str]
 ) -> None:

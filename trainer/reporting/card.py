@@ -95,6 +95,8 @@ def read_described(run: Path, scores: Path | None) -> Described:
     Raises UserError if nothing was trained there.
     """
     run = run.resolve()
+    if not run.is_dir():
+        raise UserError(f"{run}: no such folder; name that of a run, runs/RUN")
     if not (run / "pretrain" / RECORD).is_file():
         raise UserError(
             f"{run}: has no pretrain/{RECORD}; name the folder of a run, runs/RUN, whose training has ended"
