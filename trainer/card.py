@@ -22,10 +22,12 @@ from pipelines.helptext import called
 from pipelines.manifest import is_published
 from pipelines.terminal import print_error, print_line
 from trainer.report import fill_markdown
-from trainer.reporting.card import TAG, Words, card_values, front_matter, read_described
+from trainer.reporting.card import TAG, Described, Words, card_values, front_matter, read_described
 
-_LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+"""A licence as the Hub calls it."""
+REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+"""OWNER/NAME on the Hub."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,8 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         check_words(words)
         check_place(options.card, overwrite=options.overwrite)
+        described = read_described(options.run, options.scores)
         with store.create(options.card) as file:
-            file.write(write_card(options.run, options.scores, words).encode())
+            file.write(write_card(described, words).encode())
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
@@ -64,26 +67,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(f"{error.filename or card}: {error.strerror or error}")
         return 1
     print_line(str(card))
+    for line in described.left_out:
+        print(line, file=sys.stderr)
     if not words.license:
         print("its licence is unknown; name one with --license", file=sys.stderr)
     return 0
 
 
-def write_card(run: Path, scores: Path | None, words: Words) -> str:
+def write_card(described: Described, words: Words) -> str:
     """Return the card of a run."""
-    described = read_described(run, scores)
     return f"---\n{front_matter(described, words)}---\n\n{fill_markdown('card.md.j2', card_values(described, words))}"
 
 
 def check_words(words: Words) -> None:
     """Raise ConfigError for what the Hub would refuse."""
-    if words.license and not _LICENSE.fullmatch(words.license):
+    if words.license and not LICENSE.fullmatch(words.license):
         raise ConfigError(
             f"--license {words.license}: not a licence's name on the Hub, such as apache-2.0, mit, cc-by-sa-4.0, other"
         )
     for option, names in (("--repository", [words.repository]), ("--datasets", words.datasets)):
         for name in filter(None, names):
-            if not _REPOSITORY.fullmatch(name):
+            if not REPOSITORY.fullmatch(name):
                 raise ConfigError(f"{option} {name}: not a name on the Hub; expected OWNER/NAME")
 
 
@@ -91,6 +95,8 @@ def check_place(card: Path, *, overwrite: bool) -> None:
     """Raise UserError for a place where no card may be written."""
     if card.suffix != ".md":
         raise ConfigError(f"{card}: a card is Markdown; name a file that ends with .md")
+    if not card.parent.is_dir():
+        raise UserError(f"{card}: its folder is not there; make {card.parent}, or name another place")
     if is_published(card.parent):
         raise UserError(f"{card}: in a stage's output; write the card elsewhere, `push` puts it beside the model")
     if card.exists() and not overwrite:

@@ -12,6 +12,7 @@ command again: what has arrived is not sent again, and until the commit nothing 
 """
 
 import hashlib
+import os
 import re
 import sys
 import warnings
@@ -19,7 +20,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines import exits, store
 from pipelines.arguments import Parser
@@ -29,7 +30,7 @@ from pipelines.manifest import MANIFEST, is_published
 from pipelines.progress import waiting
 from pipelines.terminal import print_error, print_line
 from pipelines.unchanged import require_unchanged
-from trainer.card import head_of
+from trainer.card import LICENSE, REPOSITORY, head_of
 from trainer.weights.exported import CONFIG, WEIGHTS
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 README = "README.md"
 OF_THE_HUB = (".gitattributes",)
 """Files that the Hub itself puts into a repository."""
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Variables that keep the Hub's client from the network."""
 AGAIN = "run the same command again: what has arrived is not sent again"
 _LOADED = re.compile(r'from_pretrained\("([^"\n]*)"\)')
 _WEIGHTS = re.compile(r"^- weights' sha256: ([0-9a-f]{64})$", re.MULTILINE)
@@ -64,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--overwrite", action="store_true", help="replace other files of the same names that are there")
     try:
         options = parser.parse_args(arguments)
+        if not REPOSITORY.fullmatch(options.repository):
+            raise ConfigError(f"{options.repository}: not a name on the Hub; expected OWNER/NAME")
         files = files_to_upload(options.export, options.card, options.repository)
         print_line(push(files, options.repository, private=options.private, overwrite=options.overwrite))
     except UserError as error:
@@ -79,13 +84,42 @@ def files_to_upload(export: Path, card: Path, repository: str) -> dict[str, Path
     manifest = require_unchanged(export, "")
     if not card.is_file() or not head_of(card):
         raise UserError(f"{card}: not a model card, which has YAML at its head; write one with `millrace card`")
+    check_head(card)
     text = card.read_text("utf-8")
     weights = manifest.files.get(WEIGHTS)
     if (of := _WEIGHTS.search(text)) and weights and of[1] != weights.sha256:
         raise UserError(f"{card}: the card of other weights (sha256 {of[1][:12]}...) than {export}'s; write it anew")
+    if not of:
+        print(f"{card}: does not name the digest of the weights, so nobody knows whether it is theirs", file=sys.stderr)
     if others := {*_LOADED.findall(text)} - {repository}:
         print(f"{card}: its code loads {min(others)}; `card --repository {repository}` names this one", file=sys.stderr)
     return {**{name: export / name for name in (*manifest.files, MANIFEST)}, README: card}
+
+
+def check_head(card: Path) -> None:
+    """Raise UserError for YAML at a card's head that the Hub would refuse, as far as this machine knows."""
+    import yaml
+    from huggingface_hub.repocard_data import ModelCardData
+
+    advice = "mend it at its head, or write the card anew"
+    try:
+        head = yaml.safe_load("\n".join(head_of(card)))
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 2}" if error.problem_mark else ""  # the first line is ---
+        raise UserError(f"{card}: its YAML is broken{line} ({error.problem or error.context}); {advice}") from None
+    except (yaml.YAMLError, ValueError) as error:  # a control character; the day 2024-13-45
+        raise UserError(f"{card}: its YAML is broken ({_one_line(error)}); {advice}") from None
+    if not isinstance(head, dict) or not all(isinstance(key, str) for key in head):
+        raise UserError(f"{card}: its YAML is not names with values; {advice}")
+    licences = head.get("license")
+    for each in licences if isinstance(licences, list) else [licences]:
+        if each is not None and not (isinstance(each, str) and LICENSE.fullmatch(each)):
+            raise UserError(f"{card}: license {each}: not a licence's name on the Hub, such as apache-2.0; {advice}")
+    index: dict[str, Any] = {"model-index": head.get("model-index")}
+    try:
+        ModelCardData(**index)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        raise UserError(f"{card}: its model-index is not a list of models with results; {advice}") from None
 
 
 def push(files: Mapping[str, Path], repository: str, *, private: bool = False, overwrite: bool = False) -> str:
@@ -100,6 +134,8 @@ def push(files: Mapping[str, Path], repository: str, *, private: bool = False, o
     if not sys.stderr.isatty():
         disable_progress_bars()
     api = HfApi()
+    if not re.match("https?://.", api.endpoint):
+        raise ConfigError(f"HF_ENDPOINT {api.endpoint}: not an address; expected https://SERVER")
     with explained(repository, api.endpoint):
         if not get_token():
             raise UserError(f"{repository}: no token for {api.endpoint}; run hf auth login, or set HF_TOKEN")
@@ -194,7 +230,9 @@ def explained(repository: str, endpoint: str) -> Generator[None]:
     except HFValidationError as error:
         raise ConfigError(f"{repository}: not a name on the Hub ({_one_line(error)}); expected OWNER/NAME") from None
     except OfflineModeIsEnabled:
-        raise UserError(f"{repository}: HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it") from None
+        # The client takes either, in this order.
+        name = next((each for each in OFFLINE if os.environ.get(each)), OFFLINE[0])
+        raise UserError(f"{repository}: {name} is set, so nothing can be uploaded; unset it") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
         raise UserError(f"{repository}: {_refusal(status, endpoint, _one_line(error))}") from None

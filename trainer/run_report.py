@@ -27,6 +27,7 @@ from trainer.report import (
     render_html,
 )
 from trainer.reporting import charts, pictures
+from trainer.reporting.belonging import foreign_results
 from trainer.reporting.corpus import read_corpus
 from trainer.reporting.page import page_values
 from trainer.reporting.results import Tasks, read_results
@@ -97,7 +98,8 @@ def write_page(
     if not any(path.is_dir() for path in (stats, run_stats, runs)):
         raise UserError(f"{runs}: not there yet; make it with dvc repro")
     glue, corpus_glue, recipe, tokenizer = _sections(params)
-    shown = Tasks(finetune=glue.tasks, glue_score=glue.scored, glue_tokenize=corpus_glue.tasks)
+    foreign = foreign_results(runs, run_stats, other_bases=True)
+    shown = Tasks(finetune=glue.tasks, glue_score=glue.scored, glue_tokenize=corpus_glue.tasks, foreign=foreign)
     results = read_results(stats, run_stats, runs, shown, unfinished=True)
     tasks = read_tasks(runs, shown)
     times = read_times(stats, run_stats, runs, shown)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trainer.parallel import ParallelModel
     from trainer.parallel.mesh import Mesh
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("torch", "tokenizers", "numpy")
 
 CleanDocuments = dict[str, dict[str, set[int]]]
@@ -125,7 +125,7 @@ def score(
             windows[part].save(job.windows(part))
     if parts:
         launch.launch(score_in_process, parallel, job)
-    scores = write_scores(tasks, job, clean, output.folder, validation, opened.identity)
+    scores = write_scores(tasks, job, clean, output.folder, validation, opened.identity, run.limited)
     run.summary = "; ".join(f"{name} {_headline(each)}" for name, each in scores["tasks"].items())
     run.register_outputs(output, count_documents(tasks, validation))
     return {"tasks": {name: _numbers(each) for name, each in scores["tasks"].items()}}
@@ -256,6 +256,7 @@ def write_scores(
     folder: Path,
     validation: Validation | None,
     model: Mapping[str, Any],
+    limited: str,
 ) -> dict[str, Any]:
     """Write scores.json and the rows of each task; return the scores."""
     import numpy as np
@@ -275,7 +276,7 @@ def write_scores(
     scores = {"model": dict(model), "tasks": scored, "centred_mean": metrics.centred_mean(scored)}
     store.write_json(folder / "scores.json", scores)
     with store.create(folder / "scores.md") as file:
-        file.write(table(scores).encode())
+        file.write(table(scores, limited).encode())
     return scores
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
+from pipelines import store
+from pipelines.manifest import Counts
 from tests.trainer.small import Road
 from tests.trainer.test_report import HOSTILE, RECORD, curve, stats, write
 from trainer import card
@@ -135,6 +137,58 @@ def test_what_nobody_said_is_unknown(run: Path, capsys: pytest.CaptureFixture[st
     assert "12,345" not in text
 
 
+def tokens_there(run: Path) -> None:
+    """Let the run be trained on tokens that lie in data/, as DVC restores them."""
+    tokens = run.parents[1] / "data/web/tokenize/train/manifest.json"
+    write(tokens, {"files": {}, "counts": Counts().to_json()})
+    write(run / "pretrain/run.json", {**RECORD, "data": {"train": store.sha256(tokens), "val": "cd34"}})
+
+
+def test_after_a_clone_the_corpus_is_found_by_the_tokens_that_are_there(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`git clone` and `dvc pull` bring outputs and stats, and no provenance."""
+    tokens_there(run)
+    shutil.rmtree(run.parents[1] / "provenance")
+    text = written(run)
+    assert "- Trained on 50 documents: 12,345 tokens" in text
+    assert "| clean | 100 documents | 60 documents |" in text
+    assert "- Pages of sources that are not recorded: 120 URLs of what is not recorded." in text
+    assert "3 documents were dropped; whether texts were cut out is not recorded." in text
+    said = capsys.readouterr().err
+    assert "inputs and settings of download, clean, decontaminate, tokenizer (provenance/web)" in said
+    assert "hardware and times of the training (provenance/small)" in said
+
+
+def test_records_of_what_was_there_before_are_not_used(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DVC restored tokens and tokenizer from its cache: their records are those of the run before."""
+    tokens_there(run)
+    root = run.parents[1]
+    cleaned, config = made(root, "data/web/clean", "web/clean"), {"config": {"languages": ["en"]}}
+    record = {"identity": {"parameters": config}, "manifests": {"output": cleaned}}
+    write(root / "provenance/web/clean.json", record)
+    write(root / "provenance/web/tokenizer.json", {"identity": {"parameters": {}}, "manifests": {"output": "before"}})
+    text = written(run)
+    assert head(text).language == ["en"], "the output of clean is there, and so is its record"
+    assert "openai-community/gpt2" not in text
+    assert "of which nothing else is recorded" in text
+    assert "inputs and settings of tokenizer (provenance/web)" in capsys.readouterr().err
+
+
+def test_what_a_stage_made_that_did_not_lead_to_the_tokens_is_not_of_the_run(run: Path) -> None:
+    """As after `dvc repro -s clean` with other rules."""
+    root = run.parents[1]
+    record = {"identity": {"inputs": {"documents": ["5b"]}}, "manifests": {"output": DATA["train"]}}
+    write(root / "provenance/web/tokenize_train.json", record)
+    numbers = stats(100, 1, {"too_short": 99})
+    write(root / "stats/web/clean.json", numbers)
+    write(root / "provenance/web/clean.json", {"identity": {}, "manifests": {"output": "new"}, "stats": numbers})
+    assert "too\\_short" not in written(run)
+    split = {"identity": {"inputs": {"documents": ["new"]}}, "manifests": {"train": "5b"}}
+    write(root / "provenance/web/split.json", split)
+    assert "too\\_short 99" in written(run)
+
+
 def test_a_data_set_of_the_hub_is_named_in_words_and_in_the_head(run: Path) -> None:
     config = {"hub_repository": "Skylion007/openwebtext", "hub_revision": "ab" * 20}
     write(run.parents[1] / "provenance/web/download.json", {"identity": {"parameters": {"config": config}}})
@@ -167,17 +221,18 @@ def test_contamination_says_what_was_done_about_it(run: Path, action: str, said:
 
 
 def test_benchmarks_that_were_looked_for_are_named_if_they_are_those_of_the_run(run: Path) -> None:
-    from pipelines import store
-
     root = run.parents[1]
     sources = [{"task": "hellaswag", "split": ""}, {"task": "mrpc", "split": "test"}]
     write(root / "data/web/contamination/index.json", {"sources": sources})
     write(root / "data/web/contamination/manifest.json", {"files": {}, "counts": {}})
     record = {"identity": {"parameters": {"config": {"action": "drop", "ngram": 13}}}}
-    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {"contamination": "of an earlier run"}})
+    led = {"identity": {"inputs": {"documents": ["5b"]}}, "manifests": {"output": DATA["train"]}}
+    write(root / "provenance/web/tokenize_train.json", led)
+    earlier = {"output": "5b", "contamination": "of an earlier run"}
+    write(root / "provenance/web/decontaminate.json", {**record, "manifests": earlier})
     assert "benchmarks by n-grams" in written(run)
     digest = store.sha256(root / "data/web/contamination/manifest.json")
-    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {"contamination": digest}})
+    write(root / "provenance/web/decontaminate.json", {**record, "manifests": {**earlier, "contamination": digest}})
     text = written(run)
     assert "texts of benchmarks (hellaswag, mrpc test) by n-grams of 13 words" in text
     assert "Not searched for, so that nothing is known of them: lambada\\_openai." in text
@@ -192,6 +247,35 @@ def test_a_trial_and_a_mixture_and_a_base_model_are_said(run: Path) -> None:
     assert "**A trial on a part of the data: extract --limit 10.**" in text
     assert "Mixed with tokens of which nothing is recorded, of which this card has no numbers." in text
     assert "trained on from the weights in gpt2 on 24,690 tokens" in text
+
+
+@pytest.mark.parametrize("of", ["pretrain", "score"])
+def test_a_trial_is_said_and_not_compared_without_any_stats(run: Path, of: str) -> None:
+    """A trial by command has no --stats; its manifest says what it is."""
+    trial = {"files": {}, "counts": Counts().to_json(), "limited": "extract --limit 10, pretrain --limit 6"}
+    write(run / of / "manifest.json", trial)
+    text = written(run)
+    assert "**A trial on a part of the data: extract --limit 10.**" in text
+    assert "**A trial on a part of the data: pretrain --limit 6.**" in text
+    assert head(text).eval_results is None
+
+
+def test_a_part_of_a_task_says_so_and_is_not_in_the_head(run: Path) -> None:
+    tasks = {"hellaswag": {**CHOICES, "docs": 3, "acc": 1.0}, "own": {**CHOICES, "docs": 5, "acc": 0.5}}
+    write(run / "score/scores.json", {**SCORES, "tasks": {**SCORES["tasks"], **tasks}})
+    for task, rows in (("mrpc", 300), ("rte", 277)):
+        write(run / f"finetune/{task}/scores.json", {"validation": {"accuracy": 0.6, "rows": rows}})
+        write(run / f"finetune/{task}/curve.csv", curve(30, 10))
+    text = written(run)
+    assert "| hellaswag | 3 of 10,042 | acc | 1.0000 |" in text
+    assert "| own | 5 | acc |" in text
+    assert "| mrpc | 0.6000 | 300 of 408 |" in text
+    assert "| rte | 0.6000 | 277 |" in text
+    data = head(text)
+    assert data.eval_results is not None
+    assert {each.dataset_type for each in data.eval_results} == {"web", "lambada_openai"}
+    args = {each.dataset_type: each.dataset_args for each in data.eval_results if each.metric_type == "perplexity"}
+    assert args == {"web": {"tokens": 99}, "lambada_openai": {"documents": 5153}}
 
 
 def test_nothing_from_the_data_becomes_markup(run: Path) -> None:
@@ -231,9 +315,86 @@ def test_scores_of_other_weights_are_refused(road: Road, run: Path, capsys: pyte
     write(run / "score/scores.json", {**SCORES, "model": {"weights_sha256": weights}})
     assert "| hellaswag |" in written(run)
     write(run / "score/scores.json", {**SCORES, "model": {"weights_sha256": "0" * 64}})
-    assert card.main([str(run), str(run.parent / "other.md")]) == 1
+    assert card.main([str(run), str(run.parent / "other.md"), "--scores", str(run / "score")]) == 1
     said = "scores of other weights (sha256 000000000000...) than the exported ones; run `score` again"
+    assert f"score/scores.json: {said}" in capsys.readouterr().err
+    assert "It was not scored on tasks." in written(run), "those that are only there are left out"
+    assert f"score/scores.json: left out, {said}" in capsys.readouterr().err
+
+
+def made(root: Path, output: str, stats_file: str, **inputs: str) -> str:
+    """Give an output a manifest and a record with the digests of its inputs; return its own digest."""
+    write(root / output / "manifest.json", {"files": {}, "counts": Counts().to_json(), "of": inputs})
+    digest = store.sha256(root / output / "manifest.json")
+    identity = {"inputs": {name: [value] for name, value in inputs.items()}}
+    write(root / f"provenance/{stats_file}.json", {"identity": identity, "manifests": {"output": digest}})
+    return digest
+
+
+@pytest.fixture
+def whole(run: Path) -> Path:
+    """A run whose results are all there and all of its training."""
+    root = run.parents[1]
+    trained = made(root, "runs/small/pretrain", "small/pretrain", train="ab12")
+    exported = made(root, "runs/small/export", "small/export", pretrain=trained)
+    made(root, "runs/small/evaluate", "small/evaluate", export=exported)
+    tuned = made(root, "runs/small/finetune/mnli", "small/finetune_mnli", base=exported)
+    made(root, "runs/small/glue_score/ax", "small/glue_score_ax", model=tuned)
+    for task in ("finetune/mnli", "glue_score/ax"):
+        write(run / task / "scores.json", {"validation": {"accuracy": 0.5125, "rows": 40}})
+        write(run / task / "curve.csv", curve(30, 10))
+    return run
+
+
+def test_what_was_made_of_the_training_is_all_shown(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = written(whole)
+    assert "a loss of 4.25 nats per token" in text
+    assert "| mnli" in text
+    assert "| ax" in text
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_an_export_of_another_training_has_no_card(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As after `dvc repro -s pretrain` with another optimizer."""
+    made(whole.parents[1], "runs/small/pretrain", "small/pretrain", train="ab12", again="with another optimizer")
+    assert card.main([str(whole), str(whole.parent / "card.md")]) == 1
+    said = "export: of another training than runs/small/pretrain; run dvc repro export"
     assert said in capsys.readouterr().err
+
+
+def test_results_of_another_export_are_left_out(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = whole.parents[1]
+    trained = made(root, "runs/small/pretrain", "small/pretrain", train="ab12", again="with another optimizer")
+    made(root, "runs/small/export", "small/export", pretrain=trained)
+    text = written(whole)
+    assert "nats per token, a perplexity" not in text
+    assert "mnli" not in text
+    assert "| ax" not in text
+    assert head(text).eval_results is not None
+    assert "validation documents of web" in text, "what `score` measured does not say of which model"
+    lines = capsys.readouterr().err.splitlines()
+    named = [line.partition(": ")[0].rpartition("runs/small/")[2] for line in lines[:3]]
+    assert named == ["evaluate", "finetune/mnli", "glue_score/ax"]
+    assert "of another model than what runs/small/pretrain trained; run dvc repro finetune@mnli" in lines[1]
+
+
+@pytest.mark.parametrize(("now", "said"), [("a1", False), ("b2", True)], ids=["the same", "another"])
+@pytest.mark.parametrize("stale", [True, False], ids=["record of another run", "no record"])
+def test_without_a_record_of_the_output_dvc_lock_says_what_it_is_of(
+    whole: Path, now: str, said: bool, stale: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DVC restored an output from its cache; or nothing is recorded, as after `git clone` and `dvc pull`."""
+    root = whole.parents[1]
+    record = root / "provenance/small/export.json"
+    if stale:
+        write(record, {**json.loads(record.read_text()), "manifests": {"output": "of what was there before"}})
+    else:
+        shutil.rmtree(root / "provenance")
+    trained = [{"path": "runs/small/pretrain", "md5": now}]
+    deps, outs = [{"path": "runs/small/pretrain", "md5": "a1"}], [{"path": "runs/small/export", "md5": "c3"}]
+    write(root / "dvc.lock", {"stages": {"pretrain": {"outs": trained}, "export": {"deps": deps, "outs": outs}}})
+    assert card.main([str(whole), str(whole.parent / "card.md")]) == int(said)
+    assert ("export: of another training" in capsys.readouterr().err) == said
 
 
 @pytest.mark.parametrize(
@@ -267,6 +428,14 @@ def test_only_a_card_is_replaced_and_only_on_request(run: Path, capsys: pytest.C
     assert "README.md: not a card that this command wrote" in capsys.readouterr().err
     assert card.main([str(run), str(run.parent / "card.html")]) == 2
     assert "card.html: a card is Markdown" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_neither_made_nor_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert card.main([str(run), str(run.parent / "new/dir/card.md")]) == 1
+    assert f"new/dir/card.md: its folder is not there; make {run.parent / 'new/dir'}" in capsys.readouterr().err
+    assert not (run.parent / "new").exists()
+    assert card.main([str(run.parent / "smal"), str(run.parent / "card.md")]) == 1
+    assert "runs/smal: no such folder; name that of a run, runs/RUN" in capsys.readouterr().err
 
 
 def test_no_card_stands_in_the_output_of_a_stage_nor_is_of_a_run_without_a_training(

@@ -273,16 +273,66 @@ def test_only_a_whole_export_with_its_own_card_is_uploaded(
         file.write(b"?")
     assert pushed(made) == 1
     assert "model.safetensors: changed" in capsys.readouterr().err
-    assert pushed(made, to="no name") == 1
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("license: mit\ntags: [a, b", "its YAML is broken in line 3 ("),
+        ("a: \x01", "its YAML is broken ("),
+        ("just words", "its YAML is not names with values"),
+        ("5: x", "its YAML is not names with values"),
+        ("license: My own!", "license My own!: not a licence's name on the Hub, such as apache-2.0"),
+        ("license: 5", "license 5: not a licence's name"),
+        ("license: mit\nmodel-index: 5", "its model-index is not a list of models with results"),
+        ("model-index: [{name: x}]", "its model-index is not a list of models with results"),
+    ],
+)
+def test_a_head_that_the_hub_cannot_read_is_one_line_before_the_network(
+    hub: UploadHub, made: tuple[Path, Path], head: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made[1].write_text(f"---\n{head}\n---\n\n# A model\n")
+    capsys.readouterr()
+    assert pushed(made) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"card.md: {said}" in line
+    assert line.endswith("mend it at its head, or write the card anew")
+    assert "ignore_metadata_errors" not in line
+    assert hub.requests == []
+
+
+def test_a_card_that_names_no_weights_is_noticed(
+    hub: UploadHub, made: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made[1].write_text("---\nlicense: mit\n---\n\n# A model\n")
+    assert pushed(made) == 0
+    assert "card.md: does not name the digest of the weights" in capsys.readouterr().err
+
+
+def test_a_server_without_a_scheme_and_the_variable_of_transformers_are_named(
+    hub: UploadHub, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert pushed(made) == 1
+    assert f"{NAME}: TRANSFORMERS_OFFLINE is set, so nothing" in capsys.readouterr().err
+    monkeypatch.setattr(constants, "ENDPOINT", "hub.example.org")
+    assert pushed(made) == 2
+    assert "HF_ENDPOINT hub.example.org: not an address; expected https://SERVER" in capsys.readouterr().err
     assert hub.requests == []
 
 
 def test_a_name_that_the_hub_cannot_have_is_refused(
     hub: UploadHub, made: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pushed(made, to="a/b/c") == 2
-    assert "a/b/c: not a name on the Hub" in capsys.readouterr().err
-    assert hub.repositories == {}
+    for name in ("a/b/c", "no name", "small"):
+        assert pushed(made, to=name) == 2
+        assert f"{name}: not a name on the Hub; expected OWNER/NAME" in capsys.readouterr().err
+    assert hub.requests == []
 
 
 @pytest.mark.slow

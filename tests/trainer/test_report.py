@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from pipelines import store
 from pipelines.command import StageSpec
+from pipelines.manifest import Counts
 from pipelines.stage import run_command
 from trainer import run_report
 from trainer.report import escape_markdown
@@ -768,6 +770,70 @@ def test_the_report_by_hand_has_hardware_times_and_speeds_that_the_stage_has_not
     assert (speed["x"], mfu["data"]) == ("seconds", [[60.5], [0.4]])
     assert report(results) == 0
     assert [word for word in ("H100", "2 h 3 min", "750 ms", 'id="times"') if word in page(results)] == []
+
+
+def test_a_part_of_a_task_and_a_trial_say_so(results: Path) -> None:
+    runs = results / "runs/web-tiny"
+    write(runs / "score/scores.json", {"tasks": {"hellaswag": {"docs": 3, "acc": 1.0}}, "centred_mean": None})
+    trial = {"files": {}, "counts": Counts().to_json(), "limited": "score --limit 3"}
+    write(runs / "score/manifest.json", trial)
+    write(runs / "finetune/mrpc/scores.json", {"validation": {"accuracy": 0.6, "rows": 300}})
+    assert report(results) == 0
+    text = Reader(page(results)).text
+    assert "A trial on a part of the data: score --limit 3." in text
+    assert "hellaswag 3 of 10,042 acc 1.0000" in text
+    assert "300 of 408" in text
+    markdown = (results / "report/report.md").read_text()
+    assert "**A trial on a part of the data: score --limit 3.**" in markdown
+
+
+def test_the_report_by_hand_shows_nothing_that_is_of_another_training(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after `dvc repro -s pretrain` with another optimizer: evaluation and fine-tuning are of the model before."""
+    runs, records = results / "runs/web-tiny", results / "provenance/web-tiny"
+    for name in ("pretrain", "export", "evaluate", "finetune/mrpc", "finetune/mnli"):
+        write(runs / name / "manifest.json", {"files": {}, "counts": Counts().to_json(), "of": name})
+    digests = {name: store.sha256(runs / name / "manifest.json") for name in ("pretrain", "export", "evaluate")}
+    for name, inputs, of in (
+        ("pretrain", {}, digests["pretrain"]),
+        ("export", {"pretrain": [digests["pretrain"]]}, digests["export"]),
+        ("evaluate", {"export": ["of an earlier model"]}, digests["evaluate"]),
+        ("finetune_mrpc", {"base": ["of an earlier model"]}, store.sha256(runs / "finetune/mrpc/manifest.json")),
+        ("finetune_mnli", {"base": [digests["export"]]}, store.sha256(runs / "finetune/mnli/manifest.json")),
+    ):
+        record = {"identity": {"inputs": inputs}, "manifests": {"output": of}, "seconds": 60, "segments": [SEGMENT]}
+        write(records / f"{name}.json", record)
+    text = full_report(results, capsys).text
+    assert "runs/web-tiny/evaluate: of another model than what runs/web-tiny/pretrain trained" in text
+    assert "runs/web-tiny/finetune/mrpc: of another model" in text
+    assert "run dvc repro finetune@mrpc" in text
+    assert "The mill turns" not in text
+    assert "0.7426" not in text
+    assert "mrpc NVIDIA" not in text
+    assert "mnli NVIDIA" in text
+    base = [{"path": "inputs/gpt2-model", "md5": "a1"}]
+    stages = {
+        f"finetune@{task}": {"deps": base, "outs": [{"path": f"runs/web-tiny/finetune/{task}"}]}
+        for task in ("mrpc", "mnli")
+    }
+    write(results / "dvc.lock", {"stages": stages})
+    assert "0.7426" in full_report(results, capsys).text, "a base model of elsewhere was asked for"
+
+
+@pytest.mark.parametrize("by", ["manifests", "stats"])
+def test_the_report_by_hand_has_no_times_of_what_was_there_before(
+    results: Path, by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DVC restored the output of another run from its cache; its record is that of the last training there."""
+    write(results / "runs/web-tiny/pretrain/manifest.json", {"files": {}, "counts": Counts().to_json()})
+    of = {"manifests": {"output": "another"}} if by == "manifests" else {"stats": stats(1, 1)}
+    record = {"seconds": 7400, "rows_per_second": 3, "segments": [SEGMENT], **of}
+    write(results / "provenance/web-tiny/pretrain.json", record)
+    write(results / "provenance/web-tiny/pretrain.speed.csv", SPEED)
+    reader = full_report(results, capsys)
+    assert "H100" not in reader.text
+    assert "speed" not in reader.charts
 
 
 def test_the_report_by_hand_in_another_checkout_says_where_the_times_are(

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from pipelines.tokens import write_tokens
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
 from trainer.scoring.metrics import Answer, centred_mean, row_scores, task_scores
+from trainer.scoring.table import DOCUMENTS
 
 SCORES = Path(__file__).parents[1] / "data" / "scores"
 HARNESS = json.loads((SCORES / "harness.json").read_text())
@@ -93,6 +95,28 @@ def test_the_table_has_gpt_2_beside_it_only_where_it_was_measured_in_the_same_wa
     }
     assert "| lambada_openai | acc | 0.4599 | GPT-2's paper: the text's last token, with a filter of stop" in others
     assert "centred_mean of " in compared
+
+
+def test_a_part_of_a_task_and_a_trial_say_so_beside_the_published_numbers(asked: Path, tmp_path: Path) -> None:
+    """Three of HellaSwag's 10,042 questions beside GPT-2's score of all."""
+    assert score(SCORES / "model", asked / "hellaswag.jsonl", tmp_path / "scores", "--limit", "2") == 0
+    text = (tmp_path / "scores/scores.md").read_text()
+    assert text.startswith("**A trial on a part of the data: score --limit 2.**\n\n| task | documents |")
+    assert "| hellaswag | 2 of 10,042 | acc |" in text
+    assert score(SCORES / "model", asked / "hellaswag.jsonl", tmp_path / "all") == 0
+    assert "trial" not in (tmp_path / "all/scores.md").read_text()
+
+
+def test_the_sizes_of_the_tasks_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/explanation/scores.md").read_text()
+    page = page.partition("## The tasks")[2].partition("## The measures")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.count("|") == 5]
+    said = {
+        name: size.split()[0]
+        for names, sizes, *_ in rows
+        for name, size in zip(names.split(", "), re.split(r", (?=\d,)", sizes), strict=False)
+    }
+    assert {name: f"{size:,}" for name, size in DOCUMENTS.items()} == {name: said[name] for name in DOCUMENTS}
 
 
 LAYOUTS = {

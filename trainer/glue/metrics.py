@@ -118,6 +118,23 @@ HEADINGS = {
     "rows": "rows",
 }
 """The headings of everything that `score` returns, in the order of the report's columns."""
+VALIDATION_ROWS = {
+    **{
+        task: {"validation": rows}
+        for task, rows in {
+            "cola": 1043,
+            "sst2": 872,
+            "mrpc": 408,
+            "qqp": 40_430,
+            "stsb": 1500,
+            "qnli": 5463,
+            "rte": 277,
+            "wnli": 71,
+        }.items()
+    },
+    "mnli": {"validation_matched": 9815, "validation_mismatched": 9832},
+}
+"""Rows of each labelled split of GLUE's tasks as they are published: a score of fewer is of a part."""
 
 
 @dataclass(frozen=True, slots=True)

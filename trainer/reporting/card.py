@@ -17,7 +17,7 @@ from pipelines import store
 from pipelines.config import given
 from pipelines.errors import UserError
 from pipelines.manifest import MANIFEST, Manifest
-from pipelines.outputs import provenance_path
+from trainer.reporting.belonging import TOKENIZED, corpus_of, corpus_records, foreign_results
 from trainer.reporting.page import (
     Table,
     counted,
@@ -31,7 +31,7 @@ from trainer.reporting.page import (
 )
 from trainer.reporting.results import FLOW, TASK_SET, Results, Tasks, of_other_weights, read_results, read_task_set
 from trainer.reporting.times import read_times
-from trainer.scoring.table import MEASURES
+from trainer.scoring.table import MEASURES, is_whole
 from trainer.scoring.validation import TASK
 from trainer.weights.exported import WEIGHTS
 from trainer.weights.records import RECORD
@@ -41,8 +41,8 @@ UNKNOWN = "unknown"
 PLACEHOLDER = "PATH/TO/EXPORT"
 """What the card's code loads if no repository is named."""
 TAG = "millrace"
-TOKENIZED = "tokenize_train"
-"""Stats of the training tokens, whose provenance names their digest."""
+SETTINGS = ("download", "clean", "decontaminate", "tokenizer")
+"""Stages whose settings the card names; they are in the provenance."""
 _LANGUAGES = {"zh-cn": "zh", "zh-tw": "zh"}
 """Languages whose code on the Hub is not the one of `clean`."""
 
@@ -70,6 +70,8 @@ class Described:
     """Stage of the run's corpus -> its provenance."""
     looked_for: list[Mapping[str, Any]]
     """What decontamination looked for."""
+    left_out: list[str]
+    """What the card does not show, each in a line with why."""
     hardware: Table | None
 
     @property
@@ -93,6 +95,8 @@ def read_described(run: Path, scores: Path | None) -> Described:
     Raises UserError if nothing was trained there.
     """
     run = run.resolve()
+    if not run.is_dir():
+        raise UserError(f"{run}: no such folder; name that of a run, runs/RUN")
     if not (run / "pretrain" / RECORD).is_file():
         raise UserError(
             f"{run}: has no pretrain/{RECORD}; name the folder of a run, runs/RUN, whose training has ended"
@@ -100,16 +104,23 @@ def read_described(run: Path, scores: Path | None) -> Described:
     root = run.parent.parent
     data = store.read_json(run / "pretrain" / RECORD).get("data", {})
     digests = [str(data.get("train", "")), *map(str, data.get("mixture", []))]
-    corpora = [_corpus_of(root, digest) for digest in digests]
+    corpora = [corpus_of(root, digest) for digest in digests]
     stats, run_stats = root / "stats" / (corpora[0] or ".none"), root / "stats" / run.name
-    results = read_results(stats, run_stats, run, Tasks())
-    file = scores / Path(TASK_SET).name if scores else run / TASK_SET
-    if scores or file.is_file():
-        results.task_set = read_task_set(file)
+    shown = Tasks(foreign=foreign_results(run, run_stats, other_bases=False))
+    if why := shown.foreign.get("export"):
+        raise UserError(f"{run / 'export'}: {why}")
+    results = read_results(stats, run_stats, run, shown)
+    left_out = [f"{run / name}: left out, {why}" for name, why in shown.foreign.items()]
+    if scores:
+        results.task_set = read_task_set(file := scores / Path(TASK_SET).name)
         if other := of_other_weights(results.task_set, run):
             raise UserError(f"{file}: {other}")
-    folder = provenance_path(stats / "x.json").parent
-    records = {file.stem: store.read_json(file) for file in sorted(folder.glob("*.json"))} if corpora[0] else {}
+    elif (run / TASK_SET).is_file() and (other := of_other_weights(read_task_set(run / TASK_SET), run)):
+        left_out.append(f"{run / TASK_SET}: left out, {other}")
+    tokens = [str(data[name]) for name in ("train", "val") if name in data]
+    records, others = corpus_records(root, corpora[0], tokens) if corpora[0] else ({}, [])
+    results.corpus_stages = [stage for stage in results.corpus_stages if stage.name not in others]
+    hardware = read_times(stats, run_stats, run, shown).hardware
     described = records.get("decontaminate", {}).get("manifests", {}).get("contamination")
     index = root / "data" / corpora[0] / "contamination" / "index.json"
     same = index.is_file() and store.sha256(index.with_name(MANIFEST)) == described
@@ -119,16 +130,23 @@ def read_described(run: Path, scores: Path | None) -> Described:
         corpora=corpora,
         records=records,
         looked_for=store.read_json(index).get("sources", []) if same else [],
-        hardware=read_times(stats, run_stats, run, Tasks()).hardware,
+        left_out=left_out + _unrecorded(results, corpora[0], records, hardware),
+        hardware=hardware,
     )
 
 
-def _corpus_of(root: Path, digest: str) -> str:
-    """Return the corpus whose tokens have this digest, empty if the project has none (any more)."""
-    for file in sorted((root / "provenance").glob(f"*/{TOKENIZED}.json")):
-        if digest and digest in store.read_json(file).get("manifests", {}).values():
-            return file.parent.name
-    return ""
+def _unrecorded(
+    results: Results, corpus: str, records: Mapping[str, Mapping[str, Any]], hardware: Table | None
+) -> list[str]:
+    """Return one line that says what of the corpus and the run is not recorded; none if nothing is missing."""
+    lost = [] if corpus else ["the corpus (no tokens in data/ are the ones that the run was trained on)"]
+    if corpus:
+        counted = [stage for stage in (*FLOW[2:], TOKENIZED) if results.stage(stage) is None]
+        lost += [f"what became of the documents in {', '.join(counted)}"] if counted else []
+        settings = [stage for stage in SETTINGS if stage not in records]
+        lost += [f"inputs and settings of {', '.join(settings)} (provenance/{corpus})"] if settings else []
+    lost += [] if hardware else [f"hardware and times of the training (provenance/{results.run})"]
+    return [f"not recorded, so that the card does not have it: {'; '.join(lost)}"] if lost else []
 
 
 def card_values(described: Described, words: Words) -> dict[str, Any]:
@@ -142,7 +160,7 @@ def card_values(described: Described, words: Words) -> dict[str, Any]:
         "address": Markup(words.repository or PLACEHOLDER),  # noqa: S704 (a checked name, in a block of code)
         "new_tokens": min(40, results.record["model"]["n_positions"] // 2),
         "opening": opening(results),
-        "trials": trials(results),
+        "trials": trials(described),
         "sources": sources(described),
         "stage_table": stage_table(stages) if stages else None,
         "tokens": tokens(results),
@@ -187,21 +205,32 @@ def languages_of(described: Described) -> tuple[str, ...]:
 
 
 def model_index(described: Described) -> list[dict[str, Any]]:
-    """Return the scores of the model itself, without fine-tuning, as the Hub lists them."""
+    """Return the scores of the model itself, without fine-tuning, as the Hub lists them.
+
+    It compares them with those of other models, so that none is of a trial, or of a part of a task.
+    """
     results = described.results
+    if trials(described):
+        return []
     task = {"type": "text-generation", "name": "Text generation"}
     measured: list[dict[str, Any]] = []
     own = [(name, results.scores[name]) for name in ("loss", "perplexity") if name in results.scores]
-    corpus = described.corpus or UNKNOWN
-    own_set = {"type": corpus, "name": f"validation documents of {corpus}", "split": "validation"}
-    if own:
-        measured.append({"task": task, "dataset": own_set, "metrics": _metrics(own, "by token")})
+    own_set: dict[str, Any] = {
+        "type": described.corpus or TASK,
+        "name": f"validation documents of {described.corpus or 'its corpus'}",
+        "split": "validation",
+    }
+    if own and "tokens" in results.scores:
+        counted_set = {**own_set, "args": {"tokens": results.scores["tokens"]}}
+        measured.append({"task": task, "dataset": counted_set, "metrics": _metrics(own, "by token")})
     for name, scores in (results.task_set or {"tasks": {}})["tasks"].items():
         # Of the validation tokens `evaluate` has the others, in samples of its length.
         wanted = MEASURES if name != TASK else ("bits_per_byte",)
-        if found := [(measure, scores[measure]) for measure in wanted if measure in scores]:
+        found = [(measure, scores[measure]) for measure in wanted if measure in scores]
+        if found and (name == TASK or is_whole(name, scores)):
             data_set = {"type": name, "name": name} if name != TASK else own_set
-            measured.append({"task": task, "dataset": data_set, "metrics": _metrics(found)})
+            counted_set = {**data_set, "args": {"documents": scores["docs"]}}
+            measured.append({"task": task, "dataset": counted_set, "metrics": _metrics(found)})
     return measured
 
 
@@ -234,10 +263,15 @@ def training(described: Described) -> list[tuple[str, str]]:
     return rows + [(name, value) for name, value in (described.hardware.rows if described.hardware else [])]
 
 
-def trials(results: Results) -> list[str]:
-    """Return what of all this was a trial on a part of the data (`--limit`)."""
-    stages = (*results.corpus_stages, *results.run_stages)
-    return list(dict.fromkeys(str(stage.facts["limited"]) for stage in stages if stage.facts.get("limited")))
+def trials(described: Described) -> list[str]:
+    """Return what of all this was a trial on a part of the data (`--limit`), by stats, manifests and scores."""
+    results = described.results
+    said = [stage.facts.get("limited") for stage in (*results.corpus_stages, *results.run_stages)]
+    outputs = (described.run / name / MANIFEST for name in ("pretrain", "export", "evaluate"))
+    said += [Manifest.load(manifest).limited for manifest in outputs if manifest.is_file()]
+    said += [(results.task_set or {}).get("limited")]
+    # What is made from a trial names it, too, among its own.
+    return list(dict.fromkeys(trial for each in said if each for trial in str(each).split(", ")))
 
 
 def sources(described: Described) -> list[str]:
@@ -271,6 +305,8 @@ def _inputs(described: Described, stage: str, name: str) -> str:
 
 def _way(described: Described) -> str:
     """Return what the pages of the URLs were taken from."""
+    if not described.parameters("download"):
+        return "sources that are not recorded"
     if described.names("download", "local_site"):
         return "a web site on the machine itself"
     if described.names("download", "replay"):
@@ -344,6 +380,8 @@ def contamination(described: Described) -> list[str]:
 
 def _action(parameters: Mapping[str, Any], dropped: int) -> str:
     match parameters.get("action"):
+        case None:
+            return f"{counted(dropped, 'documents')} were dropped; whether texts were cut out is not recorded"
         case "report":
             return "what was found was only reported, and stays in the training documents"
         case "cut":

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelines.config import to_plain
 from trainer.config import PretrainConfig
-from trainer.glue.metrics import HEADINGS
+from trainer.glue.metrics import HEADINGS, VALIDATION_ROWS
 from trainer.reporting.pictures import column_label, training_column
 from trainer.reporting.results import Results, Scored, StageCounts
 from trainer.reporting.task_results import Confusion, TaskResults
@@ -132,6 +132,7 @@ def task_set_values(results: Results) -> dict[str, Any]:
     measured = results.task_set or {"tasks": {}, "centred_mean": None}
     tasks: Mapping[str, Mapping[str, Any]] = measured["tasks"]
     return {
+        "task_set_trial": measured.get("limited", ""),
         "task_set_table": Table(*score_table(measured)) if tasks else None,
         "task_set_centred": centred_words(measured),
         "task_set_subsets": any(name in task for task in tasks.values() for name in SUBSETS),
@@ -356,7 +357,14 @@ def task_table(tasks: Sequence[Scored]) -> Table:
     present = {name for scored in tasks for name in scored.scores}
     names = [name for name in HEADINGS if name in present] + sorted(present - set(HEADINGS))
     columns = [
-        (_words(name), [_score(scored.scores.get(name), scored.std.get(name)) for scored in tasks]) for name in names
+        (
+            _words(name),
+            [
+                rows_of(scored) if name == "rows" else _score(scored.scores.get(name), scored.std.get(name))
+                for scored in tasks
+            ],
+        )
+        for name in names
     ]
     if any(scored.interval for scored in tasks):
         columns.insert(1, ("95% interval", [_interval(scored.interval) for scored in tasks]))
@@ -459,6 +467,13 @@ def worst_table(task: TaskResults) -> Table | None:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]} …"
+
+
+def rows_of(scored: Scored) -> str:
+    """Return how many rows of a split were scored: `408`, or `300 of 408` if GLUE's has more."""
+    rows = scored.scores.get("rows")
+    whole = VALIDATION_ROWS.get(scored.task, {}).get(scored.split, rows)
+    return number(rows) if rows == whole or rows is None else f"{number(rows)} of {number(whole)}"
 
 
 def _label(scored: Scored) -> str:

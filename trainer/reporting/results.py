@@ -5,7 +5,7 @@ and are named in `missing`; broken files raise UserError.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -121,11 +121,13 @@ class Tasks:
     glue_tokenize: Collection[str] | None = None
     first: int | None = None
     """Show only so many tasks of each stage; None: all."""
+    foreign: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Results that are not of the run's training, such as `evaluate` or `finetune/mrpc` -> why: they are not shown."""
 
     def has(self, stage: str, task: str) -> bool:
         """Return whether the results of a stage on a task belong to the run."""
         named = getattr(self, stage)
-        return named is None or task in named
+        return (named is None or task in named) and f"{stage}/{task}" not in self.foreign
 
     def folders(self, runs: Path, stage: str) -> list[Path]:
         """Return the run's output folders of a stage, one for each task, in order."""
@@ -141,7 +143,7 @@ class Tasks:
     def _has_stats(self, name: str) -> bool:
         """Return whether a stats file is of no task or of one that belongs to the run."""
         stages = [stage for stage in TASK_STAGES if name.startswith(f"{stage}_")]
-        return all(self.has(stage, name.removeprefix(f"{stage}_")) for stage in stages)
+        return name not in self.foreign and all(self.has(stage, name.removeprefix(f"{stage}_")) for stage in stages)
 
     def removed(self, stats: Path, run_stats: Path, runs: Path) -> list[Path]:
         """Return what is there of tasks that do not belong to the run."""
@@ -161,7 +163,9 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks, *, unfi
     results.corpus_stages = read_stages(shown.stats(stats))
     results.run_stages = read_stages(shown.stats(run_stats))
     _say_missing_stages(results, results.corpus, FLOW[:-1])
-    _say_missing_stages(results, results.run, ("pretrain", "evaluate"))
+    expected = [stage for stage in ("pretrain", "evaluate") if stage not in shown.foreign]
+    _say_missing_stages(results, results.run, expected)
+    results.missing += [f"runs/{results.run}/{name}: {why}" for name, why in shown.foreign.items()]
     if (runs / "pretrain" / RECORD).is_file():  # curve.csv says whether there is a run
         results.record = read_record(runs / "pretrain")
     scratch = unfinished_pretraining(runs) if unfinished else None
@@ -171,13 +175,14 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks, *, unfi
         results.under_way, results.pretrain = True, read_curve_columns(scratch / "curve.csv")
         if saved := [*checkpoints(scratch / "checkpoints").values()]:
             results.record = read_record(saved[-1])
-    if file := _present(results, runs, "evaluate/scores.json"):
-        results.scores = flatten(_mapping(file))
-    if file := _present(results, runs, "evaluate/texts.json"):
-        results.texts = read_texts(file)
+    if "evaluate" not in shown.foreign:
+        if file := _present(results, runs, "evaluate/scores.json"):
+            results.scores = flatten(_mapping(file))
+        if file := _present(results, runs, "evaluate/texts.json"):
+            results.texts = read_texts(file)
     if (runs / TASK_SET).is_file():  # no stage of the graph makes it
         results.task_set = read_task_set(runs / TASK_SET)
-        if other := of_other_weights(results.task_set, runs):
+        if other := of_other_weights(results.task_set, runs, foreign="export" in shown.foreign):
             results.task_set = None
             results.missing.append(f"runs/{results.run}/{TASK_SET}: {other}")
     for task in (folder.name for folder in shown.folders(runs, "finetune")):
@@ -189,7 +194,7 @@ def read_results(stats: Path, run_stats: Path, runs: Path, shown: Tasks, *, unfi
     for task in (folder.name for folder in shown.folders(runs, "glue_score")):
         if file := _present(results, runs, f"glue_score/{task}/scores.json"):
             results.tasks += read_task_scores(task, _mapping(file))
-    if results.has_tasks and not results.tasks:
+    if results.has_tasks and not results.tasks and not any(name.startswith("finetune/") for name in shown.foreign):
         results.missing.append(f"runs/{results.run}/finetune")
     return results
 
@@ -215,7 +220,7 @@ def _present(results: Results, runs: Path, name: str) -> Path | None:
     return None
 
 
-def _say_missing_stages(results: Results, folder: str, names: tuple[str, ...]) -> None:
+def _say_missing_stages(results: Results, folder: str, names: Sequence[str]) -> None:
     results.missing += [f"stats/{folder}/{name}.json" for name in names if results.stage(name) is None]
 
 
@@ -297,7 +302,10 @@ def read_curve_columns(file: Path) -> Curve:
 
 
 def read_task_set(file: Path) -> dict[str, Any]:
-    """Return the scores.json of `score`, with the scores of each task. Raises UserError for anything else."""
+    """Return the scores.json of `score`, with the scores of each task; `limited` is what made it a trial, if it was.
+
+    Raises UserError for anything else.
+    """
     value = _mapping(file)
     tasks = value.get("tasks")
     if not isinstance(tasks, dict) or "centred_mean" not in value:
@@ -305,14 +313,20 @@ def read_task_set(file: Path) -> dict[str, Any]:
     scored = cast(dict[str, Any], tasks)
     if broken := [name for name, scores in scored.items() if not isinstance(scores, dict) or "docs" not in scores]:
         raise UserError(f"{file}: {broken[0]} has no scores of documents; run `score` again")
-    return value
+    manifest = file.with_name(MANIFEST)
+    return {**value, "limited": Manifest.load(manifest).limited if manifest.is_file() else ""}
 
 
-def of_other_weights(task_set: Mapping[str, Any], runs: Path) -> str:
-    """Return why scores are not of the model that a run exported; empty if they are, or if nothing says of which."""
+def of_other_weights(task_set: Mapping[str, Any], runs: Path, *, foreign: bool = False) -> str:
+    """Return why scores are not of the model that a run exported; empty if they are, or if nothing says of which.
+
+    `foreign`: the export is of another training.
+    """
     manifest = runs / "export" / MANIFEST
     scored = task_set.get("model", {}).get("weights_sha256")
     exported = Manifest.load(manifest).files.get(WEIGHTS) if manifest.is_file() else None
+    if scored and foreign:
+        return f"scores of weights (sha256 {scored[:12]}...) that were exported before this training; run `score` again"
     if not scored or not exported or scored == exported.sha256:
         return ""
     return f"scores of other weights (sha256 {scored[:12]}...) than the exported ones; run `score` again"

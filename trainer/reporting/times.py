@@ -7,11 +7,12 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.outputs import provenance_path
+from trainer.reporting.belonging import is_of, output_of, read_record
 from trainer.reporting.page import Table, number
 from trainer.reporting.results import ORDER, Curve, Tasks, unfinished_pretraining
 from trainer.weights.records import open_curve
@@ -68,22 +69,32 @@ def read_times(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Times:
 
     Raises UserError for files that no stage wrote.
     """
-    files = {**_provenance_files(stats, shown), **_provenance_files(run_stats, shown)}
-    records = {name: _record(file) for name, file in sorted(files.items(), key=lambda item: _rank(item[0]))}
+    recorded = {
+        name: (read_record(file), folder / f"{name}.json")
+        for folder in (stats, run_stats)
+        for name, file in _provenance_files(folder, shown).items()
+    }
+    # What DVC restored from its cache has the record of whatever ran last in its place.
+    records = {
+        name: record
+        for name, (record, file) in sorted(recorded.items(), key=lambda item: _rank(item[0]))
+        if is_of(record, file, output_of(runs, name))
+    }
     times = Times(stages=_stage_times(records))
     pretrain, speed = (
         records.get("pretrain", {}),
         provenance_path(run_stats / "pretrain.json").with_suffix(".speed.csv"),
     )
+    of_another = "pretrain" in recorded and "pretrain" not in records
     if scratch := unfinished_pretraining(runs):
         segments = scratch / "segments.json"
         pretrain = {"segments": store.read_json(segments)} if segments.exists() else {}
-        speed = scratch / "speed.csv"
+        speed, of_another = scratch / "speed.csv", False
     if parts := _segments(pretrain):
         times.hardware = _hardware(pretrain, parts)
         times.segments = _segment_table(parts) if len(parts) > 1 else None
     times.finetuning = _finetuning_table(records)
-    if speed.exists():
+    if speed.exists() and not of_another:
         times.speed = read_speed(speed)
     return times
 
@@ -97,13 +108,6 @@ def _provenance_files(stats: Path, shown: Tasks) -> dict[str, Path]:
 def _rank(name: str) -> tuple[int, str]:
     known = [stage for stage in ORDER if name == stage or name.startswith(f"{stage}_")]
     return (ORDER.index(max(known, key=len)) if known else len(ORDER), name)
-
-
-def _record(file: Path) -> dict[str, Any]:
-    value = store.read_json(file)
-    if not isinstance(value, dict):
-        raise UserError(f"{file}: expected names with values, found {type(value).__name__}; run its stage again")
-    return cast(dict[str, Any], value)
 
 
 def _segments(record: Mapping[str, Any]) -> list[dict[str, Any]]:

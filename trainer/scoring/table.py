@@ -36,6 +36,21 @@ PUBLISHED = (
 )
 """Those of the harness are from its issues 2159 and 911 and from workofart/ml-by-hand, release
 gpt2-124m-openwebtext-56000."""
+DOCUMENTS = {
+    "hellaswag": 10_042,
+    "lambada_openai": 5_153,
+    "wikitext": 62,
+    "piqa": 1_838,
+    "arc_easy": 2_376,
+    "arc_challenge": 1_172,
+    "winogrande": 1_267,
+    "openbookqa": 500,
+    "boolq": 3_270,
+    "sciq": 1_000,
+    "copa": 100,
+    "blimp": 67_000,
+}
+"""How many documents each task has whole, at the commits of `dataprep.score_requests`."""
 MEASURES = (
     *("acc", "acc_norm", "answer_bits_per_byte", "perplexity", "last_token_acc", "last_token_perplexity"),
     *("word_perplexity", "bits_per_byte"),
@@ -45,10 +60,11 @@ SUBSETS = ("clean", "kept_clean")
 NOTE = "GPT-2 124M: OpenAI's weights. These were measured in other ways, and compare with none of the scores above:"
 
 
-def table(scores: Mapping[str, Any]) -> str:
-    """Return what `score` measured as Markdown."""
+def table(scores: Mapping[str, Any], limited: str = "") -> str:
+    """Return what `score` measured as Markdown. `limited`: what made it a trial."""
     head, rows = score_table(scores)
-    lines = [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+    lines = [f"**A trial on a part of the data: {limited}.**\n\n"] if limited else []
+    lines += [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
     if centred := centred_words(scores):
         lines.append(f"\n{centred}\n")
     other_head, others = other_conventions(scores)
@@ -92,7 +108,18 @@ def _rows(tasks: Mapping[str, Mapping[str, Any]], subsets: list[str]) -> Iterato
             others = [shown(task.get(subset, {}).get(measure)) for subset in subsets]
             theirs = published.get((name, measure))
             beside = (shown(theirs.value), theirs.convention) if theirs else ("", "")
-            yield (name, f"{task['docs']:,}", measure, shown(task[measure]), *others, *beside)
+            yield (name, documents(name, task), measure, shown(task[measure]), *others, *beside)
+
+
+def documents(name: str, task: Mapping[str, Any]) -> str:
+    """Return how many documents of a task were scored: `10,042`, or `3 of 10,042` if it has more."""
+    whole = DOCUMENTS.get(name, task["docs"])
+    return f"{task['docs']:,}" if task["docs"] == whole else f"{task['docs']:,} of {whole:,}"
+
+
+def is_whole(name: str, task: Mapping[str, Any]) -> bool:
+    """Return whether a task was scored as others score it: every document of it."""
+    return DOCUMENTS.get(name) == task["docs"]
 
 
 def shown(value: float | None) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataprep.glue.tasks import TASKS
 from trainer.glue import metrics
-from trainer.glue.metrics import intervals, predict, score
+from trainer.glue.metrics import VALIDATION_ROWS, intervals, predict, score
 
 
 def draw(seed: int, rows: int, classes: int) -> tuple[list[int], list[int]]:
@@ -208,3 +209,12 @@ def test_each_task_has_metrics_and_each_metric_a_heading() -> None:
         assert set(task.headline) <= set(task.names) <= set(metrics.METRICS)
     columns = ["headline", "matthews", "accuracy", "f1", "macro_f1", "pearson", "spearman", "majority", "rows"]
     assert list(metrics.HEADINGS) == columns
+
+
+def test_the_published_sizes_are_those_that_the_corpus_checks() -> None:
+    labelled = {name: task.published for name, task in TASKS.items() if name in VALIDATION_ROWS}
+    assert {
+        name: {split: rows for split, rows in sizes.items() if split.startswith("validation")}
+        for name, sizes in labelled.items()
+    } == VALIDATION_ROWS
+    assert TASKS.keys() - labelled.keys() == {"ax"}
