@@ -110,6 +110,7 @@ STAGE = StageSpec.of(
     suffix_array,
     VERSION,
     SHAPED_BY,
+    sources={"tokens": "token shards: a folder that tokenize wrote"},
     limit=Limit("documents", "tokens"),
     preload=("pydivsufsort",),
 )
