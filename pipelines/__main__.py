@@ -79,12 +79,28 @@ def build_parser() -> argparse.ArgumentParser:
     init = commands.add_parser("init", help="lay out a project: the graph, its profiles, and a sample")
     init.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="where; default: here")
     init.set_defaults(run=run_init)
-    use = commands.add_parser("use", help="compose params.yaml from a profile")
+    use = commands.add_parser(
+        "use",
+        help="compose params.yaml from a profile",
+        description="Compose params.yaml, which all stages of the graph read, from a profile (configs/profile/) and "
+        "what is named after it: another choice of one of its groups, or single values. What params.yaml had before is "
+        "replaced; `dvc repro` then runs the stages that the new values change.\n\n"
+        "    python -m pipelines use sample\n"
+        "    python -m pipelines use openwebtext model=gpt2-medium pretrain.steps=2000",
+    )
     use.add_argument("profile", nargs="?", help="one of those that --list shows, such as sample")
     use.add_argument("overrides", nargs="*", help="group=choice or key=value, such as model=gpt2 clean.min_tokens=64")
     use.add_argument("--list", action="store_true", help="show all profiles, and the choices of each group")
     use.set_defaults(run=run_use)
-    change = commands.add_parser("set", help="compose params.yaml again with other values, the rest as before")
+    change = commands.add_parser(
+        "set",
+        help="compose params.yaml again with other values, the rest as before",
+        description="Compose params.yaml again from the profile that it records, with the values that were named so "
+        "far and these. A value that was edited in the file itself would be lost, and is named instead. A run keeps "
+        "its name, so the next `dvc repro` puts the new one in the place of a finished one (runs/RUN); run=NAME keeps "
+        "both.\n\n"
+        "    python -m pipelines set pretrain.optimizer=muon run=with-muon",
+    )
     change.add_argument("overrides", nargs="+", help="group=choice or key=value, such as pretrain.steps=2000")
     change.set_defaults(run=run_set)
     check = commands.add_parser("check", help="check params.yaml, and compose it again to compare")
@@ -95,7 +111,13 @@ def build_parser() -> argparse.ArgumentParser:
         "folders", nargs="*", type=Path, metavar="OUTPUT", help="with --deep: only these outputs; default: the graph's"
     )
     check.set_defaults(run=run_check)
-    status = commands.add_parser("status", help="per stage: published or not, whether it matches, rows, bytes")
+    status = commands.add_parser(
+        "status",
+        help="per stage: published or not, whether it matches, rows, bytes",
+        description="Print a line for each output of the graph: whether it is there, whether it was made by today's "
+        "code, parameters and inputs (matches, changed: ...), its rows and its megabytes. Nothing is run or changed; "
+        "`dvc repro` makes what is missing or changed.",
+    )
     status.set_defaults(run=run_status)
     explain = commands.add_parser("explain", help="every stage's verdict on one document")
     explain.add_argument(
@@ -143,7 +165,11 @@ def build_parser() -> argparse.ArgumentParser:
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.set_defaults(run=run_gc)
     report = commands.add_parser(
-        "report", help="write the report of the active run, with times and speeds, and say where it is"
+        "report",
+        help="write the report of the active run, with times and speeds, and say where it is",
+        description="Write reports/RUN.html, the report of the run that params.yaml names, as it stands, also while it "
+        "trains: what stage `report` shows, and hardware, wall times, speeds and memory from provenance/. With an "
+        "index (stage suffix_array), the spans of generated texts that occur in the training tokens are in it, too.",
     )
     report.add_argument(
         "--samples", action="store_true", help="let the checkpoints that are there write texts, which takes a while"

@@ -49,6 +49,16 @@ class OneLineParser(argparse.ArgumentParser):
         (file or sys.stdout).write(self.format_help())
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Writes an option that takes several values as `NAME...`: argparse's `NAME [NAME ...]` fits no narrow terminal."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.nargs not in ("+", "*"):
+            return super()._format_args(action, default_metavar)
+        (name,) = self._metavar_formatter(action, default_metavar)(1)
+        return f"{name}..." if action.nargs == "+" else f"[{name}...]"
+
+
 class Parser(OneLineParser):
     """A parser of a command of ours: its words are checked as those of a stage are, its help fits the terminal."""
 
@@ -59,7 +69,7 @@ class Parser(OneLineParser):
 
     def __init__(self, prog: str, **options: Any) -> None:
         """Make a parser that leaves the lines of its description as `format_help` wraps them."""
-        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        super().__init__(prog, formatter_class=_Formatter, **options)
 
     def format_help(self) -> str:
         """Wrap the description once: it has line breaks of its own."""

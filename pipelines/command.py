@@ -174,8 +174,8 @@ class StageSpec:
     ) -> "StageSpec":
         """Declare a stage by the signature of `function`; the docstring of its module is the help text.
 
-        `sources` says what each `Source` is. Raises TypeError if it describes other parameters, or `check_config` does
-        not take the sections that `function` takes.
+        `sources` says what each `Source` is, or words. Raises TypeError if it describes other parameters, or
+        `check_config` does not take the sections that `function` takes.
         """
         name, hints = function.__name__, typing.get_type_hints(function)
         kinds = {parameter: _unwrap(hints[parameter]) for parameter in inspect.signature(function).parameters}
@@ -193,7 +193,9 @@ class StageSpec:
         }
         if check_config and {*inspect.signature(check_config).parameters} != {*sections}:
             raise TypeError(f"{name}: check_config must take the sections of the stage: {', '.join(sections)}")
-        unknown = (sources or {}).keys() - {parameter for parameter, kind in inputs.items() if kind[0] is Source}
+        unknown = (
+            (sources or {}).keys() - {parameter for parameter, kind in inputs.items() if kind[0] is Source} - {*words}
+        )
         if unknown:
             raise TypeError(f"{name}: sources describes what is no Source: {', '.join(sorted(unknown))}")
         return cls(
@@ -418,9 +420,9 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
     optional: list[Any] = []
     many = _variadic(spec)
     if many:
-        first = documents if many in spec.inputs else "words"
+        first = documents if many in spec.inputs else f"{many}: {spec.described.get(many, 'any number of words')}"
         last = "; ".join(_output_help(spec, name) for name, required in spec.outputs.items() if required)
-        hint = "(required)" if many in spec.inputs else "(words are optional)"
+        hint = "(required)" if many in spec.inputs else f"({many} are optional)"
         text = arg(help=f"{first}; last, {last}", metavar=" ".join(map(str, places(spec))), help_behavior_hint=hint)
         fields.append(("arguments", Positional[Annotated[tuple[str, ...], text]]))
     fields += [

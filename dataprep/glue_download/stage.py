@@ -337,6 +337,7 @@ STAGE = StageSpec.of(
     glue_download,
     VERSION,
     SHAPED_BY,
+    sources={"tasks": "names of tasks, such as mrpc; without one, those of the configuration"},
     limit=Limit("rows of each split"),
     check_config=check_config,
     check_parameters=check_parameters,

@@ -131,4 +131,10 @@ def requests(task: ScoreTask, name: str, rows: Iterator[Row], where: str) -> Ite
             ) from None
 
 
-STAGE = StageSpec.of(score_requests, VERSION, SHAPED_BY, limit=Limit("documents of each task"))
+STAGE = StageSpec.of(
+    score_requests,
+    VERSION,
+    SHAPED_BY,
+    sources={"tasks": "names of tasks, such as piqa; without one, all that the source has"},
+    limit=Limit("documents of each task"),
+)

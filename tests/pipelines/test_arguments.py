@@ -13,11 +13,13 @@ import pytest
 
 from docs.commands import help_of, printed
 from pipelines.__main__ import print_choices
+from pipelines.arguments import Parser
 from pipelines.command import Source, StageSpec, parse
 from pipelines.console import PROJECT, modules
 from pipelines.errors import ConfigError, choose_from, did_you_mean, nearest
 from pipelines.helptext import described
 from pipelines.project.completion import OTHERS
+from pipelines.stage import run_command
 
 ROOT = Path(__file__).parents[2]
 STAGES = sorted(module for name, module in modules().items() if module != PROJECT and name not in OTHERS)
@@ -200,9 +202,28 @@ def test_no_line_of_the_profiles_ends_inside_a_word(
 @pytest.mark.parametrize("module", STAGES)
 def test_help_says_what_each_input_is(module: str) -> None:
     spec = StageSpec.load(module)
-    assert {name for name, (kind, _) in spec.inputs.items() if kind is Source} == {*spec.described}
+    sources = {name for name, (kind, _) in spec.inputs.items() if kind is Source}
+    assert sources | {name for name, many in spec.words.items() if many} == {*spec.described}
 
 
 def test_only_sources_can_be_described() -> None:
     with pytest.raises(TypeError, match="clean: sources describes what is no Source: documents"):
         StageSpec.of(StageSpec.load(CLEAN).function, 1, (), sources={"documents": "a file"})
+
+
+def test_usage_fits_a_narrow_terminal_with_options_that_take_several_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    parser = Parser("python -m trainer.card")
+    parser.add_argument("--languages", nargs="+")
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    usage = parser.format_usage()
+    assert "[--languages LANGUAGES...]" in usage
+    assert "[WORD...]" in usage
+    assert max(map(len, usage.splitlines())) <= 40
+
+
+def test_words_are_called_what_the_stage_says_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_command(StageSpec.load("dataprep.score_requests"), ["--help"])
+    said = " ".join(re.sub(r"[\u2500-\u257f]", " ", capsys.readouterr().out).split())
+    assert "tasks: names of tasks, such as piqa; without one, all that the source has; last, output: a folder" in said

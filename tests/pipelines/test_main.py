@@ -280,3 +280,11 @@ def test_the_report_gets_the_index_that_the_graph_has_built(
 def test_the_named_commands_are_those_of_the_parser() -> None:
     usage = build_parser().format_help().partition("COMMAND\n")[2]
     assert [line.split()[0] for line in usage.splitlines() if line.startswith("    ") and line[4] != " "] == [*COMMANDS]
+
+
+@pytest.mark.parametrize("command", ["use", "set", "status", "report"])
+def test_the_help_of_a_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    paragraphs = capsys.readouterr().out.split("\n\n")
+    assert len(paragraphs[1].split()) > 20, "a description behind the usage"
