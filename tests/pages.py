@@ -62,7 +62,7 @@ wait -n && wait -n || { kill $(jobs -p); exit 1; }
 }
 """Stand-ins for Slurm's commands: a step has two tasks, or a torchrun of two processes, here."""
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
-_USE = re.compile(r"python -m pipelines use(?: (?!&&|#)\S+)+")
+_USE = re.compile(r"(?:python -m pipelines|millrace) use(?: (?!&&|#)\S+)+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,8 @@ def test_a_page_is_read(tmp_path: Path) -> None:
     assert "echo two\npython -m pipelines use local a=b model.n_layer=2" in script(
         first, {"one two": "two"}, small=True
     )
+    by_name = Block(5, "millrace use local a=b && dvc repro\n", "", [])
+    assert "millrace use local a=b model.n_layer=2" in script(by_name, {}, small=True)
     file.write_text("```\nls\n```\n")
     with pytest.raises(AssertionError, match="has no language"):
         Page.read(file)
