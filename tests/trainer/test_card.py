@@ -86,6 +86,7 @@ def test_the_card_says_where_the_data_came_from_what_was_trained_and_what_it_sco
         "- Trained on 50 documents: 12,345 tokens, 45,678 bytes of text.",
         "that of openai-community/gpt2 on the Hugging Face Hub at commit 607a30",
         "| clean | 100 documents | 60 documents | too\\_short 30, language 10 |",
+        "| tokens to train on | 50 documents | 50 documents |",
         "- learning rate: 0.0006, cosine to 10% of it, after 6 steps of warm-up",
         "- batch: 8 samples of 64 tokens: 512 tokens per step",
         "| validation loss (nats per token) | 7.6 | 4.249 | 4.249 |",
@@ -99,6 +100,19 @@ def test_the_card_says_where_the_data_came_from_what_was_trained_and_what_it_sco
         "The model: cc-by-4.0, as its author states.",
     ):
         assert said in text
+
+
+def test_a_reader_of_the_card_needs_no_words_of_the_graph(run: Path) -> None:
+    tokenizer = {"identity": {"parameters": {"config": {"kind": "train"}}}}
+    write(run.parents[1] / "provenance/web/tokenizer.json", tokenizer)
+    subsets = {"clean": {"docs": 9, "acc": 0.25}, "kept_clean": {"docs": 9, "acc": 0.25}}
+    write(run / "score/scores.json", {**SCORES, "tasks": {"hellaswag": {**SCORES["tasks"]["hellaswag"], **subsets}}})
+    text = written(run)
+    assert "byte-level BPE, trained on the training documents." in text
+    assert "| clean | unseen |" in text
+    assert 'under "unseen" of those that none of the training documents holds' in text
+    for word in ("tokenize\\_", "kept clean", "kept\\_clean", "these documents"):
+        assert word not in text
 
 
 def test_the_hub_reads_its_head(run: Path) -> None:

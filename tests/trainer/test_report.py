@@ -402,7 +402,7 @@ def test_words_of_the_table_of_tasks_are_explained(results: Path) -> None:
     assert report(results) == 0
     text = Reader(page(results)).text
     assert "clean : without the validation rows that a document of the corpus contained before" in text
-    assert "kept clean" not in text
+    assert "unseen" not in text
     scores = {"headline": 0.5, "accuracy": 0.5, "rows": 9, "interval": {"headline": [0.4, 0.6]}}
     write(
         results / "runs/web-tiny/finetune/mrpc/scores.json",
@@ -410,7 +410,7 @@ def test_words_of_the_table_of_tasks_are_explained(results: Path) -> None:
     )
     assert report(results, "--overwrite") == 0
     for shown in (Reader(page(results)).text.replace(" : ", ": "), (results / "report/report.md").read_text()):
-        assert "kept clean: without those that a document still contains after decontamination" in shown
+        assert "unseen: without those that a document still contains after decontamination" in shown
         assert "interval: 95% of 1,000 bootstrap resamples" in shown
 
 

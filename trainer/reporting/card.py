@@ -43,6 +43,8 @@ PLACEHOLDER = "PATH/TO/EXPORT"
 TAG = "millrace"
 SETTINGS = ("download", "clean", "decontaminate", "tokenizer")
 """Stages whose settings the card names; they are in the provenance."""
+_STEPS = {"tokenize_train": "tokens to train on", "tokenize_val": "tokens to validate on"}
+"""What the card calls these stages; of the others it is their name."""
 _LANGUAGES = {"zh-cn": "zh", "zh-tw": "zh"}
 """Languages whose code on the Hub is not the one of `clean`."""
 
@@ -162,7 +164,7 @@ def card_values(described: Described, words: Words) -> dict[str, Any]:
         "opening": opening(results),
         "trials": trials(described),
         "sources": sources(described),
-        "stage_table": stage_table(stages) if stages else None,
+        "stage_table": _in_words(stage_table(stages)) if stages else None,
         "tokens": tokens(results),
         "tokenizer": tokenizer(described),
         "training": training(described),
@@ -175,6 +177,11 @@ def card_values(described: Described, words: Words) -> dict[str, Any]:
         "contamination": contamination(described),
         "license": words.license,
     }
+
+
+def _in_words(stages: Table) -> Table:
+    """Return a table of stages as others read it, who do not know the graph."""
+    return Table(stages.head, [(_STEPS.get(name, name.replace("_", " ")), *cells) for name, *cells in stages.rows])
 
 
 def front_matter(described: Described, words: Words) -> str:
@@ -332,7 +339,7 @@ def tokenizer(described: Described) -> str:
     words = f"{number(known.get('vocab_size', size))} tokens (sha256 {known.get('tokenizer_sha256', UNKNOWN)})"
     parameters = described.parameters("tokenizer")
     origin = {
-        "train": "byte-level BPE, trained on these documents",
+        "train": "byte-level BPE, trained on the training documents",
         "hub": f"that of {parameters.get('hub_id')} on the Hugging Face Hub at commit {parameters.get('hub_revision')}",
     }.get(str(parameters.get("kind")), "taken from files" if parameters else "of which nothing else is recorded")
     return f"{words}, {origin}"

@@ -49,7 +49,7 @@ TERMS = {
     "score": "the one of GLUE's leaderboard, a mean where a task has two.",
     "interval": "95% of 1,000 bootstrap resamples of the rows; with several seeds, mean ± standard deviation of them.",
     "clean": "without the validation rows that a document of the corpus contained before decontamination.",
-    "kept clean": "without those that a document still contains after decontamination: the model saw none of its rows.",
+    "unseen": "without those that a document still contains after decontamination: the model saw none of its rows.",
     "majority guess": "the accuracy of always giving the most frequent answer.",
 }
 """The words of the table of tasks; those of them that it has are explained under it."""
@@ -381,7 +381,7 @@ def terms(tasks: Sequence[Scored]) -> list[tuple[str, str]]:
         "score": any("headline" in scored.scores for scored in tasks),
         "interval": any(scored.interval or scored.std for scored in tasks),
         "clean": any(split.endswith("clean") and not split.endswith("kept_clean") for split in splits),
-        "kept clean": kept,
+        "unseen": kept,
         "majority guess": any("majority" in scored.scores for scored in tasks),
     }
     return [(term, meaning) for term, meaning in TERMS.items() if present[term]]
@@ -477,8 +477,9 @@ def rows_of(scored: Scored) -> str:
 
 
 def _label(scored: Scored) -> str:
-    """Return `mrpc`, `mnli matched` or `mrpc clean`: all splits are validation splits, so that word is left out."""
-    return f"{scored.task} {scored.split.removeprefix('validation').replace('_', ' ').strip()}".strip()
+    """Return `mrpc`, `mnli matched` or `mrpc unseen`: all splits are validation splits, so that word is left out."""
+    split = scored.split.removeprefix("validation").replace("kept_clean", SUBSETS["kept_clean"])
+    return f"{scored.task} {split.replace('_', ' ').strip()}".strip()
 
 
 def _score(value: float | None, std: float | None = None) -> str:

@@ -55,8 +55,8 @@ MEASURES = (
     *("acc", "acc_norm", "answer_bits_per_byte", "perplexity", "last_token_acc", "last_token_perplexity"),
     *("word_perplexity", "bits_per_byte"),
 )
-SUBSETS = ("clean", "kept_clean")
-"""Documents that are in no document before decontamination, and in none after it."""
+SUBSETS = {"clean": "clean", "kept_clean": "unseen"}
+"""Documents that are in no document before decontamination, and in none after it; what tables call them."""
 NOTE = "GPT-2 124M: OpenAI's weights. These were measured in other ways, and compare with none of the scores above:"
 
 
@@ -81,7 +81,7 @@ def score_table(scores: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
     """Return the head and the rows of a table of what `score` measured, beside GPT-2's where it compares."""
     tasks: Mapping[str, Mapping[str, Any]] = scores["tasks"]
     subsets = [name for name in SUBSETS if any(name in task for task in tasks.values())]
-    head = ("task", "documents", "measure", "this model", *(name.replace("_", " ") for name in subsets))
+    head = ("task", "documents", "measure", "this model", *(SUBSETS[name] for name in subsets))
     return (*head, "GPT-2 124M", "measured by"), list(_rows(tasks, subsets))
 
 
