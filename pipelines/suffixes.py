@@ -171,7 +171,7 @@ class _Block:
 
 def _again(index: Path, tokens: Path) -> str:
     """Return how to build an index again, in a graph and outside of one."""
-    command = shlex.join(["python", "-m", "dataprep.suffix_array", str(tokens), str(index), "--overwrite"])
+    command = f"python -m dataprep.suffix_array {shlex.join([str(tokens), str(index), '--overwrite'])}"
     return f"build it again: {command} (in a graph: dvc repro suffix_array@{tokens.name})"
 
 

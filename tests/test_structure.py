@@ -268,6 +268,7 @@ LOOKS_AROUND = re.compile(r"__file__|resources\.files|PackageLoader|get_data\(")
 IMPORTS_BY_NAME = re.compile(r"import_module\(|__import__\(|run_module\(|StageSpec\.load\(")
 READS_WHAT_CANNOT_COUNT = {
     "pipelines/stage.py": "takes __file__ from __main__, so that workers do not import it again",
+    "pipelines/console.py": "where the source is that is not installed, for --version",
     "pipelines/installed.py": "presets and `init`, which the graph does not use; a preset's values are parameters",
     "trainer/checks.py": "where a package for curves was found, for the message",
     "trainer/processes/computer.py": "asks git for the commit of the code, for the provenance",

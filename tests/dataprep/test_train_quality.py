@@ -138,4 +138,4 @@ def test_broken_lines_among_the_examples_are_passed_over_and_a_broken_file_is_na
     assert trained(output="other") == expected
     Path("bad.jsonl").write_bytes(b"\x00\x01\x02")
     assert run_command(STAGE, ["good.jsonl", "bad.jsonl", "third"]) == 1
-    assert "bad.jsonl: none of its 1 lines is a document" in capsys.readouterr().err
+    assert "bad.jsonl: its only line is no document" in capsys.readouterr().err

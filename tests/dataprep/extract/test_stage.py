@@ -325,7 +325,7 @@ def test_of_several_files_one_that_cannot_be_read_costs_itself_alone(
     assert set(texts[1:]) == {"before the cut"}
     found = {url: value for url, rule, value in rejected(tmp_path / "out") if rule == "unreadable_file"}
     assert list(found) == ["f.warc", "b.json", "c.jsonl.gz", "d.parquet", "e.tar"]
-    assert found["b.json"].startswith("none of its 1 lines is a document; line 1: expected an object")
+    assert found["b.json"].startswith("its only line is no document; line 1: expected an object")
     assert str(tmp_path) not in "".join(found.values())
     assert "extract: 5 file(s) could not be read: f.warc (not a readable WARC file" in capfd.readouterr().err
 
@@ -338,9 +338,7 @@ def test_when_no_file_gives_a_document_the_first_that_cannot_be_read_is_the_erro
         (tmp_path / "in" / name).write_text('{"body": "words"}\n')
     run(tmp_path / "in", tmp_path / "out", "--workers", 1, status=1)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        f"error: {tmp_path}/in/a.jsonl: none of its 1 lines is a document; line 1: has no key 'text'"
-    )
+    assert line.startswith(f"error: {tmp_path}/in/a.jsonl: its only line is no document; line 1: has no key 'text'")
     assert not (tmp_path / "out").exists()
 
 
