@@ -240,7 +240,7 @@ def test_tokens_that_no_step_has_seen_yet_are_told(tmp_path: Path, road: Road, c
         (["--tokens", "12:0"], "expected START:LENGTH"),
         (["--tokens", "0:3,"], "expected START:LENGTH"),
         (["--tokens", "999999:3"], "--tokens 999999:3: "),
-        (["--tokens", "0:3", "--step", "1"], "not allowed with"),
+        (["--tokens", "0:3", "--step", "1"], "not both"),
         ([], "--step"),
     ],
 )
