@@ -104,12 +104,13 @@ def refused(tp: int) -> str:
     from pipelines.errors import ConfigError
     from trainer.model import Architecture, LanguageModel
     from trainer.parallel.mesh import Mesh
-    from trainer.parallel.tensor import split_tensors
+    from trainer.parallel.tensor import exchange_of, split_tensors
 
     parallel = ParallelConfig(tp=tp)
+    exchange = exchange_of(parallel, Mesh(parallel, torch.device("cpu")), fused=False)
     model = LanguageModel(Architecture(n_layer=1, n_head=4, n_embd=8, n_positions=4, vocab_size=5))
     try:
-        split_tensors(model, parallel, Mesh(parallel, torch.device("cpu")))
+        split_tensors(model, parallel, exchange)
     except ConfigError as error:
         return str(error)
     return ""
