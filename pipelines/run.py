@@ -29,6 +29,9 @@ INGESTED = "ingested"
 """The folder in scratch of the shards that JSON lines become. Another format of these needs another name here, so that
 a run that an earlier version began is not resumed with its shards."""
 
+MOST_SHARDS = 100_000
+"""Shards of one step: their names have five digits, and files are read in order of name."""
+
 T = TypeVar("T")
 
 ShardFunction = Callable[..., Counts]
@@ -67,6 +70,11 @@ class StageRun:
         and returns Counts. Its files land in `into`: an output, or the name of a folder in scratch.
         `arguments` must follow from the stage's inputs and parameters. Returns the summed counts.
         """
+        if len(parts) > MOST_SHARDS:
+            raise UserError(
+                f"{self.name}: {len(parts):,} shards, {MOST_SHARDS:,} at most; divide the input into folders, and "
+                "compare each with the fingerprints of those before it (find_duplicates --load-fingerprints)"
+            )
         target = into if isinstance(into, Output) else Output(self.scratch / into, Path(into))
         tasks = [
             ShardTask(
