@@ -22,6 +22,7 @@ from pipelines.command import Invocation, Output, Part
 from pipelines.errors import ConfigError, KilledError, RefusedError, UserError
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
+from pipelines.ray_engine import RayEngine
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class StageRun:
         self._trials = {f"{name} --limit {self.limit}"} if self.limit else set[str]()
         self.workers = call.options.workers or engine.default_workers()
         self.memory_budget = parse_memory(call.options.memory_budget)
-        self.engine = engine.make_engine(call.options.engine, self.workers, preload)
+        self.engine = self._make_engine(call, preload)
         self.stats: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""
@@ -62,6 +63,11 @@ class StageRun:
             name: Output(scratch / "outputs" / name, store.real_path(final)) for name, final in call.outputs.items()
         }
         self._digests: dict[Path, str] = {}
+
+    def _make_engine(self, call: Invocation, preload: Sequence[str]) -> engine.Engine:
+        if call.options.engine == "ray":
+            return RayEngine(call.options.workers, call.options.ray_address, self.scratch)
+        return engine.LocalEngine(self.workers, preload)
 
     def map(self, function: ShardFunction, parts: Sequence[Part], *arguments: Any, into: Output | str) -> Counts:
         """Call `function(part, folder, *arguments)` for every part that has no matching receipt.
@@ -167,9 +173,14 @@ class StageRun:
 
 
 def _remove_temporary(folder: Path) -> None:
-    """Remove the folders in which workers write, also those of a killed run."""
+    """Remove the folders in which workers write, also those of a killed run.
+
+    On a cluster, a worker of a killed run may still write there for a moment. It works on by path, so once its folder
+    has another name it fails at its next file, and nothing of it is taken for finished.
+    """
     for temporary in folder.glob(".*.tmp"):
-        store.remove(temporary)
+        with contextlib.suppress(FileNotFoundError):  # its worker removed it just now
+            store.remove(temporary.replace(folder / f".removed-{store.process_name()}.tmp"))
 
 
 def step_label(stage: str, function: str) -> str:
@@ -201,6 +212,10 @@ class ShardTask:
     scratch: bool
     """Whether only the stage itself reads the files, so that nothing else needs their digests."""
 
+    def __str__(self) -> str:
+        files = ", ".join(str(file) for file in self.part.files[:1]) + (", ..." if len(self.part.files) > 1 else "")
+        return f"{self.step} of {self.part.name} ({files})"
+
     def finished(self) -> dict[str, Any] | None:
         """Return the receipt if it matches this task and its files are still there, else None."""
         try:
@@ -223,7 +238,7 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
 
     A worker's shards have one temporary folder, since making and removing it takes longer than a file.
     """
-    temporary = task.folder / f".{os.getpid()}.tmp"
+    temporary = task.folder / f".{store.process_name()}.tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     with _removed_on_error(temporary):
         with documents.in_scratch(task.scratch):

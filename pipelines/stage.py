@@ -26,7 +26,7 @@ from pipelines.config import check_sources, to_plain
 from pipelines.documents import is_jsonl
 from pipelines.dvc_lock import put_back_stats
 from pipelines.errors import ConfigError, UserError, shown
-from pipelines.fingerprint import fingerprint, stage_identity
+from pipelines.fingerprint import IDENTITY, fingerprint, stage_identity
 from pipelines.inputs import first_rows, open_documents, open_source
 from pipelines.locks import locked
 from pipelines.manifest import WORK, require_readable
@@ -39,7 +39,6 @@ from pipelines.terminal import print_error
 
 logger = logging.getLogger(__name__)
 
-IDENTITY = "identity.json"
 FILE_SUFFIXES = (
     *(".txt", ".csv", ".tsv", ".json", ".parquet", ".arrow", ".bin", ".npy", ".pt", ".safetensors", ".html", ".yaml"),
     *store.COMPRESSED,
@@ -52,7 +51,8 @@ def stage_main(module_name: str) -> None:
     """Run the stage of a module as a command, under its real name so that workers find its classes."""
     # Workers would import the command's module a second time, as __mp_main__, and warn about it.
     main: Any = sys.modules["__main__"]
-    main.__spec__ = main.__file__ = None
+    main.__spec__ = None
+    vars(main).pop("__file__", None)  # rather than None, which Ray takes for a name
 
     def run() -> int:
         spec, arguments = StageSpec.load(module_name), sys.argv[1:]

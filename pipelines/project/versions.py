@@ -31,7 +31,9 @@ CONSTRAINTS = Path("constraints.txt")
 PACKAGES = ("pipelines", "dataprep", "trainer")
 VERSION_ALONE = frozenset({"download", "pretrain"})
 """Stages without a digest: no edit of their code may crawl the web again or retrain, only a raised VERSION."""
-NEVER_COUNTED = frozenset({"pipelines/log.py", "pipelines/progress.py", "pipelines/engine.py"})
+NEVER_COUNTED = frozenset(
+    {"pipelines/log.py", "pipelines/progress.py", "pipelines/engine.py", "pipelines/ray_engine.py"}
+)
 """Modules that cannot change a byte of any output."""
 READS = {
     "dataprep/native/kernel.py": ("dataprep/native/*.[ch]", "setup.py"),
