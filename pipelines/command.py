@@ -93,6 +93,8 @@ class RunOptions:
     """Number of processes; 0 means one per core (or MILLRACE_WORKERS)."""
     engine: Literal["local"] = "local"
     """Where shards are processed."""
+    shard_range: str | None = None
+    """Do only the I-th of N shares of the shards (I/N such as 0/8, or slurm in an array job), and publish nothing."""
     memory_budget: str = "50%"
     """Memory for sorting and tables: a size such as 2GB, or a percentage of RAM (or MILLRACE_MEMORY_BUDGET)."""
     overwrite: bool = False

@@ -8,6 +8,7 @@ output folder is swapped in as a whole.
 import bz2
 import contextlib
 import errno
+import functools
 import hashlib
 import io
 import json
@@ -154,6 +155,16 @@ def _first_line_from(lines: IO[bytes], start: int, stop: int | None) -> int:
     return offset
 
 
+def token() -> str:
+    """Return 8 hex digits for names of this process's own files: two machines may have processes of the same number."""
+    return _token(os.getpid())
+
+
+@functools.cache
+def _token(_pid: int) -> str:
+    return os.urandom(4).hex()
+
+
 @contextlib.contextmanager
 def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, None]:
     """Write a file that appears under `path` only when it is complete and, if `durable`, on disk.
@@ -162,7 +173,7 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
     """
     path = real_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{token()}.tmp")
     try:
         with temporary.open("wb") as file:
             yield file
