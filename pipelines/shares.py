@@ -56,7 +56,7 @@ _LIBRARIES = ("numpy", "pyarrow")
 MAPS: Mapping[str, int] = {
     "urls": 4,
     "download": 5,
-    "extract": 4,
+    "extract": 3,
     "clean": 1,
     "train_quality": 2,
     "find_duplicates": 10,
@@ -78,7 +78,8 @@ MAPS: Mapping[str, int] = {
 }
 """Stages that tasks can share -> the most maps over shards that each makes one after the other (beside the one that
 makes shards of JSON lines): so many arrays of tasks leave nothing but single steps to the plain run. Those of
-`glue_download` that search a task's few rows for duplicates do not count."""
+`glue_download` that search a task's few rows for duplicates do not count, nor does `extract`'s last, which only adds
+an empty column to some shards of mixed sources."""
 
 
 class ShareDone(Exception):  # noqa: N818 - no error: a task has done its share

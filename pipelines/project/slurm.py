@@ -135,11 +135,13 @@ def graph_words(stage: str, stages: Sequence[GraphStage]) -> list[str]:
 
 
 def count_arrays(spec: StageSpec, call: Invocation) -> int:
-    """Return how many arrays leave only single steps to the last job: one for each map that tasks share."""
+    """Return how many arrays leave only single steps to the last job: one for each map that tasks share.
+
+    Each path of JSON lines is made shards by a map of its own.
+    """
     kinds = {name: kind for name, (kind, _) in spec.inputs.items()}
     documents = [path for name, paths in call.inputs.items() if kinds[name] is Documents for path in paths]
-    made_shards = any(not is_published(path) for path in documents)
-    return MAPS[spec.name] + made_shards
+    return MAPS[spec.name] + sum(not is_published(path) for path in documents)
 
 
 def _limits(words: Sequence[str], resources: Resources) -> list[str]:
