@@ -211,7 +211,7 @@ class Share:
         machines = self.range.count
         begun = {
             "by": self.name,
-            **_versions(),
+            **versions(),
             "machines": machines,
             "workers": run.workers * machines,
             "memory_budget": run.memory_budget * machines,
@@ -268,7 +268,7 @@ def take_over(run: StageRun) -> None:
     if not file.exists():
         return
     begun = store.read_json(file)
-    for what, here in _versions().items():
+    for what, here in versions().items():
         if begun.get(what) != here:
             raise UserError(
                 f"{run.scratch}: {begun['by']} began this with {what} {begun.get(what)}, and {_host()} has {here}; use "
@@ -328,7 +328,7 @@ def _mark_of(file: Path) -> "filelock.FileLock":
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Return what has to be the same for all tasks and is not in the fingerprint."""
     digest = hashlib.sha256()
     for package in ("pipelines", "dataprep"):
