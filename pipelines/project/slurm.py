@@ -149,7 +149,7 @@ def _limits(words: Sequence[str], resources: Resources) -> list[str]:
     given = {word.partition("=")[0].replace("_", "-") for word in words}
     limits = [] if "--workers" in given else ["--workers", str(resources.cpus)]
     if resources.memory and "--memory-budget" not in given:
-        size = parse_size(resources.memory, "M") or parse_size(f"{resources.memory}B")
+        size = parse_size(resources.memory, "MB") or parse_size(f"{resources.memory}B")
         if not size:
             raise ConfigError(f"slurm: --memory {resources.memory}: expected a size such as 16G")
         limits += ["--memory-budget", f"{size // 2 // 10**6}MB"]
