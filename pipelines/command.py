@@ -96,6 +96,8 @@ class RunOptions:
     ray_address: str | None = None
     """Of the Ray cluster: HOST:PORT of its head, or auto for the one that this machine is in (or RAY_ADDRESS); without
     one, a Ray is started on this machine."""
+    shard_range: str | None = None
+    """Do only the I-th of N shares of the shards (I/N such as 0/8, or slurm in an array job), and publish nothing."""
     memory_budget: str = "50%"
     """Memory for sorting and tables: a size such as 2GB, or a percentage of RAM (or MILLRACE_MEMORY_BUDGET)."""
     overwrite: bool = False
