@@ -34,8 +34,10 @@ from pipelines.outputs import publish, report, stage_output
 from pipelines.ownership import STAGED, check_outputs, is_half_published, output_of, scratch_folders
 from pipelines.progress import waiting
 from pipelines.rejected import show_rejected
+from pipelines.remote import localized
 from pipelines.run import StageRun
 from pipelines.terminal import print_error
+from pipelines.uploads import Uploads
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +115,12 @@ def _start_again(variables: Mapping[str, str]) -> None:
 
 
 def run_stage(spec: StageSpec, call: Invocation) -> None:
-    """Run one stage on checked parameters and paths, and publish its outputs."""
+    """Run one stage on checked parameters and paths or addresses, and publish its outputs."""
+    with localized(spec, call) as (local, uploads):
+        _run_local(spec, local, uploads)
+
+
+def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
     started = time.time()
     first = next(iter(call.outputs.values()))
     if call.options.sample_rejected and first.exists() and not call.options.overwrite:
@@ -135,6 +142,7 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
             for leftover in scratch_folders(final):
                 store.restore(final, leftover / f"previous-{name}")
         check_outputs(call, resuming=(scratch / STAGED).exists())
+        uploads.claim(fingerprint(identity))
         _name_other_scratch(finals.values(), scratch, identity, call.sections)
         scratch.mkdir(exist_ok=True)
         store.write_json(scratch / IDENTITY, identity)
@@ -148,10 +156,15 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
         except UserError as error:
             if not run.can_resume(error):
                 store.remove(scratch)
+                uploads.release()
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
         _publish_all(run, call)
+        uploads.publish(run.fingerprint)
+        if uploads.inputs:
+            run.provenance["fetched"] = uploads.inputs
         report(call, run, identity, time.time() - started)
+        uploads.remove_local()
         for place in _places(run):
             store.remove(place / STAGED)  # first: what is left of a folder promises nothing
             store.remove(place)
