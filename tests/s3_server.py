@@ -45,7 +45,7 @@ class S3:
             region_name="us-east-1",
         )
 
-    def keys(self, bucket: str = BUCKET) -> list[str]:
+    def names(self, bucket: str = BUCKET) -> list[str]:
         """All keys of a bucket."""
         pages = self.objects.get_paginator("list_objects_v2").paginate(Bucket=bucket)
         return [each["Key"] for page in pages for each in page.get("Contents", ())]
@@ -60,7 +60,7 @@ class S3:
 
     def tree(self, folder: str) -> dict[str, bytes]:
         """Name and bytes of all that lies below a folder."""
-        return {key.removeprefix(f"{folder}/"): self.read(key) for key in self.keys() if key.startswith(f"{folder}/")}
+        return {key.removeprefix(f"{folder}/"): self.read(key) for key in self.names() if key.startswith(f"{folder}/")}
 
 
 @contextlib.contextmanager
