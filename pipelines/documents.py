@@ -427,11 +427,15 @@ def jsonl_files(folder: Path) -> tuple[list[Path], list[tuple[str, str]]]:
 
     Both are in order of name; of what cannot be read, name and reason.
     """
-    companions = ("manifest.json", ".provenance.json")
     named = (path for path in sorted(folder.iterdir()) if is_jsonl(path))
-    listed = [path for path in named if not path.name.endswith(companions) and ".rejected" not in path.suffixes]
+    listed = [path for path in named if not is_companion(path)]
     why = {path: why_not_read(path) or _why_no_lines(path) for path in listed}
     return [path for path in listed if not why[path]], [(path.name, why[path]) for path in listed if why[path]]
+
+
+def is_companion(path: Path) -> bool:
+    """Return whether a file's name is that of one that lies beside an output of ours."""
+    return path.name.endswith(("manifest.json", ".provenance.json")) or ".rejected" in path.suffixes
 
 
 def _why_no_lines(path: Path) -> str:

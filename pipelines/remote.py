@@ -27,6 +27,7 @@ from pipelines.addresses import address_of, fixed_part, is_pattern, matches, spl
 from pipelines.buckets import Bucket, Object, bucket
 from pipelines.command import Documents, Invocation, StageSpec, in_order
 from pipelines.config import named_sources
+from pipelines.documents import is_companion
 from pipelines.errors import ConfigError, UserError
 from pipelines.fetched import AT_ONCE, FETCHED, LAZY, RECORDS, WHOLE, Record, Shard, damaged, record_path
 from pipelines.manifest import MANIFEST, Manifest, is_published
@@ -98,7 +99,8 @@ class _Fetch:
         if address is None:
             if not is_pattern(path) or path.exists():
                 return [path]
-            found = {each: Path(each) for each in sorted(glob.glob(str(path), recursive=True))}  # noqa: PTH207
+            names = _rows_of(sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
+            found = {each: Path(each) for each in names}
             return self._chosen(str(path), found, kind)
         if address.startswith("hf://"):
             return self._from_hub(address, kind)
@@ -199,7 +201,8 @@ class _Fetch:
 
     def _matching(self, source: Bucket, pattern: str, address: str, kind: type) -> list[Path]:
         fixed = fixed_part(pattern)
-        found = {each.key: each for each in source.list(fixed) if matches(each.key, pattern)}
+        listed = {each.key: each for each in source.list(fixed) if matches(each.key, pattern)}
+        found = {key: listed[key] for key in _rows_of(list(listed))}
         self._note(address, list(found.values()))
         self._fetch(self._copy("s3", source.name), found, _getting(source), alone=False)
         return self._chosen(address, {key: self._copy("s3", source.name, key) for key in found}, kind)
@@ -211,7 +214,7 @@ class _Fetch:
         dataset = HubDataset(repository, commit_of(repository, revision))
         files = {file.path: file for file in dataset.files(["*"])}
         if is_pattern(wanted):
-            chosen = {path: file for path, file in files.items() if matches(path, wanted)}
+            chosen = {path: files[path] for path in _rows_of([path for path in files if matches(path, wanted)])}
         else:
             start = f"{wanted}/" if wanted else ""
             chosen = {path: file for path, file in files.items() if path == wanted or path.startswith(start)}
@@ -282,6 +285,11 @@ class _Fetch:
             "bytes": sum(each.bytes for each in objects),
             "listing": digest.hexdigest(),
         }
+
+
+def _rows_of(names: Sequence[str]) -> Sequence[str]:
+    """Return the files that a pattern matched without those that only lie beside others, unless there are no others."""
+    return [name for name in names if not is_companion(Path(name))] or names
 
 
 def _texts(value: Any) -> list[str]:

@@ -64,7 +64,7 @@ class S3:
 
 
 @contextlib.contextmanager
-def serve_s3() -> Generator[S3]:
+def serve_s3(bucket: str = BUCKET) -> Generator[S3]:
     """Serve an empty bucket on a free port."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
@@ -97,7 +97,7 @@ def serve_s3() -> Generator[S3]:
     thread.start()
     server.endpoint = f"http://127.0.0.1:{http.server_port}"
     try:
-        server.objects.create_bucket(Bucket=BUCKET)
+        server.objects.create_bucket(Bucket=bucket)
         server.requests.clear()
         yield server
     finally:
