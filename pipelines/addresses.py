@@ -4,6 +4,8 @@ A command line is parsed into paths, and `Path("s3://a/b")` is `s3:/a/b`: an add
 """
 
 import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from pipelines.errors import ConfigError
@@ -57,30 +59,16 @@ def matches(name: str, pattern: str) -> bool:
 
     Hidden names only match what begins with a dot.
     """
-    return bool(re.fullmatch(_expression(pattern), name))
+    return _match(name.split("/"), pattern.split("/"))
 
 
-def _expression(pattern: str) -> str:
-    parts = pattern.split("/")
-    texts: list[str] = []
-    for number, part in enumerate(parts):
-        last = number == len(parts) - 1
-        if part == "**":
-            texts.append(r"(?:[^/.][^/]*/)*" + (r"[^/.][^/]*" if last else ""))
-            continue
-        hidden = "" if part.startswith(".") else r"(?!\.)"
-        texts.append(
-            hidden + "".join(map(_piece, re.findall(r"\[!?\]?[^\]]*\]|.", part, re.DOTALL))) + "/" * (not last)
-        )
-    return "".join(texts)
-
-
-def _piece(piece: str) -> str:
-    if piece == "*":
-        return "[^/]*"
-    if piece == "?":
-        return "[^/]"
-    if len(piece) > 1:
-        inner = piece[1:-1].replace("\\", r"\\")
-        return f"[^/{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
-    return re.escape(piece)
+def _match(names: Sequence[str], parts: Sequence[str]) -> bool:
+    if not parts or not names:
+        return not parts and not names
+    if parts[0] == "**":
+        visible = next((number for number, name in enumerate(names) if name.startswith(".")), len(names))
+        if len(parts) == 1:
+            return visible == len(names)
+        return any(_match(names[number:], parts[1:]) for number in range(visible + 1))
+    hidden = names[0].startswith(".") and not parts[0].startswith(".")
+    return not hidden and fnmatchcase(names[0], parts[0]) and _match(names[1:], parts[1:])

@@ -1,5 +1,6 @@
 """Addresses in place of paths, and what patterns match."""
 
+import glob
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,11 @@ NAMES = [
 )
 def test_a_pattern_matches_what_it_does_in_a_folder(pattern: str, tmp_path: Path) -> None:
     """As the standard library's glob: a bucket and a folder give the same files."""
-    import glob
-
     for name in NAMES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    here = {each for each in glob.glob(pattern, root_dir=tmp_path, recursive=True) if (tmp_path / each).is_file()}
+    found = glob.glob(pattern, root_dir=tmp_path, recursive=True)  # noqa: PTH207 - what is compared with
+    here = {each for each in found if (tmp_path / each).is_file()}
     assert {name for name in NAMES if matches(name, pattern)} == here
     assert here
 
