@@ -296,7 +296,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
             check_name(word, f"{where}: {name}")
     return Invocation(
         sections,
-        {name: _in_order(_as_tuple(values[name]), kind) for name, (kind, _) in spec.inputs.items()},
+        {name: in_order(_as_tuple(values[name]), kind) for name, (kind, _) in spec.inputs.items()},
         {name: values[name] for name in spec.outputs if values[name] is not None},
         {name: values[name] for name in spec.words},
         result.run,
@@ -341,7 +341,7 @@ def _optional(place: Place, shows: bool) -> Place:
     return dataclasses.replace(place, required=False) if shows and place.many else place
 
 
-def _in_order(paths: tuple[Path, ...], kind: type) -> tuple[Path, ...]:
+def in_order(paths: tuple[Path, ...], kind: type) -> tuple[Path, ...]:
     """Sort documents by file name, so that no result depends on the order of arguments; leave other paths alone."""
     return tuple(sorted(paths, key=lambda path: (path.name, path.as_posix()))) if kind is Documents else paths
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from pipelines import documents, engine, exits, store
 from pipelines.command import Invocation, Output, Part
 from pipelines.errors import ConfigError, KilledError, RefusedError, UserError
+from pipelines.fetched import held
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
 from pipelines.ray_engine import RayEngine
@@ -274,7 +275,7 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
     temporary = task.folder / f".{store.process_name()}.tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     with _removed_on_error(temporary):
-        with documents.in_scratch(task.scratch):
+        with held(task.part.files), documents.in_scratch(task.scratch):
             counts = function(task.part, temporary, *arguments)
         exits.raise_if_swallowed()  # a library may have gone on after Ctrl-C with a part of the shard
         files = _keep_files(task, temporary)
