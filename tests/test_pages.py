@@ -1,12 +1,14 @@
 """Every command of every page of the documentation is run, as the page has it (tests/pages.py says how)."""
 
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from pipelines import console
 from tests.pages import PAGES, SET_UPS, Block, Page, is_printed, run, script, write_inputs
+from tests.s3_server import point_at, serve_s3
 
 NAMES = {"runs/RUN": "runs/sample-tiny-pp2", "data/CORPUS": "data/sample"}
 PLANNED = {"millrace plan --write": "millrace plan --gpus 1 --gpu h100 --write"}
@@ -70,7 +72,8 @@ NOT_RUN = {
     ],
     "docs/howto/compare.md": ["names of experiments are chosen at random"],
     "docs/howto/hub-upload.md": ["needs the network and an account"] * 2,
-    "docs/howto/s3.md": ["installs from the network"],
+    "docs/howto/s3.md": ["installs from the network"] * 2,
+    "docs/howto/slurm-arrays.md": ["needs Slurm"],
     "docs/howto/slurm.md": ["the outputs above lie beside the graph's"],
     "docs/howto/trace.md": ["installs from the network"],
 }
@@ -87,11 +90,23 @@ def marked(page: Page) -> object:
     return pytest.param(page, id=page.name, marks=[*marks, pytest.mark.timeout(1800)])
 
 
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """The bucket that pages name, on a server of S3 on loopback."""
+    for library in ("moto", "obstore"):
+        pytest.importorskip(library, reason=f"needs pip install {library}")
+    with serve_s3("my-bucket") as server:
+        point_at(server, monkeypatch)
+        yield
+
+
 @pytest.mark.parametrize("page", map(marked, WITH_COMMANDS))
 def test_every_command_of_a_page_does_what_it_says(page: Page, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     sample = request.getfixturevalue("sample") if page.set_up == "sample" else Path()
     folder = SET_UPS[page.set_up](tmp_path / "project", sample)
     write_inputs(folder)
+    if "s3://" in "".join(block.commands for block in page.blocks):
+        request.getfixturevalue("bucket")
     run(page, folder, STANDS_FOR.get(page.name, {}))
 
 
