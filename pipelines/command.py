@@ -96,6 +96,8 @@ class RunOptions:
     ray_address: str | None = None
     """Of the Ray cluster: HOST:PORT of its head, or auto for the one that this machine is in (or RAY_ADDRESS); without
     one, a Ray is started on this machine."""
+    shard_range: str | None = None
+    """Do only the I-th of N shares of the shards (I/N such as 0/8, or slurm in an array job), and publish nothing."""
     memory_budget: str = "50%"
     """Memory for sorting and tables: a size such as 2GB, or a percentage of RAM (or MILLRACE_MEMORY_BUDGET)."""
     overwrite: bool = False
@@ -294,7 +296,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
             check_name(word, f"{where}: {name}")
     return Invocation(
         sections,
-        {name: _in_order(_as_tuple(values[name]), kind) for name, (kind, _) in spec.inputs.items()},
+        {name: in_order(_as_tuple(values[name]), kind) for name, (kind, _) in spec.inputs.items()},
         {name: values[name] for name in spec.outputs if values[name] is not None},
         {name: values[name] for name in spec.words},
         result.run,
@@ -339,7 +341,7 @@ def _optional(place: Place, shows: bool) -> Place:
     return dataclasses.replace(place, required=False) if shows and place.many else place
 
 
-def _in_order(paths: tuple[Path, ...], kind: type) -> tuple[Path, ...]:
+def in_order(paths: tuple[Path, ...], kind: type) -> tuple[Path, ...]:
     """Sort documents by file name, so that no result depends on the order of arguments; leave other paths alone."""
     return tuple(sorted(paths, key=lambda path: (path.name, path.as_posix()))) if kind is Documents else paths
 

@@ -5,15 +5,18 @@ that of a trial (`--limit`), or of what was made from one.
 A folder holds its own manifest; a single file has `<file>.manifest.json` beside it.
 """
 
+import contextlib
+import contextvars
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipelines import store
 from pipelines.errors import UserError
+from pipelines.fetched import is_lazy
 
 MANIFEST = "manifest.json"
 WORK = ".work"
@@ -29,6 +32,9 @@ _ADVICE = {
     _MISSING: "check the path, or run the stage that makes it",
 }
 """What to do about an input that is not read."""
+
+_known: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("known", default=None)
+"""Digests of input files by path, size and time of change, while tasks share a run: see `remembered`."""
 
 
 @dataclass(slots=True)
@@ -113,7 +119,11 @@ class Manifest:
     @classmethod
     def load(cls, path: Path) -> "Manifest":
         """Read a manifest; raise UserError if the file is not one."""
-        value = store.read_json(path)
+        return cls.parse(store.read_json(path), path)
+
+    @classmethod
+    def parse(cls, value: Any, path: object) -> "Manifest":
+        """Return the manifest that is the JSON value of a file, which errors call `path`."""
         try:
             files = {name: FileEntry(**entry) for name, entry in value["files"].items()}
             return cls(files, Counts.from_json(value["counts"]), value.get("limited", ""))
@@ -150,6 +160,8 @@ def load_checked(folder: Path) -> Manifest:
     if not path.exists():
         raise UserError(f"{folder}: has no {MANIFEST}, so no stage finished it; run its stage first")
     manifest = Manifest.load(path)
+    if is_lazy(folder):  # its shards lie in a store, whose listing was compared with the manifest
+        return manifest
     for name, entry in manifest.files.items():
         file = folder / name
         size = file.stat().st_size if file.exists() else None
@@ -178,7 +190,7 @@ def require_readable(path: Path) -> None:
 
 def _content_hash(path: Path, above: tuple[Path, ...]) -> str:
     if path.is_file():
-        return store.sha256(path)
+        return _file_hash(path)
     if is_published(path):
         load_checked(path)
         return store.sha256(path / MANIFEST)
@@ -192,6 +204,27 @@ def _content_hash(path: Path, above: tuple[Path, ...]) -> str:
             content = why_not_read(child) or looped or _content_hash(child, above)
             digest.update(f"{child.name}\0{content}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def remembered(known: dict[str, str]) -> Generator[None]:
+    """Within this block, take the digests of files that are as they were from `known`, and add those of others."""
+    before = _known.set(known)
+    try:
+        yield
+    finally:
+        _known.reset(before)
+
+
+def _file_hash(path: Path) -> str:
+    known = _known.get()
+    if known is None:
+        return store.sha256(path)
+    status = path.stat()
+    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    if key not in known:
+        known[key] = store.sha256(path)
+    return known[key]
 
 
 def why_not_read(path: Path) -> str:

@@ -9,7 +9,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import importlib
 import importlib.metadata
 import logging
@@ -30,7 +29,7 @@ from typing import Any, TypeVar
 from pipelines import exits, imports, store
 from pipelines.errors import ConfigError, KilledError, UserError
 from pipelines.fingerprint import IDENTITY
-from pipelines.installed import CODE
+from pipelines.installed import code_digest
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -296,7 +295,7 @@ def _start(address: str) -> tuple[Any, str | None]:
         raise UserError(f"--engine ray: needs the package {error.name}; pip install 'millrace-gpt2[ray]'") from None
     except BaseException as error:
         _forget(own)
-        if not isinstance(error, OSError | RuntimeError | ValueError):
+        if not isinstance(error, OSError | RuntimeError | ValueError) and "ray." not in type(error).__module__:
             raise
         what = "Ray does not start on this machine" if own else f"--ray-address {address}: cannot be used"
         raise UserError(f"{what}: {' '.join(str(error).split())}") from None
@@ -381,20 +380,9 @@ def _check_node(folder: str, scratch: str, expected: tuple[tuple[str, str], ...]
 _OWN = ("code", "python", "unicode")
 
 
-@functools.cache
-def _code() -> str:
-    """Return a digest of the code that shards run, the same for a checkout and an installed wheel."""
-    digest = hashlib.sha256()
-    for file in sorted(file for package in ("pipelines", "dataprep") for file in (CODE / package).rglob("*.py")):
-        name = file.relative_to(CODE).as_posix()
-        if not name.startswith("pipelines/project/files/"):
-            digest.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
-
-
 def versions(libraries: Sequence[str]) -> dict[str, str]:
     """Return the versions of all that shapes the bytes of a shard."""
-    found = {"code": _code(), "python": platform.python_version(), "unicode": unicodedata.unidata_version}
+    found = {"code": code_digest(), "python": platform.python_version(), "unicode": unicodedata.unidata_version}
     for name in libraries:
         try:
             found[name] = importlib.metadata.version(name)
