@@ -187,7 +187,7 @@ class Share:
                 return
             except InUseError:
                 if not said:
-                    logger.info("%s: waits while another task prepares the work", self.name)
+                    logger.info("%s: waits for the lock of the output, which another task or run holds", self.name)
                 said = True
                 time.sleep(POLL_SECONDS)
 
