@@ -14,12 +14,12 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from dataprep.web.hub import check_commit, explained
 from pipelines import store
 from pipelines.command import Documents, Limit, Output, Part, StageSpec
 from pipelines.config import TokenizerPath, given
 from pipelines.documents import read_batches
 from pipelines.errors import ConfigError
+from pipelines.hub import check_commit, explained
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main

@@ -14,6 +14,7 @@ import dataclasses
 import operator
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ import pyarrow as pa
 from pipelines import store
 from pipelines.columns import column, from_numpy, to_numpy
 from pipelines.errors import UserError
+from pipelines.fetched import footer, held, record_of
 from pipelines.manifest import Counts, why_not_read
 from pipelines.metadata import METADATA, METADATA_FIELD
 from pipelines.terminal import visible
@@ -281,7 +283,7 @@ def read_schema(path: Path) -> pa.Schema:
             return file.schema
     if path.suffix == SELECTED:
         return Selection.read(path).schema
-    with open_parquet(path) as file:
+    with open_footer(path) as file:
         return file.schema_arrow
 
 
@@ -328,7 +330,21 @@ def open_parquet(path: Path) -> "Generator[pq.ParquetFile, None, None]":
     import pyarrow.parquet as pq
 
     # Without the two, every column of a row group is read whole, and people write files of one row group.
-    with damage_of(path), pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20) as file:
+    with held([path]), damage_of(path), pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 20) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def open_footer(path: Path) -> "Generator[pq.ParquetFile, None, None]":
+    """Open a Parquet file for its columns and sizes alone: of one that lies in a store, only these are fetched."""
+    import pyarrow.parquet as pq
+
+    tail = footer(path)
+    if tail is None:
+        with open_parquet(path) as file:
+            yield file
+        return
+    with damage_of(path), pq.ParquetFile(pa.BufferReader(tail)) as file:
         yield file
 
 
@@ -392,6 +408,9 @@ def damage_of(path: Path) -> Generator[None, None, None]:
 
 def part_files(folder: Path) -> list[Path]:
     """Return the shards of one of our folders, in order, without its side tables."""
+    record = record_of(folder)
+    if record:
+        return [folder / name for name in sorted(record.shards) if fnmatchcase(name, "part-*.parquet")]
     return sorted(folder.glob("part-*.parquet"))
 
 
@@ -408,11 +427,15 @@ def jsonl_files(folder: Path) -> tuple[list[Path], list[tuple[str, str]]]:
 
     Both are in order of name; of what cannot be read, name and reason.
     """
-    companions = ("manifest.json", ".provenance.json")
     named = (path for path in sorted(folder.iterdir()) if is_jsonl(path))
-    listed = [path for path in named if not path.name.endswith(companions) and ".rejected" not in path.suffixes]
+    listed = [path for path in named if not is_companion(path)]
     why = {path: why_not_read(path) or _why_no_lines(path) for path in listed}
     return [path for path in listed if not why[path]], [(path.name, why[path]) for path in listed if why[path]]
+
+
+def is_companion(path: Path) -> bool:
+    """Return whether a file's name is that of one that lies beside an output of ours."""
+    return path.name.endswith(("manifest.json", ".provenance.json")) or ".rejected" in path.suffixes
 
 
 def _why_no_lines(path: Path) -> str:
@@ -462,7 +485,7 @@ def _first_of(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Recor
 def count_rows(file: Path) -> int | None:
     """Count the rows of a Parquet, Arrow or `.jsonl` file or a selection; return None for a format without rows."""
     if file.suffix == ".parquet":
-        with open_parquet(file) as opened:
+        with open_footer(file) as opened:
             return opened.metadata.num_rows
     if file.suffix in (ARROW, SELECTED):
         with open_arrow(file) as reader:

@@ -20,14 +20,19 @@ from typing import Any, Protocol, TypeVar
 from pipelines import documents, engine, exits, store
 from pipelines.command import Invocation, Output, Part
 from pipelines.errors import ConfigError, KilledError, RefusedError, UserError
+from pipelines.fetched import held
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
+from pipelines.ray_engine import RayEngine
 
 logger = logging.getLogger(__name__)
 
 INGESTED = "ingested"
 """The folder in scratch of the shards that JSON lines become. Another format of these needs another name here, so that
 a run that an earlier version began is not resumed with its shards."""
+
+MOST_SHARDS = 100_000
+"""Shards of one step: their names have five digits, and files are read in order of name."""
 
 T = TypeVar("T")
 
@@ -65,7 +70,7 @@ class StageRun:
         """Among how many machines the work is divided; `workers` and `memory_budget` are those of all of them."""
         self.share: Sharing | None = None
         """This task's part of the work, if it is one of several."""
-        self.engine = engine.make_engine(call.options.engine, self.workers, preload)
+        self.engine = self._make_engine(call, preload)
         self.stats: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""
@@ -78,6 +83,11 @@ class StageRun:
         }
         self._digests: dict[Path, str] = {}
 
+    def _make_engine(self, call: Invocation, preload: Sequence[str]) -> engine.Engine:
+        if call.options.engine == "ray":
+            return RayEngine(call.options.workers, call.options.ray_address, self.scratch)
+        return engine.LocalEngine(self.workers, preload)
+
     def map(self, function: ShardFunction, parts: Sequence[Part], *arguments: Any, into: Output | str) -> Counts:
         """Call `function(part, folder, *arguments)` for every part that has no matching receipt.
 
@@ -85,6 +95,11 @@ class StageRun:
         and returns Counts. Its files land in `into`: an output, or the name of a folder in scratch.
         `arguments` must follow from the stage's inputs and parameters. Returns the summed counts.
         """
+        if len(parts) > MOST_SHARDS:
+            raise UserError(
+                f"{self.name}: {len(parts):,} shards, {MOST_SHARDS:,} at most; divide the input into folders, and "
+                "compare each with the fingerprints of those before it (find_duplicates --load-fingerprints)"
+            )
         target = into if isinstance(into, Output) else Output(self.scratch / into, Path(into))
         tasks = [
             ShardTask(
@@ -191,9 +206,14 @@ class StageRun:
 
 
 def _remove_temporary(folder: Path) -> None:
-    """Remove the folders in which workers write, also those of a killed run."""
+    """Remove the folders in which workers write, also those of a killed run.
+
+    On a cluster, a worker of a killed run may still write there for a moment. It works on by path, so once its folder
+    has another name it fails at its next file, and nothing of it is taken for finished.
+    """
     for temporary in folder.glob(".*.tmp"):
-        store.remove(temporary)
+        with contextlib.suppress(FileNotFoundError):  # its worker removed it just now
+            store.remove(temporary.replace(folder / f".removed-{store.process_name()}.tmp"))
 
 
 def step_label(stage: str, function: str) -> str:
@@ -232,6 +252,10 @@ class ShardTask:
         """Whether the files and the receipt are brought to disk."""
         return self.shared or not self.scratch
 
+    def __str__(self) -> str:
+        files = ", ".join(str(file) for file in self.part.files[:1]) + (", ..." if len(self.part.files) > 1 else "")
+        return f"{self.step} of {self.part.name} ({files})"
+
     def finished(self) -> dict[str, Any] | None:
         """Return the receipt if it matches this task and its files are still there, else None."""
         try:
@@ -254,10 +278,10 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
 
     A worker's shards have one temporary folder, since making and removing it takes longer than a file.
     """
-    temporary = task.folder / f".{store.token()}.tmp"
+    temporary = task.folder / f".{store.process_name()}.tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     with _removed_on_error(temporary):
-        with documents.in_scratch(task.scratch):
+        with held(task.part.files), documents.in_scratch(task.scratch):
             counts = function(task.part, temporary, *arguments)
         exits.raise_if_swallowed()  # a library may have gone on after Ctrl-C with a part of the shard
         files = _keep_files(task, temporary)

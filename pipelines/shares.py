@@ -13,7 +13,6 @@ every task reads all of them.
 
 import contextlib
 import functools
-import hashlib
 import importlib.metadata
 import json
 import logging
@@ -31,7 +30,7 @@ from pipelines import store
 from pipelines.command import RunOptions, StageSpec
 from pipelines.engine import Engine
 from pipelines.errors import ConfigError, UserError
-from pipelines.installed import CODE
+from pipelines.installed import code_digest
 from pipelines.locks import InUseError, locked
 from pipelines.ownership import scratch_folders
 from pipelines.progress import track
@@ -219,7 +218,9 @@ class Share:
         if not (folder / "begun.json").exists():
             store.write_json(folder / "begun.json", begun)
         take_over(run)
-        self._mark = _mark_of(folder / "live" / f"{self.range.index}-of-{self.range.count}@{_host()}@{store.token()}")
+        self._mark = _mark_of(
+            folder / "live" / f"{self.range.index}-of-{self.range.count}@{_host()}@{store.process_name()}"
+        )
         self._scratch, run.share = run.scratch, self
 
     def leave(self) -> None:
@@ -357,9 +358,5 @@ def _mark_of(file: Path) -> "filelock.FileLock":
 @functools.cache
 def versions() -> dict[str, str]:
     """Return what has to be the same for all tasks and is not in the fingerprint."""
-    digest = hashlib.sha256()
-    for package in ("pipelines", "dataprep"):
-        for file in sorted(path for path in (CODE / package).rglob("*") if path.suffix in (".py", ".c", ".h")):
-            digest.update(f"{file.relative_to(CODE).as_posix()}\0{store.sha256(file)}\n".encode())
     libraries = {name: importlib.metadata.version(name) for name in _LIBRARIES}
-    return {"code": digest.hexdigest()[:16], "Python": platform.python_version(), **libraries}
+    return {"code": code_digest(), "Python": platform.python_version(), **libraries}

@@ -26,7 +26,7 @@ from pipelines.config import check_sources, to_plain
 from pipelines.documents import is_jsonl
 from pipelines.dvc_lock import put_back_stats
 from pipelines.errors import ConfigError, UserError, shown
-from pipelines.fingerprint import fingerprint, stage_identity
+from pipelines.fingerprint import IDENTITY, fingerprint, stage_identity
 from pipelines.inputs import first_rows, open_documents, open_source
 from pipelines.locks import locked
 from pipelines.manifest import WORK, remembered, require_readable
@@ -34,12 +34,13 @@ from pipelines.outputs import publish, report, stage_output
 from pipelines.ownership import STAGED, check_outputs, is_half_published, output_of, scratch_folders
 from pipelines.progress import waiting
 from pipelines.rejected import show_rejected
+from pipelines.remote import localized
 from pipelines.run import StageRun
 from pipelines.terminal import print_error
+from pipelines.uploads import Uploads
 
 logger = logging.getLogger(__name__)
 
-IDENTITY = "identity.json"
 FILE_SUFFIXES = (
     *(".txt", ".csv", ".tsv", ".json", ".parquet", ".arrow", ".bin", ".npy", ".pt", ".safetensors", ".html", ".yaml"),
     *store.COMPRESSED,
@@ -52,7 +53,8 @@ def stage_main(module_name: str) -> None:
     """Run the stage of a module as a command, under its real name so that workers find its classes."""
     # Workers would import the command's module a second time, as __mp_main__, and warn about it.
     main: Any = sys.modules["__main__"]
-    main.__spec__ = main.__file__ = None
+    main.__spec__ = None
+    vars(main).pop("__file__", None)  # rather than None, which Ray takes for a name
 
     def run() -> int:
         spec, arguments = StageSpec.load(module_name), sys.argv[1:]
@@ -118,7 +120,12 @@ def _start_again(variables: Mapping[str, str]) -> None:
 
 
 def run_stage(spec: StageSpec, call: Invocation) -> None:
-    """Run one stage on checked parameters and paths, and publish its outputs."""
+    """Run one stage on checked parameters and paths or addresses, and publish its outputs."""
+    with localized(spec, call) as (local, uploads):
+        _run_local(spec, local, uploads)
+
+
+def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
     started = time.time()
     first = next(iter(call.outputs.values()))
     if call.options.sample_rejected and first.exists() and not call.options.overwrite:
@@ -133,11 +140,13 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
     finals = {name: store.real_path(path) for name, path in call.outputs.items()}
     check_outputs(call, resuming=is_half_published(store.real_path(first)))
     if shard_range := shares.shard_range_of(spec, call.options):
+        uploads.require_shared(call.options.shard_range or "")
         _do_share(spec, call, finals, shares.Share(shard_range, finals.values()))
         return
     identity = _identity(spec, call)
     with locked(finals.values()):
         shares.require_no_live_tasks(store.real_path(first))
+        uploads.claim(fingerprint(identity))
         run = _begin(spec, call, finals, identity)
         shares.take_over(run)
         try:
@@ -146,10 +155,15 @@ def run_stage(spec: StageSpec, call: Invocation) -> None:
         except UserError as error:
             if not run.can_resume(error):
                 store.remove(run.scratch)
+                uploads.release()
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
         _publish_all(run, call)
+        uploads.publish(run.fingerprint)
+        if uploads.inputs:
+            run.provenance["fetched"] = uploads.inputs
         report(call, run, identity, time.time() - started)
+        uploads.remove_local()
         for place in _places(run):
             store.remove(place / STAGED)  # first: what is left of a folder promises nothing
             store.remove(place)

@@ -15,6 +15,7 @@ import json
 import lzma
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
@@ -155,16 +156,6 @@ def _first_line_from(lines: IO[bytes], start: int, stop: int | None) -> int:
     return offset
 
 
-def token() -> str:
-    """Return 8 hex digits for names of this process's own files: two machines may have processes of the same number."""
-    return _token(os.getpid())
-
-
-@functools.cache
-def _token(_pid: int) -> str:
-    return os.urandom(4).hex()
-
-
 @contextlib.contextmanager
 def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, None]:
     """Write a file that appears under `path` only when it is complete and, if `durable`, on disk.
@@ -173,7 +164,7 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
     """
     path = real_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{token()}.tmp")
+    temporary = path.with_name(f".{path.name}.{process_name()}.tmp")
     try:
         with temporary.open("wb") as file:
             yield file
@@ -188,6 +179,16 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
     finally:
         with contextlib.suppress(OSError):  # a read-only disk refuses it also if nothing is there
             temporary.unlink(missing_ok=True)
+
+
+def process_name() -> str:
+    """Return a name that only this process has, on all machines that share a file system: it names unfinished files."""
+    return _name_of_process(os.getpid())
+
+
+@functools.cache
+def _name_of_process(pid: int) -> str:  # a forked process has another number, and so another name
+    return f"{pid}-{secrets.token_hex(4)}"
 
 
 def pack(data: bytes | memoryview, suffix: str) -> bytes | memoryview:

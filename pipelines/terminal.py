@@ -2,15 +2,26 @@
 
 import re
 import sys
+from collections.abc import Mapping
 
 MANY = 4
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters but tab and line feed, other line breaks, and what turns the direction of a text."""
 _UNPRINTABLE_RUN = re.compile(r"(.)\1*", re.DOTALL)
+_called: dict[str, str] = {}
+"""Folder, with a slash at its end -> what messages call it."""
+
+
+def call_in_messages(names: Mapping[str, str]) -> None:
+    """Have messages call what lies below these folders by other names from now on: copies by their addresses."""
+    _called.update(names)
 
 
 def visible(text: str) -> str:
     """Return `text` on one line that cannot control a terminal: unprintable runs as an escape with their length."""
+    for folder, name in _called.items():
+        if folder in text:  # not of scratch, which people remove by its path
+            text = re.sub(rf"{re.escape(folder)}(?!\S*/?\.work/)", lambda _, name=name: name, text)
     return text if text.isprintable() else _UNPRINTABLE_RUN.sub(lambda match: _escaped(match[0]), text)
 
 

@@ -414,6 +414,18 @@ def test_the_committed_parameters_are_the_sample_profile() -> None:
 
 
 @pytest.mark.usefixtures("in_root")
+def test_each_push_is_checked_by_what_ci_runs() -> None:
+    """`.ci/run` runs the tests marked nightly too; the workflow leaves these to the night, and nothing else."""
+    jobs = yaml.safe_load(Path(".github/workflows/test.yml").read_text())["jobs"]
+    pushed = {step["run"] for step in jobs["test"]["steps"] if "run" in step}
+    own = {line.partition("#")[0].replace("MARKS=", "").strip() for line in Path(".ci/run").read_text().splitlines()}
+    targets = {line for line in own if line.startswith("make ")}
+    assert targets == {"make lint", "make docs", "make test"}
+    assert targets - {"make lint"} <= pushed
+    assert "make check" in pushed, "which begins with lint"
+
+
+@pytest.mark.usefixtures("in_root")
 def test_versions_yaml_is_current() -> None:
     assert yaml.safe_load(Path("versions.yaml").read_text()) == versions()
 

@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 from dataprep.download.prepared import link_records
 from dataprep.readers.kinds import kind_of
 from dataprep.readers.text import plain_suffix
-from dataprep.web.hub import HubDataset, HubFile, check_commit
 from pipelines import store
 from pipelines.command import Output, Part
 from pipelines.errors import ConfigError, UserError
+from pipelines.hub import HubDataset, HubFile, check_commit
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 

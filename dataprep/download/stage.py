@@ -101,7 +101,7 @@ def _check_named(kind: str, named: set[str]) -> None:
 
 
 def _check_hub(download: Mapping[str, Any]) -> None:
-    from dataprep.web.hub import check_commit
+    from pipelines.hub import check_commit
 
     check_commit("download.hub_revision", download["hub_repository"], download["hub_revision"])
     if not download["hub_files"]:

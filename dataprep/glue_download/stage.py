@@ -25,12 +25,12 @@ from dataprep.glue_download.check import LIBRARY, check_by_datasets, is_checked
 from dataprep.glue_download.custom import LabelKind, check_columns, custom_files, custom_task, read_custom
 from dataprep.glue_download.duplicates import DuplicatesConfig, find_in_task, log_leaks
 from dataprep.glue_download.tsv import read_splits, task_files
-from dataprep.web.hub import check_commit, unreachable
 from pipelines import oracle
 from pipelines.command import Limit, Output, Part, StageSpec
 from pipelines.config import PARAMS_YAML, StageSource, check, given
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import ConfigError, UserError
+from pipelines.hub import check_commit, unreachable
 from pipelines.imports import show_pandas
 from pipelines.manifest import Counts
 from pipelines.run import StageRun

@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from dataprep.score_requests.tasks import Row, ScoreTask
-from dataprep.web.hub import HubDataset
 from pipelines import store
 from pipelines.documents import open_parquet
 from pipelines.errors import UserError
+from pipelines.hub import HubDataset
 from pipelines.jsonl import MAX_LINE_BYTES
 
 SUFFIXES = (".jsonl", ".parquet", ".arrow", ".txt", ".raw")

@@ -24,7 +24,7 @@ from dataprep.split.shuffle import SMALLEST_RUN, Keys, Layout, Numbers, RunWrite
 from pipelines import store
 from pipelines.command import Documents, Limit, Part, StageSpec, Table
 from pipelines.config import Count, Fraction, NonNegative
-from pipelines.documents import ARROW, common_schema, open_parquet, read_batches
+from pipelines.documents import ARROW, common_schema, open_footer, read_batches
 from pipelines.errors import RefusedError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -114,7 +114,7 @@ def uncompressed_bytes(file: Path) -> int:
     """Return the approximate size in memory of a document shard's rows, in bytes."""
     if file.suffix == ARROW:
         return file.stat().st_size
-    with open_parquet(file) as opened:
+    with open_footer(file) as opened:
         metadata = opened.metadata
         return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
 

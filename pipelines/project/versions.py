@@ -31,7 +31,10 @@ CONSTRAINTS = Path("constraints.txt")
 PACKAGES = ("pipelines", "dataprep", "trainer")
 VERSION_ALONE = frozenset({"download", "pretrain"})
 """Stages without a digest: no edit of their code may crawl the web again or retrain, only a raised VERSION."""
-NEVER_COUNTED = frozenset({"pipelines/log.py", "pipelines/progress.py", "pipelines/engine.py"})
+NEVER_COUNTED = frozenset(
+    f"pipelines/{name}.py"
+    for name in ("log", "progress", "engine", "ray_engine", "addresses", "buckets", "fetched", "remote", "uploads")
+)
 """Modules that cannot change a byte of any output."""
 READS = {
     "dataprep/native/kernel.py": ("dataprep/native/*.[ch]", "setup.py"),

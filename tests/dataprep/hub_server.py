@@ -30,6 +30,8 @@ class Hub:
     corrupt: set[str] = field(default_factory=set[str])
     """Paths whose bytes arrive changed, once."""
     ranges: bool = True
+    branch: str = ""
+    """What the commit is called too, where it is asked for by name."""
     requests: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     """(method, path, Range) of every request."""
     endpoint: str = ""
@@ -83,6 +85,8 @@ def answer(hub: Hub, request: BaseHTTPRequestHandler, *, body: bool) -> None:
         send(request, 404, {})
         return
     repository, revision = ("/".join(parts[2:4]), parts[5]) if is_listing else ("/".join(parts[1:3]), parts[4])
+    if is_listing and parts[4:] == ["revision", hub.branch]:
+        revision = COMMIT
     path = "" if is_listing else "/".join(parts[5:])
     if problem := problem_of(hub, repository, revision, path or "tree"):
         send(request, *problem)

@@ -210,7 +210,7 @@ def test_the_local_cache_is_read_and_offline_nothing_else(tmp_path: Path) -> Non
 
 REFUSALS = """
 import json, sys
-from dataprep.web.hub import HubDataset
+from pipelines.hub import HubDataset
 from pipelines.errors import UserError
 for repository, revision, patterns in json.load(sys.stdin):
     try:
@@ -276,8 +276,8 @@ def test_a_full_disk_is_told_before_anything_is_downloaded(tmp_path: Path, monke
     import shutil
 
     from dataprep.download.hub_files import _refuse_full_disk
-    from dataprep.web.hub import HubDataset, HubFile
     from pipelines.errors import UserError
+    from pipelines.hub import HubDataset, HubFile
 
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=10**9))

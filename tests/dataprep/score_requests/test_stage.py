@@ -117,8 +117,8 @@ def test_the_hub_is_asked_for_the_rows_of_a_commit(tmp_path: Path, monkeypatch: 
 
     from dataprep.score_requests.stage import take_task
     from dataprep.score_requests.tasks import HubFiles
-    from dataprep.web.hub import unreachable
     from pipelines.command import Part
+    from pipelines.hub import unreachable
 
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows_of("piqa")), sink)
@@ -142,7 +142,7 @@ def test_the_hub_is_asked_for_the_rows_of_a_commit(tmp_path: Path, monkeypatch: 
 
 
 def test_every_data_set_is_pinned_to_a_commit() -> None:
-    from dataprep.web.hub import check_commit
+    from pipelines.hub import check_commit
 
     for task in TASKS.values():
         check_commit(task.name, task.hub.repository, task.hub.commit)

@@ -145,6 +145,19 @@ def check_commit(key: str, repository: str, revision: str) -> None:
         )
 
 
+def commit_of(repository: str, revision: str) -> str:
+    """Return the commit that a branch or tag of a data set is at now; a commit is its own."""
+    from huggingface_hub import HfApi
+
+    if _COMMIT.fullmatch(revision):
+        return revision
+    with explained(f"{repository} at {revision}", "name a commit of it, 40 hexadecimal digits, to work from the cache"):
+        commit = HfApi().dataset_info(repository, revision=revision).sha
+    if commit is None:
+        raise UserError(f"{repository}: the Hub names no commit for {revision}; name one yourself")
+    return commit
+
+
 def digest_of(path: Path, file: HubFile) -> str:
     """Return the digest of the bytes at `path`, of the kind that the Hub lists for `file`."""
     if len(file.digest) == 64:

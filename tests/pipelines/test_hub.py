@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from dataprep.web import hub
-from dataprep.web.hub import HubFile, check_commit, digest_of, explained
+from pipelines import hub
 from pipelines.errors import ConfigError, UserError
+from pipelines.hub import HubFile, check_commit, digest_of, explained
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def test_both_of_the_hubs_digests_are_computed(tmp_path: Path) -> None:
 
 
 def test_the_networks_errors_become_one_line_and_the_machines_own_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dataprep.web.hub.unreachable", lambda: "")
+    monkeypatch.setattr("pipelines.hub.unreachable", lambda: "")
     line = r"^owner/name: cannot be fetched from the Hub \(no route\); check the network$"
     with pytest.raises(UserError, match=line), explained("owner/name", "check the network"):
         raise ConnectionError("no\n  route")
     with pytest.raises(OSError, match="No space left"), explained("owner/name", "check the network"):
         raise OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr("dataprep.web.hub.unreachable", lambda: "hub.test cannot be reached (no answer)")
+    monkeypatch.setattr("pipelines.hub.unreachable", lambda: "hub.test cannot be reached (no answer)")
     line = (
         r"^owner/name: not in the local cache, and hub.test cannot be reached \(no answer\); check the network, or give"
     )

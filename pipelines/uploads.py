@@ -1,0 +1,213 @@
+"""Outputs that go to a store: each file by one atomic put, the manifest last, so that an output is whole or not there.
+
+A run first claims the place: it puts `staged.json` there, with its fingerprint and the names of what it will replace,
+unless there is one. So nobody finds out after hours that he may not write, two machines do not write to one place, and
+the same command goes on after a kill: it sends only what is missing. An output that is to be replaced stays until the
+new one is complete on this machine; while that is sent, there is none.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pipelines import store
+from pipelines.buckets import Bucket, bucket
+from pipelines.documents import is_jsonl
+from pipelines.errors import ConfigError, UserError
+from pipelines.fetched import AT_ONCE
+from pipelines.manifest import MANIFEST, Manifest, manifest_path
+from pipelines.outputs import rejected_name
+from pipelines.ownership import STAGED
+from pipelines.progress import track
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where an output goes, and the path that stands for it on this machine until it is sent."""
+
+    address: str
+    bucket_name: str
+    key: str
+    local: Path
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket."""
+        return bucket(self.bucket_name)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is one JSONL file, with its companions, and not a folder."""
+        return is_jsonl(self.local)
+
+    @property
+    def folder(self) -> str:
+        """The key of the folder that the names of its files are below."""
+        return self.key.rpartition("/")[0] if self.is_file else self.key
+
+    @property
+    def manifest(self) -> str:
+        """The name of its manifest."""
+        return f"{self.local.name}.{MANIFEST}" if self.is_file else MANIFEST
+
+    @property
+    def claim(self) -> str:
+        """The name of what says that a run writes here."""
+        return f"{self.local.name}.{STAGED}" if self.is_file else STAGED
+
+    def key_of(self, name: str) -> str:
+        """Return the key of one of its files."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+    def present(self) -> dict[str, int]:
+        """Return name and size of all that lies in its place."""
+        if self.is_file:
+            names = (self.local.name, rejected_name(self.local), self.manifest, self.claim)
+            found = {name: self.bucket.head(self.key_of(name)) for name in names}
+            return {name: each.bytes for name, each in found.items() if each}
+        start = f"{self.key}/"
+        listed = self.bucket.list(self.key)
+        at = self.bucket.head(self.key)
+        found = {each.key.removeprefix(start): each.bytes for each in listed if each.key != start}
+        return found | ({"": at.bytes} if at else {})
+
+
+class Uploads:
+    """The outputs of one run that go to stores."""
+
+    def __init__(self, destinations: Mapping[str, Destination], *, overwrite: bool) -> None:
+        self._destinations = destinations
+        self._overwrite = overwrite
+        self.inputs: dict[str, dict[str, Any]] = {}
+        """Address -> what was fetched from it, for the provenance."""
+
+    def require_shared(self, shard_range: str) -> None:
+        """Raise ConfigError if an input or output lies in a store: tasks work on files that they all see."""
+        for address in (*self.inputs, *(output.address for output in self._destinations.values())):
+            raise ConfigError(
+                f"--shard-range {shard_range}: {address}: the tasks of an array share files; name a folder that all of "
+                "them see, and copy to or from the store afterwards"
+            )
+
+    def check(self, fingerprint: str = "") -> dict[str, set[str]]:
+        """Return for each output the names of what it replaces; raise UserError for one that this run may not write.
+
+        Without a `fingerprint`, which is known later, any unfinished run may be this one.
+        """
+        return {name: self._check(each, fingerprint) for name, each in self._destinations.items()}
+
+    def _check(self, output: Destination, fingerprint: str) -> set[str]:
+        found = output.present()
+        claim = _claim(output.bucket.read(output.key_of(output.claim))) if found.pop(output.claim, None) else None
+        if claim and (not fingerprint or claim.get("fingerprint") == fingerprint):
+            return {*claim.get("replaces", ())}
+        if claim and not self._overwrite:
+            raise UserError(
+                f"{output.address}: another run writes there, or was stopped while it did; run that one again, choose "
+                "another output, or replace what it left with --overwrite"
+            )
+        if not found or claim:
+            return {*found}
+        manifest = self._manifest(output) if output.manifest in found else None
+        if manifest is None:
+            some = ", ".join(sorted(name or output.key for name in found)[:3])
+            raise UserError(
+                f"{output.address}: not empty ({some}), and no stage made it (no {output.manifest} of ours is there); "
+                "nothing was changed: choose another output"
+            )
+        strangers = sorted({*found} - {*manifest.files, output.manifest})
+        if strangers:
+            raise UserError(
+                f"{output.bucket.url(output.key_of(strangers[0]))}: no stage made it ({output.manifest} does not name "
+                "it), so nothing there is replaced; move it away, or choose another output"
+            )
+        if not self._overwrite:
+            raise UserError(f"{output.address}: exists already; choose another output, or replace it with --overwrite")
+        return {*found}
+
+    def _manifest(self, output: Destination) -> Manifest | None:
+        try:
+            return Manifest.parse(json.loads(output.bucket.read(output.key_of(output.manifest))), output.address)
+        except (UserError, ValueError):
+            return None
+
+    def claim(self, fingerprint: str) -> None:
+        """Say in the place of each output that this run writes there."""
+        for name, replaces in self.check(fingerprint).items():
+            output = self._destinations[name]
+            key, data = (
+                output.key_of(output.claim),
+                store.json_bytes({"fingerprint": fingerprint, "replaces": sorted(replaces)}),
+            )
+            there = output.bucket.create(key, data)
+            if _claim(there).get("fingerprint") != fingerprint:
+                if not self._overwrite:
+                    raise UserError(
+                        f"{output.address}: another run has just begun to write there; choose another output"
+                    )
+                output.bucket.delete([key])
+                output.bucket.create(key, data)
+
+    def release(self) -> None:
+        """Take the claims back, of a run that leaves nothing to go on with."""
+        for output in self._destinations.values():
+            output.bucket.delete([output.key_of(output.claim)])
+
+    def publish(self, fingerprint: str) -> None:
+        """Send all outputs, which are complete on this machine."""
+        for name, replaces in self.check(fingerprint).items():
+            self._publish(self._destinations[name], replaces)
+
+    def _publish(self, output: Destination, replaces: set[str]) -> None:
+        path = manifest_path(output.local)
+        manifest, data = Manifest.load(path), store.read_json_bytes(path)
+        source, key = output.bucket, output.key_of(output.manifest)
+        present = output.present()
+        if output.manifest in present and source.read(key) != data:
+            source.delete([key])  # it must never describe other files
+        base = path.parent
+
+        def send(name: str) -> None:
+            entry = manifest.files[name]
+            there = present.get(name) == entry.bytes and source.holds(output.key_of(name), entry.bytes, entry.sha256)
+            if not there:
+                source.upload(base / name, output.key_of(name), entry.bytes, entry.sha256)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            results = pool.map(send, manifest.files)
+            try:
+                for _ in track(results, what=f"upload {output.address}", total=len(manifest.files), unit="files"):
+                    pass
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        if source.create(key, data) != data:
+            raise UserError(
+                f"{output.address}: another run has published something else there meanwhile; choose another output"
+            )
+        gone = replaces - {*manifest.files, output.manifest, output.claim}
+        source.delete([output.key_of(name) for name in sorted(gone)] + [output.key_of(output.claim)])
+
+    def remove_local(self) -> None:
+        """Remove what stood for the outputs on this machine."""
+        for output in self._destinations.values():
+            path = manifest_path(output.local)
+            if output.is_file:
+                for name in (*Manifest.load(path).files, path.name):
+                    store.remove(path.parent / name)
+            else:
+                store.remove(output.local)
+
+
+def _claim(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}

@@ -1,0 +1,580 @@
+"""Stages whose inputs and outputs lie in a bucket, against a real server of S3 on loopback."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("moto", reason="needs pip install moto")
+pytest.importorskip("obstore", reason="needs pip install obstore")
+
+from pipelines import buckets
+from pipelines.command import parse
+from pipelines.stage import run_command
+from tests.dataprep.hub_server import COMMIT, Hub, serve_hub
+from tests.s3_server import BUCKET, KEY_ID, S3, SECRET, point_at, serve_s3
+from tests.test_limit import ROOT, STAGES, TRIALS, texts, trials
+
+__all__ = ["trials"]  # a fixture
+
+LINES = [json.dumps({"url": f"http://mill.test/{n}", "text": text}) for n, text in enumerate(texts())]
+SHUFFLED = ("--documents-per-shard", "4")
+"""Makes six shards of the texts."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[S3]:
+    with serve_s3() as s3:
+        yield s3
+
+
+@pytest.fixture
+def s3(server: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """An empty bucket, and a folder to work in with the texts in `raw.jsonl`."""
+    server.fail, server.before, server.seconds = lambda *_: None, lambda *_: None, 0
+    for key in server.names():
+        server.objects.delete_object(Bucket=BUCKET, Key=key)
+    server.requests.clear()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(buckets, "LONGEST_WAIT", 0.05)
+    Path("raw.jsonl").write_text("\n".join(LINES))
+    point_at(server, monkeypatch)
+    # Workers have the environment of the process that they are forked from, which an earlier test may have started.
+    monkeypatch.setenv("MILLRACE_WORKERS", "1")
+    return server
+
+
+def tree(folder: str) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+    }
+
+
+def shuffle(*words: str) -> int:
+    return run_command(STAGES["shuffle"], [*words, *SHUFFLED])
+
+
+def published(s3: S3, folder: str = "corpus") -> dict[str, bytes]:
+    """Publish six shards to a folder of the bucket; return what is there."""
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/{folder}") == 0
+    files = s3.tree(folder)
+    s3.requests.clear()
+    return files
+
+
+def failing(s3: S3, method: str, part: str, status: int, times: int = 1000) -> None:
+    """Answer the first requests of a method whose key has `part` with an error."""
+    left = [times]
+
+    def fail(asked: str, key: str, _number: int) -> int | None:
+        if asked != method or part not in key or not left[0]:
+            return None
+        left[0] -= 1
+        return status
+
+    s3.fail = fail
+
+
+DATA_STAGES = sorted(name for name, spec in STAGES.items() if spec.command.startswith("dataprep."))
+
+
+@pytest.mark.parametrize("name", DATA_STAGES)
+def test_every_stage_writes_the_same_bytes_to_a_bucket_from_a_bucket(
+    trials: dict[str, Any], name: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trials["clean"][0].parent
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MILLRACE_SCRATCH", str(folder / f"scratch-{name}"))
+    site = ROOT / "dataprep" / "sample" / "site"
+    named = {"SITE": str(site), "LIST": str(site / "urls.txt"), "GLUE": str(site.parent / "glue")}
+    named["ROWS"] = str(ROOT / "tests" / "data" / "scores" / "rows")
+    limit, words, _, _ = TRIALS[name]
+    words = [named.get(word, word) for word in words]
+    call = parse(STAGES[name], words)
+    inputs = {str(path) for paths in call.inputs.values() for path in paths}
+    for path in inputs:
+        source = Path(path)
+        for file in [source] if source.is_file() else [each for each in source.rglob("*") if each.is_file()]:
+            s3.put(f"in/{str(file).lstrip('/')}", file.read_bytes())
+    outputs = {str(path) for path in call.outputs.values()}
+    moved = {path: f"s3://{BUCKET}/in/{path.lstrip('/')}" for path in inputs}
+    moved |= {path: f"s3://{BUCKET}/out/{path}" for path in outputs}
+    s3.requests.clear()
+    names = len(words) > 1 and bool(STAGES[name].words)  # a task comes first, which has the name of an output
+    arguments = [word if names and not place else moved.get(word, word) for place, word in enumerate(words)]
+    assert run_command(STAGES[name], [*arguments, "--limit", str(limit)]) == 0
+    puts = s3.puts()
+    for path in outputs:
+        local = Path(path)
+        if local.is_dir():
+            assert s3.tree(f"out/{path}") == tree(path)
+            own = [key for key in puts if key.startswith(f"out/{path}/")]
+            assert own[0] == f"out/{path}/staged.json"
+            assert own[-1] == f"out/{path}/manifest.json"
+            assert sorted(own[1:]) == sorted(f"out/{path}/{each}" for each in tree(path))  # one put each
+        else:
+            for each in [local, *Path().glob(f"{local.stem}.*json*")]:
+                assert s3.read(f"out/{each.name}") == each.read_bytes()
+
+
+def test_a_shard_is_fetched_when_work_needs_it_and_the_copies_keep_within_the_budget(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget of two shards, six shards: never more than two copies on the disk, and the same bytes."""
+    files = published(s3)
+    shards = [data for name, data in files.items() if name.startswith("part-")]
+    assert len(shards) == 6
+    monkeypatch.setenv("MILLRACE_CACHE", str(2 * max(map(len, shards))))
+    most = 0
+
+    def look(_method: str, _key: str) -> None:
+        nonlocal most
+        most = max(most, len(list(Path(".scratch/.fetched/lazy").rglob("part-*.parquet"))))
+
+    s3.before = look
+    assert run_command(STAGES["clean"], [f"s3://{BUCKET}/corpus", "cleaned", "--min-tokens=0", "--workers=1"]) == 0
+    assert most == 1  # while the next one is on its way
+    assert len(list(Path(".scratch/.fetched/lazy").rglob("part-*.parquet"))) == 2
+    shuffle("raw.jsonl", "corpus")
+    assert run_command(STAGES["clean"], ["corpus", "local", "--min-tokens=0", "--workers=1"]) == 0
+    assert tree("cleaned") == tree("local")
+
+
+def test_what_was_fetched_is_not_fetched_again(s3: S3) -> None:
+    published(s3)
+    assert run_command(STAGES["clean"], [f"s3://{BUCKET}/corpus", "first", "--min-tokens=0"]) == 0
+    fetched = [key for method, key in s3.requests if method == "GET" and "part-" in key]
+    s3.requests.clear()
+    assert run_command(STAGES["clean"], [f"s3://{BUCKET}/corpus", "second", "--min-tokens=0"]) == 0
+    assert len(fetched) == 12  # the end of each shard, and each shard
+    assert [key for method, key in s3.requests if method == "GET" and "part-" in key] == []
+
+
+def test_the_fingerprint_is_that_of_the_same_input_on_this_machine(s3: S3) -> None:
+    published(s3)
+    shuffle("raw.jsonl", "corpus")
+    prints = [
+        json.loads(Path(f"{name}.provenance.json").read_text())["fingerprint"]
+        for name, source in {"near": "corpus", "far": f"s3://{BUCKET}/corpus"}.items()
+        if run_command(STAGES["clean"], [source, name, f"--stats={name}.json"]) == 0
+    ]
+    assert prints[0] == prints[1]
+    fetched = json.loads(Path("far.provenance.json").read_text())["fetched"]
+    assert fetched[f"s3://{BUCKET}/corpus"]["objects"] == 7
+
+
+def test_an_output_that_exists_is_refused_and_replaced_with_overwrite(
+    s3: S3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = published(s3)
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/corpus", "--seed=5") == 1
+    assert f"s3://{BUCKET}/corpus: exists already" in capsys.readouterr().err
+    assert s3.tree("corpus") == before
+    words = ["raw.jsonl", f"s3://{BUCKET}/corpus", "--documents-per-shard=12", "--overwrite"]
+    assert run_command(STAGES["shuffle"], words) == 0
+    assert sorted(s3.tree("corpus")) == ["manifest.json", "part-00000.parquet", "part-00001.parquet"]
+
+
+@pytest.mark.parametrize("options", [(), ("--overwrite",)])
+def test_a_place_that_no_stage_made_is_refused_and_not_touched(
+    s3: S3, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    s3.put("mine/thesis.tex", b"years")
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/mine", *options) == 1
+    assert "not empty (thesis.tex), and no stage made it" in capsys.readouterr().err
+    published(s3)
+    s3.put("corpus/notes.txt", b"mine")
+    before = s3.tree("corpus")
+    s3.requests.clear()
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/corpus", "--seed=5", "--overwrite") == 1
+    assert "corpus/notes.txt: no stage made it" in capsys.readouterr().err
+    assert s3.tree("corpus") == before
+    assert s3.puts() == []
+
+
+def test_a_killed_upload_goes_on_with_what_is_missing(s3: S3, tmp_path: Path) -> None:
+    """Kill the command, really, at each put of a shard; the same command then sends only the others."""
+    expected = published(s3, "whole")
+    for number in range(1, 6):
+        for key in s3.names():
+            s3.objects.delete_object(Bucket=BUCKET, Key=key)
+        folder = tmp_path / f"kill-{number}"
+        folder.mkdir()
+        (folder / "raw.jsonl").write_text("\n".join(LINES))
+        command = [sys.executable, "-m", "dataprep.shuffle", "raw.jsonl", f"s3://{BUCKET}/out", *SHUFFLED]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_UPLOADS": "1"}
+        process = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+        seen: list[str] = []
+
+        def kill(method: str, key: str, number: int = number, seen: list[str] = seen, process: Any = process) -> None:
+            if method == "PUT" and "part-" in key:
+                seen.append(key)
+                if len(seen) == number + 1:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+
+        s3.before = kill
+        process.wait()
+        s3.before = lambda *_: None
+        assert process.returncode == -signal.SIGKILL
+        there = {key for key in s3.names() if "part-" in key}
+        assert there
+        assert "out/manifest.json" not in s3.names()
+        s3.requests.clear()
+        assert subprocess.run(command, cwd=folder, env=environment).returncode == 0
+        assert not there & {*s3.puts()}
+        assert s3.tree("out") == expected
+
+
+def test_another_run_does_not_write_where_a_stopped_one_did(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(s3, "PUT", "part-00003", 403)
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 1
+    s3.fail = lambda *_: None
+    assert "access is denied (403)" in capsys.readouterr().err
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--seed=9") == 1
+    assert "exists already" in capsys.readouterr().err  # on this machine, where it waits to be sent
+    Path(".scratch").rename("elsewhere")
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--seed=9") == 1
+    assert "another run writes there, or was stopped" in capsys.readouterr().err
+    Path("elsewhere").rename(".scratch")
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 0
+    shuffle("raw.jsonl", "local")
+    assert s3.tree("out") == tree("local")
+
+
+def test_a_server_that_fails_for_a_while_costs_only_time(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(s3, "PUT", "part-00002", 503, times=7)
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 0
+    said = f"s3://{BUCKET}/out/part-00002.parquet: the store answers 503; trying again for up to 180 s\n"
+    assert capsys.readouterr().err.count(said) == 1
+    shuffle("raw.jsonl", "local")
+    assert s3.tree("out") == tree("local")
+
+
+def test_a_server_that_goes_on_failing_ends_the_run_and_the_next_goes_on(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(buckets, "PATIENCE", 1.0)
+    failing(s3, "PUT", "part-00002", 500)
+    began = time.monotonic()
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 1
+    assert time.monotonic() - began < 15
+    assert re.search(
+        r"part-00002.parquet: the store answers 500, for \d+ s; finished work is kept", capsys.readouterr().err
+    )
+    assert "out/manifest.json" not in s3.names()
+    s3.fail = lambda *_: None
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 0
+
+
+def test_no_network_for_a_moment_is_waited_for(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody listens at first; the address begins to answer while the command tries again."""
+    import socket
+    import threading
+
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+
+    def answer() -> None:
+        time.sleep(1.5)
+        listener.listen()
+        target = int(s3.endpoint.rpartition(":")[2])
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            upstream = socket.create_connection(("127.0.0.1", target))
+            for one, other in ((client, upstream), (upstream, client)):
+                threading.Thread(target=pump, args=(one, other), daemon=True).start()
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with sink, contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    try:
+        assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 0
+    finally:
+        listener.close()
+    assert "cannot be reached; trying again" in capsys.readouterr().err
+    shuffle("raw.jsonl", "local")
+    assert s3.tree("out") == tree("local")
+
+
+def test_a_slow_store_is_waited_for(s3: S3) -> None:
+    s3.seconds = 0.2
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 0
+    assert "out/manifest.json" in s3.names()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "true"},
+            "no credentials; set AWS_ACCESS_KEY_ID",
+        ),
+        ({"AWS_SECRET_ACCESS_KEY": ""}, "half of the credentials: AWS_SECRET_ACCESS_KEY is not set"),
+    ],
+)
+def test_missing_credentials_are_said_at_once(
+    s3: S3, changed: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in changed.items():
+        monkeypatch.setenv(name, value)
+    buckets.bucket.cache_clear()
+    began = time.monotonic()
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 1
+    assert time.monotonic() - began < 3
+    error = capsys.readouterr().err
+    assert message in error
+    assert SECRET not in error
+    assert s3.requests == []
+
+
+@pytest.mark.parametrize("status", [401, 403, 400])
+def test_wrong_credentials_are_said_at_once_and_never_printed(
+    s3: S3, status: int, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    s3.fail = lambda *_: status
+    began = time.monotonic()
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 1
+    assert time.monotonic() - began < 3
+    error = capsys.readouterr().err + caplog.text
+    assert str(status) in error
+    assert "credentials" in error
+    assert SECRET not in error
+    assert KEY_ID not in error
+
+
+def test_credentials_of_a_file_are_used(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "credentials"
+    file.write_text(
+        f"[default]\naws_access_key_id=other\n[mill]\naws_access_key_id={KEY_ID}\naws_secret_access_key={SECRET}\n"
+    )
+    (tmp_path / "config").write_text(f"[profile mill]\nregion = us-east-1\nendpoint_url = {s3.endpoint}\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "mill")
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 0
+
+
+@pytest.mark.parametrize("words", [("raw.jsonl", "s3://no-such-bucket/out"), ("s3://no-such-bucket/in", "out")])
+def test_a_bucket_that_is_not_there(s3: S3, words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert shuffle(*words) == 1
+    assert "s3://no-such-bucket: no such bucket; check its name, or create it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("s3://mill", "a whole bucket; name a folder in it"),
+        ("s3://Mill_/x", "no name of a bucket"),
+        ("s3://mill/a/../b", "'..', '.' and empty names have no meaning in a bucket"),
+        ("hf://datasets/a/b/c", "an output goes to a folder or to s3://"),
+        ("s3://mill/a*", "name it without * ? ["),
+    ],
+)
+def test_an_address_that_cannot_be_an_output(
+    s3: S3, address: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shuffle("raw.jsonl", address) == 2
+    assert message in capsys.readouterr().err
+    assert s3.requests == []
+
+
+def test_nothing_at_an_address(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shuffle(f"s3://{BUCKET}/none", "out") == 1
+    assert f"s3://{BUCKET}/none: no such object or folder" in capsys.readouterr().err
+    assert shuffle(f"s3://{BUCKET}/none/*.jsonl", "out") == 1
+    assert f"s3://{BUCKET}/none/*.jsonl: matches nothing" in capsys.readouterr().err
+
+
+def test_a_shard_that_is_gone_in_the_middle_of_a_run(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
+    published(s3)
+    failing(s3, "GET", "part-00004", 404)
+    assert run_command(STAGES["clean"], [f"s3://{BUCKET}/corpus", "out", "--min-tokens=0"]) == 1
+    assert f"s3://{BUCKET}/corpus/part-00004.parquet: no such object" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing", "unlisted"])
+def test_a_damaged_shard_is_named(s3: S3, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    data = published(s3)["part-00003.parquet"]
+    key = "corpus/part-00003.parquet"
+    if damage == "truncated":
+        s3.put(key, data[:-100])
+    elif damage == "flipped":
+        s3.put(key, data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    elif damage == "missing":
+        s3.objects.delete_object(Bucket=BUCKET, Key=key)
+    else:
+        key = "corpus/part-00009.parquet"
+        s3.put(key, data)
+    assert run_command(STAGES["clean"], [f"s3://{BUCKET}/corpus", "out", "--min-tokens=0"]) == 1
+    said = {
+        "truncated": f"{len(data) - 100} bytes, its manifest says {len(data)} bytes",
+        "flipped": "damaged: its size is right, its sha256 is not that of its manifest",
+        "missing": "missing, its manifest says",
+        "unlisted": "its manifest does not name it",
+    }
+    assert f"s3://{BUCKET}/{key}: {said[damage]}" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_an_object_that_changes_under_a_run_is_named(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
+    published(s3)
+    changed = False
+
+    def change(method: str, key: str) -> None:
+        nonlocal changed
+        if method == "GET" and key.endswith("part-00000.parquet") and not changed:
+            changed = True
+            s3.put("corpus/part-00005.parquet", b"other")
+
+    s3.before = change
+    assert run_command(STAGES["clean"], [f"s3://{BUCKET}/corpus", "out", "--min-tokens=0"]) == 1
+    assert f"s3://{BUCKET}/corpus/part-00005.parquet" in capsys.readouterr().err
+
+
+def test_patterns_name_files_here_and_in_a_bucket(s3: S3) -> None:
+    Path("crawl").mkdir()
+    for number in range(3):
+        text = "\n".join(LINES[8 * number : 8 * number + 8])
+        Path(f"crawl/{number}.jsonl").write_text(text)
+        s3.put(f"far/crawl/{number}.jsonl", text.encode())
+    s3.put("far/crawl/.hidden.jsonl", b"no JSON")
+    s3.put("far/crawl/0.rejected.jsonl", b"no JSON")
+    s3.put("far/crawl/deeper/3.jsonl", b"no JSON")
+    assert shuffle("crawl", "folder") == 0
+    assert shuffle("crawl/*.jsonl", "near") == 0
+    assert shuffle(f"s3://{BUCKET}/far/c*/*.jsonl", "away") == 0
+    assert shuffle(f"s3://{BUCKET}/far/**/[0-2].js*", "deep") == 0
+    assert tree("folder") == tree("near") == tree("away") == tree("deep")
+
+
+def test_a_pattern_for_an_input_that_is_one_path(s3: S3) -> None:
+    """Stage extract takes one path: what a pattern matches becomes a folder."""
+    Path("crawl").mkdir()
+    for number in range(2):
+        text = "\n".join(LINES[12 * number : 12 * number + 12])
+        Path(f"crawl/{number}.jsonl").write_text(text)
+        s3.put(f"far/{number}.jsonl", text.encode())
+    s3.put("far/other.txt", b"not this")
+    for source, output in {"crawl": "a", "crawl/*.jsonl": "b", f"s3://{BUCKET}/far/*.jsonl": "c"}.items():
+        assert run_command(STAGES["extract"], [source, output]) == 0
+    assert tree("a") == tree("b") == tree("c")
+
+
+def test_a_file_that_changed_in_the_bucket_is_fetched_again(s3: S3) -> None:
+    s3.put("raw.jsonl", "\n".join(LINES[:12]).encode())
+    assert shuffle(f"s3://{BUCKET}/raw.jsonl", "first") == 0
+    s3.put("raw.jsonl", "\n".join(LINES[12:]).encode())
+    assert shuffle(f"s3://{BUCKET}/raw.jsonl", "second") == 0
+    Path("half.jsonl").write_text("\n".join(LINES[12:]))
+    os.replace("half.jsonl", "raw.jsonl")
+    assert shuffle("raw.jsonl", "local") == 0
+    assert tree("second") == tree("local") != tree("first")
+
+
+def test_one_file_and_its_rejected_rows_as_an_output(s3: S3) -> None:
+    words = ["--min-tokens=170"]
+    for output in (f"s3://{BUCKET}/clean.jsonl.gz", "clean.jsonl.gz"):
+        assert run_command(STAGES["clean"], ["raw.jsonl", output, *words]) == 0
+    names = sorted(path.name for path in Path().glob("clean.*"))
+    assert len(names) >= 2
+    assert {key: s3.read(key) for key in s3.names()} == {name: Path(name).read_bytes() for name in names}
+    assert run_command(STAGES["clean"], ["raw.jsonl", f"s3://{BUCKET}/clean.jsonl.gz", *words]) == 1
+    assert run_command(STAGES["clean"], ["raw.jsonl", f"s3://{BUCKET}/clean.jsonl.gz", *words, "--overwrite"]) == 0
+    assert shuffle(f"s3://{BUCKET}/clean.jsonl.gz", "out") == 0
+
+
+def test_two_machines_that_make_the_same_end_with_one_output(s3: S3) -> None:
+    """The other machine publishes while this one sends: equal is fine."""
+    files = published(s3, "ready")
+    done = False
+
+    def publish(method: str, key: str) -> None:
+        nonlocal done
+        if method == "PUT" and "part-00000" in key and key.startswith("out/") and not done:
+            done = True
+            for name, data in files.items():
+                s3.put(f"out/{name}", data)
+
+    s3.before = publish
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 0
+    assert s3.tree("out") == files
+
+
+def test_another_output_that_was_published_meanwhile_is_not_replaced(
+    s3: S3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = False
+
+    def publish(method: str, key: str) -> None:
+        nonlocal done
+        if method == "PUT" and key == "out/manifest.json" and not done:
+            done = True
+            s3.put("out/manifest.json", b"{}")
+
+    s3.before = publish
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 1
+    assert "another run has published something else there" in capsys.readouterr().err
+    assert s3.read("out/manifest.json") == b"{}"
+
+
+def test_a_large_object_is_sent_in_parts_and_appears_whole(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "ONE_PUT_BYTES", 5 << 20)
+    file, data = tmp_path / "large", os.urandom(12 << 20)
+    file.write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    buckets.bucket(BUCKET).upload(file, "large", len(data), digest)
+    assert s3.read("large") == data
+    assert buckets.bucket(BUCKET).holds("large", len(data), digest)
+
+
+def test_a_file_that_changed_before_it_was_sent_is_not_sent(s3: S3, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"other")
+    with pytest.raises(Exception, match="changed since it was made"):
+        buckets.bucket(BUCKET).upload(tmp_path / "file", "file", 5, hashlib.sha256(b"these").hexdigest())
+    assert s3.puts() == []
+
+
+def test_the_hub_as_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("raw.jsonl").write_text("\n".join(LINES))
+    halves = {f"data/{n}.jsonl": "\n".join(LINES[12 * n : 12 * n + 12]).encode() for n in range(2)}
+    with serve_hub(Hub(halves | {"README.md": b"a card"}, branch="main")) as hub:
+        for revision in (COMMIT, "main"):
+            address = f"hf://datasets/owner/corpus@{revision}/data/*.jsonl"
+            command = [sys.executable, "-m", "dataprep.shuffle", address, f"far-{revision}", *SHUFFLED]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path)}
+            assert subprocess.run([*command, f"--stats={revision}.json"], env=environment).returncode == 0
+            fetched = json.loads(Path(f"{revision}.provenance.json").read_text())["fetched"]
+            assert fetched == {address: {"objects": 2, "revision": COMMIT}}
+        for name, data in halves.items():
+            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).write_bytes(data)
+    assert shuffle("data", "near") == 0
+    assert tree(f"far-{COMMIT}") == tree("far-main") == tree("near")

@@ -1,0 +1,126 @@
+"""A server of S3 on loopback, moto's, that notes each request and can fail, be slow, or cut an answer off."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+BUCKET = "mill"
+KEY_ID, SECRET = "AKIAMILLRACETEST", "not-to-be-printed"
+
+
+@dataclass
+class S3:
+    """The server, and how it misbehaves."""
+
+    endpoint: str = ""
+    requests: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Method and key of each request, in the order in which they were answered."""
+    fail: Callable[[str, str, int], int | None] = lambda method, key, number: None
+    """Method, key and number of a request -> the status to answer instead."""
+    seconds: float = 0
+    """How long each answer takes."""
+    before: Callable[[str, str], None] = lambda method, key: None
+    """Called before each request."""
+
+    def puts(self) -> list[str]:
+        """The keys that were put, in order."""
+        return [key for method, key in self.requests if method == "PUT"]
+
+    @property
+    def objects(self) -> Any:
+        """The client of another library, to look at what is there."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=KEY_ID,
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+        )
+
+    def names(self, bucket: str = BUCKET) -> list[str]:
+        """All keys of a bucket."""
+        pages = self.objects.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return [each["Key"] for page in pages for each in page.get("Contents", ())]
+
+    def read(self, key: str) -> bytes:
+        """The bytes of an object."""
+        return self.objects.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Put an object."""
+        self.objects.put_object(Bucket=BUCKET, Key=key, Body=data)
+
+    def tree(self, folder: str) -> dict[str, bytes]:
+        """Name and bytes of all that lies below a folder."""
+        return {key.removeprefix(f"{folder}/"): self.read(key) for key in self.names() if key.startswith(f"{folder}/")}
+
+
+@contextlib.contextmanager
+def serve_s3(bucket: str = BUCKET) -> Generator[S3]:
+    """Serve an empty bucket on a free port."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - werkzeug's name
+            pass
+
+    server = S3()
+    moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        key = path.removeprefix(f"/{BUCKET}/").removeprefix("/")
+        server.before(method, key)
+        time.sleep(server.seconds)
+        with lock:
+            server.requests.append((method, key))
+            status = server.fail(method, key, len(server.requests))
+        if status:
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start(f"{status} Trouble", [("Content-Length", "0")])
+            return [b""]
+        return moto(environ, start)
+
+    http = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    server.endpoint = f"http://127.0.0.1:{http.server_port}"
+    try:
+        server.objects.create_bucket(Bucket=bucket)
+        server.requests.clear()
+        yield server
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+        from moto.core.base_backend import BackendDict
+        from moto.s3.models import s3_backends
+
+        assert isinstance(s3_backends, BackendDict)
+        s3_backends.reset()
+
+
+def point_at(server: S3, patch: pytest.MonkeyPatch) -> None:
+    """Have commands of this process, and those it starts, use the server with its credentials alone."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        patch.delenv(name)
+    patch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    patch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    patch.setenv("AWS_REGION", "us-east-1")
+    patch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    from pipelines import buckets
+
+    buckets.bucket.cache_clear()
