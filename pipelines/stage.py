@@ -159,7 +159,7 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
                 uploads.release()
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
-        _publish_all(run, call)
+        _publish_all(run, call, uploads)
         uploads.publish(run.fingerprint)
         if uploads.inputs:
             run.provenance["fetched"] = uploads.inputs
@@ -186,9 +186,11 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
         raise
 
 
-def _publish_all(run: StageRun, call: Invocation) -> None:
+def _publish_all(run: StageRun, call: Invocation, uploads: Uploads) -> None:
     """Record that all staged outputs are complete, then swap them in one by one."""
     check_outputs(call, resuming=(run.scratch / STAGED).exists())  # hours may have passed
+    for name, output in run.outputs.items():
+        uploads.take(name, output.final, _place_of(run, output) / f"staged-{name}")
     for place in _places(run):
         store.write_json(place / STAGED, sorted(run.outputs))
     for name, output in run.outputs.items():

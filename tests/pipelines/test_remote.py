@@ -542,6 +542,66 @@ def test_another_output_that_was_published_meanwhile_is_not_replaced(
     assert s3.read("out/manifest.json") == b"{}"
 
 
+def test_a_folder_keeps_its_manifest_alone_and_the_store_its_files(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What DVC tracks is then a manifest; another machine takes the shards from the store, the same bytes."""
+    clean = ("--min-tokens=170", "--workers=1")
+    assert shuffle("raw.jsonl", "local") == 0
+    assert run_command(STAGES["clean"], ["local", "cleaned", *clean]) == 0
+    monkeypatch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/mill/store")
+    assert shuffle("raw.jsonl", "thin") == 0
+    assert sorted(tree("thin")) == ["manifest.json", "stored.json"]
+    assert tree("thin")["manifest.json"] == tree("local")["manifest.json"]
+    manifest = json.loads(tree("thin")["manifest.json"])
+    digests = [entry["sha256"] for entry in manifest["files"].values()]
+    keys = [f"mill/store/sha256/{digest[:2]}/{digest[2:]}" for digest in digests]
+    assert sorted(s3.names()) == sorted(["mill/store/millrace.json", *keys])
+    assert [hashlib.sha256(s3.read(key)).hexdigest() for key in keys] == digests
+
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    Path("thin").rename(other / "thin")
+    monkeypatch.chdir(other)
+    s3.requests.clear()
+    assert run_command(STAGES["clean"], ["thin", "cleaned", *clean]) == 0
+    assert tree("cleaned")["manifest.json"] == tree("../cleaned")["manifest.json"]
+    assert run_command(STAGES["clean"], ["thin", "again", *clean]) == 0
+    assert len([key for method, key in s3.requests if method == "PUT" and "sha256" in key]) == len(
+        {*json.loads(tree("cleaned")["manifest.json"])["files"]}
+    )  # what is there is not sent again
+    assert run_command(STAGES["clean"], ["thin", "again", *clean, "--overwrite"]) == 0
+    monkeypatch.delenv("MILLRACE_STORE")
+    assert run_command(STAGES["clean"], ["thin", "near", *clean]) == 0
+    assert tree("near") == tree("../cleaned")
+    assert run_command(STAGES["clean"], ["thin", "thin", *clean, "--overwrite"]) == 1
+    capsys.readouterr()
+    assert run_command(STAGES["clean"], ["thin", "again", "--sample-rejected=2"]) == 1
+    assert f"again: has its manifest alone, its files lie in s3://{BUCKET}/mill/store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["corpus", "corpus/part-00000.parquet", "cor*/part-*.parquet", "corpus/*.parquet"])
+def test_an_output_never_replaces_an_input(s3: S3, source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = published(s3)
+    words = [f"s3://{BUCKET}/{source}", f"s3://{BUCKET}/corpus", "--overwrite"]
+    assert run_command(STAGES["clean"], words) == 1
+    assert f"s3://{BUCKET}/corpus: the output would replace the input s3:" in capsys.readouterr().err
+    assert s3.tree("corpus") == before
+
+
+def test_a_source_comes_from_the_store_whole(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("near", "far"):
+        Path(folder).mkdir()
+        if folder == "far":
+            monkeypatch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/store")
+        assert shuffle("raw.jsonl", f"{folder}/texts") == 0
+        assert run_command(STAGES["tokenizer"], [f"{folder}/texts", f"{folder}/words", "--vocab-size=300"]) == 0
+        words = [f"{folder}/texts", f"{folder}/words", f"{folder}/tokens", "--min-tokens=0"][:3]
+        assert run_command(STAGES["tokenize"], words) == 0
+    assert tree("near/tokens")["manifest.json"] == tree("far/tokens")["manifest.json"]
+    assert sorted(tree("far/tokens")) == ["manifest.json", "stored.json"]
+
+
 def test_a_large_object_is_sent_in_parts_and_appears_whole(
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
