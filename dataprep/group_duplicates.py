@@ -79,8 +79,9 @@ def group_duplicates(config: GroupDuplicatesConfig, run: StageRun, pairs: Source
     for file in files:
         check_pairs(config, file)
     needed = memory_needed(sum(count_rows(file) or 0 for file in files))
-    if needed > run.memory_budget:
-        logger.warning("group_duplicates: %s", memory_warning(needed, run.memory_budget))
+    budget = run.memory_budget // run.machines
+    if needed > budget:
+        logger.warning("group_duplicates: %s", memory_warning(needed, budget))
     counts = run.step(group_pairs, "groups", files, config, into=output)
     if incomplete := counts.totals.get("clusters_incomplete"):
         logger.warning("group_duplicates: %s", incomplete_warning(incomplete, pairs.path, config.threshold))

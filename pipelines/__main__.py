@@ -11,6 +11,7 @@
     python -m pipelines trace SENTENCE
     python -m pipelines forget URL|DOC_ID [--dry-run]
     python -m pipelines gc [--delete] [FOLDER...]
+    python -m pipelines slurm STAGE [--tasks N] [-- WORD...]
     python -m pipelines report [--samples]
     python -m pipelines metrics
     python -m pipelines versions
@@ -21,6 +22,7 @@ Each has a --help of its own.
 
 import argparse
 import contextlib
+import itertools
 import shlex
 import shutil
 import subprocess
@@ -41,7 +43,7 @@ from pipelines.terminal import print_error, print_line, visible
 
 COMMANDS = (
     *("init", "use", "set", "check", "status", "explain", "trace", "forget", "gc"),
-    *("report", "metrics", "versions", "completion"),
+    *("slurm", "report", "metrics", "versions", "completion"),
 )
 
 
@@ -51,8 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         print_error(f"{arguments[0]}: no such command.{did_you_mean(arguments[0], COMMANDS)}")
         return 2
+    # What comes after -- is for another command; argparse would lose it after an option.
+    own = [*itertools.takewhile(lambda word: word != "--", arguments)] if arguments[:1] == ["slurm"] else arguments
     try:
-        options = build_parser().parse_args(arguments)
+        options = build_parser().parse_args(own)
+        if own is not arguments:
+            options.words += arguments[len(own) + 1 :]
     except ConfigError as error:
         print_error(error)
         return 2
@@ -60,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.run not in (run_init, run_completion)
         and not Path("dvc.yaml").exists()
         and not getattr(options, "folders", None)
+        and not getattr(options, "words", None)
     ):
         print_error("dvc.yaml: not here; run this in the project's folder, or lay one out: millrace init FOLDER")
         return 2
@@ -164,6 +171,28 @@ def build_parser() -> argparse.ArgumentParser:
     )
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.set_defaults(run=run_gc)
+    slurm = commands.add_parser(
+        "slurm",
+        help="print a script that submits a data stage to Slurm as arrays of tasks",
+        description="Print a script that submits a data stage to Slurm: arrays of tasks that share its shards "
+        "(--shard-range), and a last job that does what is left and publishes the output, with the same bytes as one "
+        "machine. The words of the command come after --; without them it is the stage's command in the graph, which "
+        "replaces what is published (afterwards: dvc commit -f STAGE).\n\n"
+        "    python -m pipelines slurm clean --tasks 16 -- raw.jsonl out > clean.sh\n"
+        "    bash clean.sh",
+    )
+    slurm.add_argument("stage", metavar="STAGE", help="a stage that prepares data, such as clean")
+    slurm.add_argument("words", nargs="*", metavar="WORD", help="after --, the paths and options of its command")
+    slurm.add_argument("--tasks", type=int, default=8, metavar="N", help="tasks of each array; default: 8")
+    slurm.add_argument("--cpus", type=int, default=4, metavar="N", help="cores of each task; default: 4")
+    slurm.add_argument("--memory", metavar="SIZE", help="of each task, such as 16G; default: the cluster's")
+    slurm.add_argument("--time", metavar="TIME", help="limit of each job, such as 4:00:00; default: the cluster's")
+    slurm.add_argument("--partition", metavar="NAME", help="where; default: the cluster's")
+    slurm.add_argument(
+        "--sbatch", default="", metavar="OPTIONS", help="further options of sbatch, in one word: --sbatch='--qos=long'"
+    )
+    slurm.hints = {"--tasks": Count, "--cpus": Count}
+    slurm.set_defaults(run=run_slurm)
     report = commands.add_parser(
         "report",
         help="write the report of the active run, with times and speeds, and say where it is",
@@ -480,6 +509,22 @@ def run_gc(options: argparse.Namespace) -> int:
         print(f"removed {len(free)} of {len(folders)}")
     else:
         print("remove them with --delete; an unfinished stage then starts over")
+    return 0
+
+
+def run_slurm(options: argparse.Namespace) -> int:
+    """Print the script that submits a stage."""
+    from pipelines.project.slurm import Resources, graph_words, script
+
+    resources = Resources(
+        tasks=options.tasks,
+        cpus=options.cpus,
+        memory=options.memory,
+        time=options.time,
+        partition=options.partition,
+        more=shlex.split(options.sbatch),
+    )
+    print(script(options.stage, options.words or graph_words(options.stage, _stages()), resources), end="")
     return 0
 
 

@@ -90,9 +90,14 @@ class RunOptions:
     params: Path | None = None
     """Read the sections from this parameter file; flags override it."""
     workers: Annotated[int, Ge(0)] = 0
-    """Number of processes; 0 means one per core (or MILLRACE_WORKERS)."""
-    engine: Literal["local"] = "local"
-    """Where shards are processed."""
+    """Number of processes; 0 means one per core (or MILLRACE_WORKERS). Of a Ray cluster: most shards at a time."""
+    engine: Literal["local", "ray"] = "local"
+    """Where shards are processed: by processes of this machine, or by a Ray cluster (or MILLRACE_ENGINE)."""
+    ray_address: str | None = None
+    """Of the Ray cluster: HOST:PORT of its head, or auto for the one that this machine is in (or RAY_ADDRESS); without
+    one, a Ray is started on this machine."""
+    shard_range: str | None = None
+    """Do only the I-th of N shares of the shards (I/N such as 0/8, or slurm in an array job), and publish nothing."""
     memory_budget: str = "50%"
     """Memory for sorting and tables: a size such as 2GB, or a percentage of RAM (or MILLRACE_MEMORY_BUDGET)."""
     overwrite: bool = False
@@ -253,6 +258,7 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     """Parse the command line of a stage. Raises ConfigError for a wrong word, parameter file or value."""
     options = RunOptions(
         workers=_environment_workers(),
+        engine=_environment_engine(),
         memory_budget=os.environ.get("MILLRACE_MEMORY_BUDGET", "50%"),
     )
     all_places = places(spec)
@@ -349,6 +355,13 @@ def _environment_workers() -> int:
     if not text.isdigit():
         raise ConfigError(f"MILLRACE_WORKERS={text}: expected a whole number of processes")
     return int(text)
+
+
+def _environment_engine() -> Literal["local", "ray"]:
+    name = os.environ.get("MILLRACE_ENGINE", "local")
+    if name == "ray" or name == "local":
+        return name
+    raise ConfigError(f"MILLRACE_ENGINE={name}: expected local or ray")
 
 
 def _variadic(spec: StageSpec) -> str | None:

@@ -15,15 +15,18 @@ import re
 import types
 import typing
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Interval
 
 from pipelines import store
 from pipelines.errors import ConfigError, did_you_mean, shown
 from pipelines.names import file_of
+
+if TYPE_CHECKING:
+    from pipelines.yaml_bounds import Bounds
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -216,17 +219,28 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     Raises ConfigError when it is missing, broken, something else, or would take too much time or memory.
     """
-    from ruamel.yaml import YAML, YAMLError
+    from pipelines.yaml_bounds import PARAMETERS
 
-    from pipelines.yaml_bounds import BoundedParser, bounded_text
-
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Parser = BoundedParser
     try:
-        with warnings.catch_warnings(action="ignore"):  # an anchor that is set twice; DVC takes the last, too
-            value = yaml.load(bounded_text(path))
+        return parse_yaml(path, PARAMETERS)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `python -m pipelines use sample` writes it") from None
+
+
+def parse_yaml(path: Path, bounds: "Bounds", part: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return the mapping in a YAML file, or in the part that `part` takes from its text; raise as `read_yaml`.
+
+    A file that is not there is a FileNotFoundError.
+    """
+    from ruamel.yaml import YAML, YAMLError
+
+    from pipelines.yaml_bounds import bounded_text, parser_within
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Parser = parser_within(bounds)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # an anchor that is set twice; DVC takes the last, too
+            value = yaml.load(part(bounded_text(path, bounds)))
     except (YAMLError, ValueError, TypeError, RecursionError) as error:  # too much, 2024-13-45; [{}]: 1; keys that nest
         raise ConfigError(f"{path}: not valid YAML: {_problem(error)}") from None
     if not isinstance(value, dict):

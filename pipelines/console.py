@@ -53,6 +53,7 @@ GROUPS = (
             "trace": "find where a text comes from in the training tokens",
             "forget": "find all that holds a page, and leave it out from now on",
             "gc": "list or remove scratch of unfinished runs",
+            "slurm": "print a script that submits a data stage to Slurm",
             "report": "write the report with times and speeds, and say where it is",
             "metrics": "write the headline numbers to metrics.json",
             "versions": "write what each stage is made of",

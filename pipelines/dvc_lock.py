@@ -8,12 +8,13 @@ stage first puts them back as dvc.lock knows them.
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pipelines import store
-from pipelines.config import read_yaml
+from pipelines.config import parse_yaml
 from pipelines.errors import UserError
 from pipelines.outputs import provenance_path
 
@@ -26,7 +27,28 @@ def lock_entry() -> dict[str, Any]:
     name = os.environ.get("DVC_STAGE")
     if not name or not DVC_LOCK.exists():
         return {}
-    return read_yaml(DVC_LOCK).get("stages", {}).get(name, {})
+    return _stages(DVC_LOCK, lambda text: _only(text, name)).get(name, {})
+
+
+def lock_entries(lock: Path) -> dict[str, Any]:
+    """Return what a dvc.lock says of each stage; nothing if it is not there."""
+    return _stages(lock, str) if lock.is_file() else {}
+
+
+def _stages(lock: Path, part: Callable[[str], str]) -> dict[str, Any]:
+    from pipelines.yaml_bounds import DVC_LOCK as BOUNDS
+
+    return parse_yaml(lock, BOUNDS, part).get("stages") or {}
+
+
+def _only(text: str, stage: str) -> str:
+    """Return of the lock's text only this stage, as DVC writes it; all if it is not found in that form.
+
+    A stage would otherwise take seconds to begin in a project whose lock has a megabyte.
+    """
+    head = re.search(r"^stages:\n", text, re.MULTILINE)
+    entry = re.search(rf"^  {re.escape(stage)}:\n(?:   .*\n)+", text, re.MULTILINE)
+    return head[0] + entry[0] if head and entry else text
 
 
 def put_back_stats() -> None:

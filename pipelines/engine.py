@@ -1,7 +1,7 @@
 """Engines map a function over shards, here in local processes. An engine decides where work runs, never what it does.
 
-An engine yields results in the order of the items, so no output depends on which one finished first.
-Another engine (a cluster) would offer the same `map`; items and results are small, and shards stay in files.
+An engine yields results in the order of the items, so no output depends on which one finished first. Items and results
+are small, and shards stay in files. `pipelines/ray_engine.py` offers the same `map` on a cluster.
 """
 
 import concurrent.futures
@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from typing import Protocol, TypeVar
 
-from pipelines.errors import KilledError, UserError
+from pipelines.errors import KilledError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -183,13 +183,3 @@ def _end_with_parent(line: socket.socket) -> None:
 def default_workers() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-ENGINES = ("local",)
-
-
-def make_engine(name: str, workers: int, preload: Sequence[str]) -> Engine:
-    """Return the engine called `name`, whose workers need the modules `preload`."""
-    if name not in ENGINES:
-        raise UserError(f"--engine {name}: unknown; choose from: {', '.join(ENGINES)}")
-    return LocalEngine(workers, preload)

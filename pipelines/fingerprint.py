@@ -11,6 +11,8 @@ from pipelines.command import Invocation, StageSpec
 from pipelines.config import HasIdentity, Kind, SourceKind, named_sources, source_files, values_of
 from pipelines.manifest import content_hash, is_published
 
+IDENTITY = "identity.json"
+"""The file of the identity in a run's scratch."""
 PUBLISHED = "published"
 """Key of an identity: parameters that only say what of a finished run is published. No part of the fingerprint."""
 

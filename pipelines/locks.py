@@ -1,6 +1,7 @@
 """Locks of outputs: files in `.work` beside them, which are there only while a process holds them."""
 
 import contextlib
+import os
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,18 +12,25 @@ from pipelines.manifest import WORK
 if TYPE_CHECKING:
     import filelock  # lazy below: a command that only prints its help needs none
 
+
+class InUseError(UserError):
+    """Another process holds the lock of an output."""
+
+
 MOST_TRIES = 100
 """How often a folder that another process removes with its own lock is made again."""
+IN_ARRAY = " (the tasks of a Slurm array share a stage if each has --shard-range slurm)"
 
 
 @contextlib.contextmanager
 def locked(outputs: Iterable[Path]) -> Generator[None, None, None]:
-    """Hold the locks of all outputs while their stage works; raise UserError if another process holds one."""
+    """Hold the locks of all outputs while their stage works; raise InUseError if another process holds one."""
     with contextlib.ExitStack() as locks:
         for output in outputs:
             if not locks.enter_context(held(output)):
-                raise UserError(
+                raise InUseError(
                     f"{output}: another process is making {output.name}; wait for it or end it, then run this again"
+                    f"{IN_ARRAY if 'SLURM_ARRAY_TASK_ID' in os.environ else ''}"
                 )
         yield
 

@@ -5,9 +5,11 @@ that of a trial (`--limit`), or of what was made from one.
 A folder holds its own manifest; a single file has `<file>.manifest.json` beside it.
 """
 
+import contextlib
+import contextvars
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ _ADVICE = {
     _MISSING: "check the path, or run the stage that makes it",
 }
 """What to do about an input that is not read."""
+
+_known: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("known", default=None)
+"""Digests of input files by path, size and time of change, while tasks share a run: see `remembered`."""
 
 
 @dataclass(slots=True)
@@ -203,7 +208,7 @@ def require_readable(path: Path) -> None:
 
 def _content_hash(path: Path, above: tuple[Path, ...]) -> str:
     if path.is_file():
-        return store.sha256(path)
+        return _file_hash(path)
     if is_published(path):
         load_checked(path)
         return store.sha256(path / MANIFEST)
@@ -217,6 +222,27 @@ def _content_hash(path: Path, above: tuple[Path, ...]) -> str:
             content = why_not_read(child) or looped or _content_hash(child, above)
             digest.update(f"{child.name}\0{content}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def remembered(known: dict[str, str]) -> Generator[None]:
+    """Within this block, take the digests of files that are as they were from `known`, and add those of others."""
+    before = _known.set(known)
+    try:
+        yield
+    finally:
+        _known.reset(before)
+
+
+def _file_hash(path: Path) -> str:
+    known = _known.get()
+    if known is None:
+        return store.sha256(path)
+    status = path.stat()
+    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    if key not in known:
+        known[key] = store.sha256(path)
+    return known[key]
 
 
 def why_not_read(path: Path) -> str:

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pipelines import documents, engine, exits, store
 from pipelines.command import Invocation, Output, Part
@@ -23,6 +23,7 @@ from pipelines.errors import ConfigError, KilledError, RefusedError, UserError
 from pipelines.fetched import held
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
+from pipelines.ray_engine import RayEngine
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +31,27 @@ INGESTED = "ingested"
 """The folder in scratch of the shards that JSON lines become. Another format of these needs another name here, so that
 a run that an earlier version began is not resumed with its shards."""
 
+MOST_SHARDS = 100_000
+"""Shards of one step: their names have five digits, and files are read in order of name."""
+
 T = TypeVar("T")
 
 ShardFunction = Callable[..., Counts]
+
+
+class Sharing(Protocol):
+    """A task's part of a run that several tasks share."""
+
+    def do(
+        self,
+        label: str,
+        work: "Callable[[ShardTask], dict[str, Any]]",
+        tasks: "Sequence[ShardTask]",
+        done: dict[Path, dict[str, Any]],
+        on: engine.Engine,
+    ) -> dict[Path, dict[str, Any]]:
+        """Do this task's share of a map, of which `done` are receipts; return all receipts, or end the stage here."""
+        ...
 
 
 class StageRun:
@@ -48,7 +67,11 @@ class StageRun:
         self._trials = {f"{name} --limit {self.limit}"} if self.limit else set[str]()
         self.workers = call.options.workers or engine.default_workers()
         self.memory_budget = parse_memory(call.options.memory_budget)
-        self.engine = engine.make_engine(call.options.engine, self.workers, preload)
+        self.machines = 1
+        """Among how many machines the work is divided; `workers` and `memory_budget` are those of all of them."""
+        self.share: Sharing | None = None
+        """This task's part of the work, if it is one of several."""
+        self.engine = self._make_engine(call, preload)
         self.stats: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         """What may differ between equal runs (layouts, speeds): written to provenance, never to an output."""
@@ -61,6 +84,11 @@ class StageRun:
         }
         self._digests: dict[Path, str] = {}
 
+    def _make_engine(self, call: Invocation, preload: Sequence[str]) -> engine.Engine:
+        if call.options.engine == "ray":
+            return RayEngine(call.options.workers, call.options.ray_address, self.scratch)
+        return engine.LocalEngine(self.workers, preload)
+
     def map(self, function: ShardFunction, parts: Sequence[Part], *arguments: Any, into: Output | str) -> Counts:
         """Call `function(part, folder, *arguments)` for every part that has no matching receipt.
 
@@ -68,6 +96,11 @@ class StageRun:
         and returns Counts. Its files land in `into`: an output, or the name of a folder in scratch.
         `arguments` must follow from the stage's inputs and parameters. Returns the summed counts.
         """
+        if len(parts) > MOST_SHARDS:
+            raise UserError(
+                f"{self.name}: {len(parts):,} shards, {MOST_SHARDS:,} at most; divide the input into folders, and "
+                "compare each with the fingerprints of those before it (find_duplicates --load-fingerprints)"
+            )
         target = into if isinstance(into, Output) else Output(self.scratch / into, Path(into))
         tasks = [
             ShardTask(
@@ -77,19 +110,26 @@ class StageRun:
                 self._receipt(target, part),
                 function.__qualname__,
                 scratch=not self.is_published(target),
+                shared=self.share is not None,
             )
             for part in parts
         ]
-        _remove_temporary(target.folder)
+        if not self.share:  # else other tasks may be writing
+            _remove_temporary(target.folder)
         done = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
         todo = [task for task in tasks if task.receipt not in done]
         label = step_label(self.name, function.__name__)
-        if done:
-            logger.info("%s: %d of %d shards are already done", label, len(done), len(tasks))
-        results = self.engine.map(functools.partial(do_shard, function, arguments), todo)
-        for task, receipt in _track(label, zip(todo, results, strict=True), tasks, todo):
-            done[task.receipt] = receipt
-        _remove_temporary(target.folder)
+        if not self.share and (done or (self.machines > 1 and len(tasks) > 1)):
+            rest = f"; no task did the other {len(todo)}, which are done here" if todo and self.machines > 1 else ""
+            logger.info("%s: %d of %d shards are already done%s", label, len(done), len(tasks), rest)
+        work = functools.partial(do_shard, function, arguments)
+        if self.share and todo and len(tasks) > 1:
+            done = self.share.do(label, work, tasks, done, self.engine)
+        else:
+            for task, receipt in _track(label, zip(todo, self.engine.map(work, todo), strict=True), tasks, todo):
+                done[task.receipt] = receipt
+        if not self.share:
+            _remove_temporary(target.folder)
         counts = Counts()
         for task in tasks:
             receipt = done[task.receipt]
@@ -118,7 +158,7 @@ class StageRun:
     def sha256(self, file: Path) -> str:
         """Return the digest of an input or of a file from an earlier step; each is hashed at most once."""
         if file not in self._digests:
-            self._digests[file] = store.sha256(file) if file.is_file() else content_hash(file)
+            self._digests[file] = content_hash(file)
         return self._digests[file]
 
     def can_resume(self, error: UserError) -> bool:
@@ -160,9 +200,14 @@ class StageRun:
 
 
 def _remove_temporary(folder: Path) -> None:
-    """Remove the folders in which workers write, also those of a killed run."""
+    """Remove the folders in which workers write, also those of a killed run.
+
+    On a cluster, a worker of a killed run may still write there for a moment. It works on by path, so once its folder
+    has another name it fails at its next file, and nothing of it is taken for finished.
+    """
     for temporary in folder.glob(".*.tmp"):
-        store.remove(temporary)
+        with contextlib.suppress(FileNotFoundError):  # its worker removed it just now
+            store.remove(temporary.replace(folder / f".removed-{store.process_name()}.tmp"))
 
 
 def step_label(stage: str, function: str) -> str:
@@ -193,6 +238,17 @@ class ShardTask:
     step: str
     scratch: bool
     """Whether only the stage itself reads the files, so that nothing else needs their digests."""
+    shared: bool = False
+    """Whether other machines read them too: then they are brought to disk, and not compared again."""
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the files and the receipt are brought to disk."""
+        return self.shared or not self.scratch
+
+    def __str__(self) -> str:
+        files = ", ".join(str(file) for file in self.part.files[:1]) + (", ..." if len(self.part.files) > 1 else "")
+        return f"{self.step} of {self.part.name} ({files})"
 
     def finished(self) -> dict[str, Any] | None:
         """Return the receipt if it matches this task and its files are still there, else None."""
@@ -206,7 +262,7 @@ class ShardTask:
             file = self.folder / name
             if not file.exists() or file.stat().st_size != entry["bytes"]:
                 return None
-            if self.scratch and store.xxh3(file) != entry["sha256"]:
+            if self.scratch and not receipt.get("synced") and store.xxh3(file) != entry["sha256"]:
                 return None
         return receipt
 
@@ -216,15 +272,17 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
 
     A worker's shards have one temporary folder, since making and removing it takes longer than a file.
     """
-    temporary = task.folder / f".{os.getpid()}.tmp"
+    temporary = task.folder / f".{store.process_name()}.tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     with _removed_on_error(temporary):
         with held(task.part.files), documents.in_scratch(task.scratch):
             counts = function(task.part, temporary, *arguments)
         exits.raise_if_swallowed()  # a library may have gone on after Ctrl-C with a part of the shard
         files = _keep_files(task, temporary)
-    receipt = {"inputs": task.inputs, "step": task.step, "counts": counts.to_json(), "files": files}
-    store.write_json(task.receipt, receipt, durable=not task.scratch)
+    receipt: dict[str, Any] = {"inputs": task.inputs, "step": task.step, "counts": counts.to_json(), "files": files}
+    if task.shared:
+        receipt["synced"] = True
+    store.write_json(task.receipt, receipt, durable=task.is_synced)
     return receipt
 
 
@@ -237,9 +295,9 @@ def _keep_files(task: ShardTask, temporary: Path) -> dict[str, Any]:
         files[name] = FileEntry(count_rows(file, task.part), file.stat().st_size, digest).to_json()
         target = task.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not task.scratch:
+        if task.is_synced:
             store.sync_file(file)
-        store.rename(file, target, durable=not task.scratch)
+        store.rename(file, target, durable=task.is_synced)
     for folder in temporary.iterdir():
         store.remove(folder)
     return files

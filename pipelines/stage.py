@@ -16,20 +16,20 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines import exits, log, store
+from pipelines import exits, log, shares, store
 from pipelines.command import JSONL_FILE, Documents, Invocation, Output, StageSpec, parse
 from pipelines.config import check_sources, to_plain
 from pipelines.documents import is_jsonl
 from pipelines.dvc_lock import put_back_stats
 from pipelines.errors import ConfigError, UserError, shown
-from pipelines.fingerprint import fingerprint, stage_identity
+from pipelines.fingerprint import IDENTITY, fingerprint, stage_identity
 from pipelines.inputs import first_rows, open_documents, open_source
 from pipelines.locks import locked
-from pipelines.manifest import WORK, require_readable
+from pipelines.manifest import WORK, remembered, require_readable
 from pipelines.outputs import publish, report, stage_output
 from pipelines.ownership import STAGED, check_outputs, is_half_published, output_of, scratch_folders
 from pipelines.progress import waiting
@@ -41,7 +41,6 @@ from pipelines.uploads import Uploads
 
 logger = logging.getLogger(__name__)
 
-IDENTITY = "identity.json"
 FILE_SUFFIXES = (
     *(".txt", ".csv", ".tsv", ".json", ".parquet", ".arrow", ".bin", ".npy", ".pt", ".safetensors", ".html", ".yaml"),
     *store.COMPRESSED,
@@ -54,7 +53,8 @@ def stage_main(module_name: str) -> None:
     """Run the stage of a module as a command, under its real name so that workers find its classes."""
     # Workers would import the command's module a second time, as __mp_main__, and warn about it.
     main: Any = sys.modules["__main__"]
-    main.__spec__ = main.__file__ = None
+    main.__spec__ = None
+    vars(main).pop("__file__", None)  # rather than None, which Ray takes for a name
 
     def run() -> int:
         spec, arguments = StageSpec.load(module_name), sys.argv[1:]
@@ -72,9 +72,11 @@ def run_command(spec: StageSpec, arguments: Sequence[str], *, restart: bool = Fa
 
     With `restart`, this process is the command, and starts again if the stage needs another environment.
     """
+    who = ""
     try:
         put_back_stats()
         call = parse(spec, arguments)
+        who = shares.prefix(spec, call.options)
         if restart and spec.environment and (variables := spec.environment(**call.sections)):
             _start_again(variables)
         log.configure(call.options.log_level, verbose=call.options.verbose)
@@ -83,16 +85,19 @@ def run_command(spec: StageSpec, arguments: Sequence[str], *, restart: bool = Fa
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 (a panic of Rust is not an Exception)
-        return _failed(error)
+        return _failed(error, who)
     return 0
 
 
-def _failed(error: BaseException) -> int:
-    """Print what ended the work as one line; return the exit status. Raises `error` if it is a bug."""
+def _failed(error: BaseException, who: str) -> int:
+    """Print what ended the work as one line; return the exit status. Raises `error` if it is a bug.
+
+    `who`: what the line begins with, if several tasks do the work.
+    """
     if stopped := exits.stopped_by(error):
         return exits.interrupted(stopped)
     if isinstance(error, UserError):
-        print_error(error)
+        print_error(f"{who}{error}")
         return 2 if isinstance(error, ConfigError) else 1
     if isinstance(error, BrokenPipeError):
         return exits.not_written(error)
@@ -102,7 +107,7 @@ def _failed(error: BaseException) -> int:
         raise error
     where = f"{output_of(Path(os.fsdecode(error.filename)))}: " if error.filename else ""
     print_error(
-        f"{where}{error.strerror or error}; finished work is kept and no output is half written: fix the cause "
+        f"{who}{where}{error.strerror or error}; finished work is kept and no output is half written: fix the cause "
         "(disk space, permissions) and run the same command again"
     )
     return 1
@@ -134,28 +139,22 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
         _check_name_of(path, spec, is_table=name in spec.tables)
     finals = {name: store.real_path(path) for name, path in call.outputs.items()}
     check_outputs(call, resuming=is_half_published(store.real_path(first)))
-    with waiting(f"{spec.name}: reading all of its input, to know whether it has changed"):
-        identity = stage_identity(spec, call)
-    scratch = _place(store.real_path(first), fingerprint(identity))
+    if shard_range := shares.shard_range_of(spec, call.options):
+        uploads.require_shared(call.options.shard_range or "")
+        _do_share(spec, call, finals, shares.Share(shard_range, finals.values()))
+        return
+    identity = _identity(spec, call)
     with locked(finals.values()):
-        for name, final in finals.items():
-            for leftover in scratch_folders(final):
-                store.restore(final, leftover / f"previous-{name}")
-        check_outputs(call, resuming=(scratch / STAGED).exists())
+        shares.require_no_live_tasks(store.real_path(first))
         uploads.claim(fingerprint(identity))
-        _name_other_scratch(finals.values(), scratch, identity, call.sections)
-        scratch.mkdir(exist_ok=True)
-        store.write_json(scratch / IDENTITY, identity)
-        preload = [spec.function.__module__, *spec.preload]
-        run = StageRun(spec.name, preload, call, scratch, fingerprint(identity))
-        for output in run.outputs.values():
-            output.folder.mkdir(parents=True, exist_ok=True)
+        run = _begin(spec, call, finals, identity)
+        shares.take_over(run)
         try:
             with contextlib.closing(run.engine):
                 result = _work(spec, call, run)
         except UserError as error:
             if not run.can_resume(error):
-                store.remove(scratch)
+                store.remove(run.scratch)
                 uploads.release()
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
@@ -172,18 +171,73 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
         show_rejected(first, call.options.sample_rejected)
 
 
-def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
-    """Call the stage's function and stage its outputs; on Ctrl-C and SIGTERM do not wait for running shards."""
+def _identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
+    with waiting(f"{spec.name}: reading all of its input, to know whether it has changed"):
+        return stage_identity(spec, call)
+
+
+def _begin(spec: StageSpec, call: Invocation, finals: Mapping[str, Path], identity: dict[str, Any]) -> StageRun:
+    """Undo what a crash left half done, and open the scratch folder of a run whose locks are held."""
+    scratch = _place(next(iter(finals.values())), fingerprint(identity))
+    for name, final in finals.items():
+        for leftover in scratch_folders(final):
+            store.restore(final, leftover / f"previous-{name}")
+    check_outputs(call, resuming=(scratch / STAGED).exists())
+    _name_other_scratch(finals.values(), scratch, identity, call.sections)
+    scratch.mkdir(exist_ok=True)
+    store.write_json(scratch / IDENTITY, identity)
+    run = StageRun(spec.name, [spec.function.__module__, *spec.preload], call, scratch, fingerprint(identity))
+    for output in run.outputs.values():
+        output.folder.mkdir(parents=True, exist_ok=True)
+    return run
+
+
+def _do_share(spec: StageSpec, call: Invocation, finals: Mapping[str, Path], share: shares.Share) -> None:
+    """Do one task's share of the shards of a run, and publish nothing: see `shares`."""
+    first = next(iter(finals.values()))
     try:
+        share.lock()
+        known = shares.known_contents(first)
+        with remembered(known):
+            run = _begin(spec, call, finals, _identity(spec, call))
+            share.join(run)
+            shares.keep_contents(run.scratch, known)
+            logger.info("%s: %s", spec.name, share.name)
+            try:
+                with contextlib.closing(run.engine), _stopped_at_once(run):
+                    spec.function(**_arguments(spec, call, run))
+            except shares.ShareDone as done:
+                logger.info("%s", done)
+                return
+            except UserError as error:
+                if share.is_alone and not run.can_resume(error):
+                    store.remove(run.scratch)
+                raise
+        nothing = "finds nothing left to share: the same command without --shard-range publishes"
+        logger.info("%s: %s %s %s", spec.name, share.name, nothing, ", ".join(map(str, call.outputs.values())))
+    finally:
+        share.leave()
+
+
+@contextlib.contextmanager
+def _stopped_at_once(run: StageRun) -> Generator[None]:
+    """On Ctrl-C and SIGTERM do not wait for running shards."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        exits.ignore_signals()
+        run.engine.stop()
+        raise
+
+
+def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
+    """Call the stage's function and stage its outputs."""
+    with _stopped_at_once(run):
         result = spec.function(**_arguments(spec, call, run))
         for name, output in run.outputs.items():
             with waiting(f"{spec.name}: writing {output.final}"):
                 stage_output(output, _place_of(run, output) / f"staged-{name}", run.engine, run.limited)
         return result
-    except KeyboardInterrupt:
-        exits.ignore_signals()
-        run.engine.stop()
-        raise
 
 
 def _publish_all(run: StageRun, call: Invocation, uploads: Uploads) -> None:

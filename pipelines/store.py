@@ -8,12 +8,14 @@ output folder is swapped in as a whole.
 import bz2
 import contextlib
 import errno
+import functools
 import hashlib
 import io
 import json
 import lzma
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
@@ -162,7 +164,7 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
     """
     path = real_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{process_name()}.tmp")
     try:
         with temporary.open("wb") as file:
             yield file
@@ -177,6 +179,16 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
     finally:
         with contextlib.suppress(OSError):  # a read-only disk refuses it also if nothing is there
             temporary.unlink(missing_ok=True)
+
+
+def process_name() -> str:
+    """Return a name that only this process has, on all machines that share a file system: it names unfinished files."""
+    return _name_of_process(os.getpid())
+
+
+@functools.cache
+def _name_of_process(pid: int) -> str:  # a forked process has another number, and so another name
+    return f"{pid}-{secrets.token_hex(4)}"
 
 
 def pack(data: bytes | memoryview, suffix: str) -> bytes | memoryview:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from pipelines import store
 from pipelines.buckets import Bucket, bucket
 from pipelines.documents import is_jsonl
-from pipelines.errors import UserError
+from pipelines.errors import ConfigError, UserError
 from pipelines.fetched import AT_ONCE
 from pipelines.manifest import MANIFEST, STORED, Manifest, manifest_path
 from pipelines.outputs import rejected_name
@@ -124,6 +124,14 @@ class Uploads:
         self._shards = shards
         self.inputs: dict[str, dict[str, Any]] = {}
         """Address -> what was fetched from it, for the provenance."""
+
+    def require_shared(self, shard_range: str) -> None:
+        """Raise ConfigError if an input or output lies in a store: tasks work on files that they all see."""
+        for address in (*self.inputs, *(output.address for output in self._destinations.values())):
+            raise ConfigError(
+                f"--shard-range {shard_range}: {address}: the tasks of an array share files; name a folder that all of "
+                "them see, and copy to or from the store afterwards"
+            )
 
     def check(self, fingerprint: str = "") -> dict[str, set[str]]:
         """Return for each output the names of what it replaces; raise UserError for one that this run may not write.

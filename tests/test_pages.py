@@ -1,21 +1,23 @@
 """Every command of every page of the documentation is run, as the page has it (tests/pages.py says how)."""
 
+import re
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from pipelines import console
 from tests.pages import PAGES, SET_UPS, Block, Page, is_printed, run, script, write_inputs
 from tests.s3_server import point_at, serve_s3
 
 NAMES = {"runs/RUN": "runs/sample-tiny-pp2", "data/CORPUS": "data/sample"}
-PLANNED = {"trainer.plan --write": "trainer.plan --gpus 1 --gpu h100 --write"}
+PLANNED = {"millrace plan --write": "millrace plan --gpus 1 --gpu h100 --write"}
 LEARNED = {"provenance/*/pretrain.json": "inputs/on-gpus.json"}
 STANDS_FOR: dict[str, dict[str, str]] = {
     "README.md": {
         "make run": "dvc repro",
         "ln -s /your/corpus.jsonl inputs/corpus.jsonl": "ln -sf ../raw.jsonl inputs/corpus.jsonl",
-        "python -m pipelines status": "python -m pipelines use sample\npython -m pipelines status",
+        "millrace status": "millrace use sample\nmillrace status",
         "--user-agent": "--local-site dataprep/sample/site --user-agent",
         "CC-MAIN-00000.warc.gz raw.jsonl": "data/sample/download extracted.jsonl",
         **PLANNED,
@@ -35,7 +37,7 @@ STANDS_FOR: dict[str, dict[str, str]] = {
         **NAMES,
         **LEARNED,
         " --load-fingerprints prints/2025 prints/2026": "",
-        "python -m pipelines explain http": "python -m pipelines use sample\npython -m pipelines explain http",
+        "millrace explain http": "millrace use sample\nmillrace explain http",
         "train:123456": "train:1234",
         "--step 120": "--step 12",
         "mrpc EXPORT": "mrpc runs/sample-tiny-pp2/export",
@@ -54,7 +56,7 @@ STANDS_FOR: dict[str, dict[str, str]] = {
         "sbatch ": "inputs/slurm/sbatch ",
         "--params params.yaml": "--params params.yaml --parallel.determinism exact --steps 4 --warmup-steps 1",
     },
-    "docs/howto/trace.md": {"pipelines set": "pipelines set parallel.determinism=exact"},  # as the sample of the tests
+    "docs/howto/trace.md": {"millrace set": "millrace set parallel.determinism=exact"},  # as the sample of the tests
     "docs/howto/why-dropped.md": NAMES,
 }
 """Page -> words of its commands -> what stands for them on a machine without a GPU, a network and a day of time."""
@@ -71,10 +73,13 @@ NOT_RUN = {
     "docs/howto/compare.md": ["names of experiments are chosen at random"],
     "docs/howto/hub-upload.md": ["needs the network and an account"] * 2,
     "docs/howto/s3.md": ["installs from the network"] * 2,
+    "docs/howto/slurm-arrays.md": ["needs Slurm"],
     "docs/howto/slurm.md": ["the outputs above lie beside the graph's"],
     "docs/howto/trace.md": ["installs from the network"],
 }
 """Page -> why blocks of it are not run; all else is."""
+REWRITTEN = {"docs/howto/several-machines.md", "docs/howto/slurm.md", "docs/howto/s3.md"}
+"""Pages that start Python in other ways: on other machines, by srun."""
 READ = [Page.read(file) for file in PAGES]
 WITH_COMMANDS = [page for page in READ if any(not block.not_run for block in page.blocks)]
 
@@ -108,6 +113,18 @@ def test_every_command_of_a_page_does_what_it_says(page: Page, tmp_path: Path, r
 def test_what_is_not_run_is_named_with_its_reason() -> None:
     found = {page.name: [block.not_run for block in page.blocks if block.not_run] for page in READ}
     assert {name: reasons for name, reasons in found.items() if reasons} == NOT_RUN
+
+
+def test_pages_call_commands_by_their_name() -> None:
+    """`python -m` stands where something else starts Python: a launcher, or a module that is no command."""
+    modules = "|".join(map(re.escape, {*console.modules().values(), "pipelines"}))
+    by_module = re.compile(rf"^(?!srun ).*?(python -m (?:{modules})\b(?!\.).*)", re.MULTILINE)
+    found = {
+        page.name: [words for block in page.blocks for words in by_module.findall(block.commands)]
+        for page in READ
+        if page.name not in REWRITTEN
+    }
+    assert {name: commands for name, commands in found.items() if commands} == {}
 
 
 def test_what_stands_for_words_of_a_page_is_needed() -> None:

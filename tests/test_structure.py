@@ -280,6 +280,7 @@ IMPORTS_WHAT_CANNOT_COUNT = {
     "pipelines/stage.py": "the stage itself",
     "pipelines/project/profiles.py": "all stages, for their parameters",
     "pipelines/project/completion.py": "all stages, for their options",
+    "pipelines/project/slurm.py": "the stage whose script is printed",
     "pipelines/project/status.py": "all stages, for their parameters",
     "trainer/checks.py": "packages for curves, no modules of ours",
     "dataprep/programs.py": "the stage itself, as another program's command, which the graph does not use",
@@ -410,6 +411,18 @@ def test_every_choice_of_every_group_composes(choice: str) -> None:
 def test_the_committed_parameters_are_the_sample_profile() -> None:
     params = yaml.safe_load(Path("params.yaml").read_text())
     assert difference(params, compose("sample", [])) == []
+
+
+@pytest.mark.usefixtures("in_root")
+def test_each_push_is_checked_by_what_ci_runs() -> None:
+    """`.ci/run` runs the tests marked nightly too; the workflow leaves these to the night, and nothing else."""
+    jobs = yaml.safe_load(Path(".github/workflows/test.yml").read_text())["jobs"]
+    pushed = {step["run"] for step in jobs["test"]["steps"] if "run" in step}
+    own = {line.partition("#")[0].replace("MARKS=", "").strip() for line in Path(".ci/run").read_text().splitlines()}
+    targets = {line for line in own if line.startswith("make ")}
+    assert targets == {"make lint", "make docs", "make test"}
+    assert targets - {"make lint"} <= pushed
+    assert "make check" in pushed, "which begins with lint"
 
 
 @pytest.mark.usefixtures("in_root")

@@ -473,7 +473,7 @@ class EvaluateConfig:
     texts: NonNegative = 4
     """Number of generated texts, each continuing the beginning of a validation document."""
     prompt_tokens: Count = 8
-    """Tokens of the document that the text continues."""
+    """Most tokens of the document that the text continues; fewer where these would end within a word."""
     new_tokens: Count = 64
     """Tokens to add, unless end-of-text comes first."""
     temperature: NonNegativeFloat = 0.8

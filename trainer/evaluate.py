@@ -4,7 +4,7 @@ Hugging Face folder + token shards -> scores.json (loss, perplexity, tokens), te
 
     python -m trainer.evaluate export/ tokenize/val evaluate/
 
-The prompts are the first tokens of validation documents. The same seed gives the same texts.
+The prompts are the first words of validation documents. The same seed gives the same texts.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainer.data.stream import TokenStream
     from trainer.model import LanguageModel
 
-VERSION = 2
+VERSION = 3
 SHAPED_BY = ("torch", "tokenizers")
 
 
@@ -97,10 +97,21 @@ def write_texts(
                 return texts
             if end - start <= config.prompt_tokens:
                 continue
-            ids = shard.tokens[start : start + config.prompt_tokens].tolist()
+            ids = prompt_of(shard.tokens[start : start + config.prompt_tokens + 1].tolist(), tokenizer)
             added = continue_text(model, ids, stream.meta.end_of_text, config.sampling, number=len(texts))
             texts.append({"prompt": tokenizer.decode(ids), "text": tokenizer.decode(ids + added)})
     return texts
+
+
+def prompt_of(ids: list[int], tokenizer: Any) -> list[int]:
+    """Return all tokens but the last, and none of a word that the last goes on with; all of a single word."""
+    text = tokenizer.decode(ids)
+    for length in range(len(ids) - 1, 0, -1):
+        prompt = tokenizer.decode(ids[:length])
+        rest = text[len(prompt) :]
+        if prompt and text.startswith(prompt) and not (prompt[-1].isalnum() and rest[:1].isalnum()):
+            return ids[:length]
+    return ids[:-1]
 
 
 def check_parameters(params: Mapping[str, Any]) -> None:

@@ -281,11 +281,14 @@ def train_once(process: Process, mesh: "Mesh", job: FinetuneJob) -> dict[str, An
     rows = GlueRows(job.glue / "train.arrow")
     training = prepare(process, mesh, job, rows)
     training.watch = job.watch
+    name = f"finetune {job.task}"
     callbacks = [
         Replicas(job.parallel.compare_every),
         hooks.Curve(job.scratch / "curve.csv"),
-        hooks.Epochs(job.scratch / "epochs.csv", job.scratch / "curve.csv", lambda _: validate(training, job, rows)),
-        hooks.Progress(f"finetune {job.task}", config.log_every, phases=config.log_phases),
+        hooks.Progress(name, config.log_every, phases=config.log_phases),
+        hooks.Epochs(
+            *(name, job.scratch / "epochs.csv", job.scratch / "curve.csv"), lambda _: validate(training, job, rows)
+        ),
         hooks.Speeds(job.scratch / "segments.json", job.plan.layout.record(job.parallel)),
         hooks.Checkpoints(job.checkpoints, keep=1, in_background=config.async_save),
         *watching("finetune", config, job.parallel, job.watch),

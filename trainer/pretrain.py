@@ -210,7 +210,8 @@ def results(trained: Mapping[str, int], best: Mapping[str, Any], run: StageRun, 
     losses = summary(output.folder / "curve.csv")
     validated = f", validation loss {losses['val_loss']:.4f}" if "val_loss" in losses else ""
     run.summary = (
-        f"{trained['steps']:,} steps, {trained['tokens']:,} tokens, loss {losses['train_loss']:.4f}{validated}"
+        f"{trained['steps']:,} steps, {trained['tokens']:,} tokens, loss {losses['train_loss']:.4f} (mean of the last "
+        f"tenth){validated}"
     )
     return {**trained, **losses, **best}
 
@@ -307,8 +308,8 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
         Replicas(job.parallel.compare_every),
         hooks.Validation(measure, config.validate_every),
         hooks.Curve(job.curve, untrained=measure),
-        hooks.Epochs(job.epochs, job.curve),
         hooks.Progress("pretrain", config.log_every, phases=config.log_phases),
+        hooks.Epochs("pretrain", job.epochs, job.curve),
         hooks.Speeds(job.segments, job.plan.layout.record(job.parallel)),
         hooks.SpeedCurve(job.speed, config.log_every),
         hooks.Checkpoints(

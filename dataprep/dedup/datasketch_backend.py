@@ -65,13 +65,37 @@ def check_size(num_documents: int) -> None:
         )
 
 
+class Buckets:
+    """datasketch's MinHashLSH with these bands. It refuses a single one, which therefore stands there twice."""
+
+    def __init__(self, meta: SignatureMeta, banding: Banding) -> None:
+        self._library, self._seed = import_datasketch(), meta.seed
+        self._twice = banding.rows if banding.bands == 1 else 0
+        self._num_perm = 2 * banding.rows if self._twice else meta.num_perm
+        self._lsh = self._library.MinHashLSH(num_perm=self._num_perm, params=(max(2, banding.bands), banding.rows))
+        self._permutations = self._library.MinHash(self._num_perm, meta.seed, scheme=SCHEME).permutations
+
+    def sketch(self, signature: Array) -> Any:
+        """Return a signature as datasketch has it."""
+        values = np.tile(signature[: self._twice], 2) if self._twice else signature
+        return self._library.MinHash(
+            self._num_perm, self._seed, hashvalues=values, permutations=self._permutations, scheme=SCHEME
+        )
+
+    def insert(self, number: int, sketch: Any) -> None:
+        """Put a document into its buckets."""
+        self._lsh.insert(number, sketch, check_duplication=False)
+
+    def query(self, sketch: Any) -> list[int]:
+        """Return the documents that share a bucket with this one."""
+        return self._lsh.query(sketch)
+
+
 def find_pairs(part: Part, folder: Path, corpus: Corpus, meta: SignatureMeta, banding: Banding) -> Counts:
     """Write all pairs of all buckets, sorted. `part.files`: the marks of exact copies, the signatures of all shards."""
-    library = import_datasketch()
     copies_file, *signature_files = part.files
     copies = np.load(copies_file)
-    lsh = library.MinHashLSH(num_perm=meta.num_perm, params=(banding.bands, banding.rows))
-    permutations = library.MinHash(meta.num_perm, meta.seed, scheme=SCHEME).permutations
+    buckets = Buckets(meta, banding)
     pairs: list[tuple[Any, int]] = []
     number = -1
     for file in signature_files:
@@ -80,11 +104,9 @@ def find_pairs(part: Part, folder: Path, corpus: Corpus, meta: SignatureMeta, ba
                 number += 1
                 if empty or copies[number]:
                     continue
-                sketch = library.MinHash(
-                    meta.num_perm, meta.seed, hashvalues=signature, permutations=permutations, scheme=SCHEME
-                )
-                pairs.extend((earlier, number) for earlier in lsh.query(sketch))
-                lsh.insert(number, sketch, check_duplication=False)
+                sketch = buckets.sketch(signature)
+                pairs.extend((earlier, number) for earlier in buckets.query(sketch))
+                buckets.insert(number, sketch)
                 if len(pairs) > MAX_PAIRS:
                     raise UserError(f"--backend datasketch: more than {MAX_PAIRS:,} pairs in its buckets; {_OURS}")
     distinct = np.array(sorted(pairs), np.uint64).reshape(-1, 2)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dataprep.dedup.banding import Banding
 from dataprep.dedup.candidates import load_mapped
 from dataprep.dedup.corpus import Corpus
-from dataprep.dedup.datasketch_backend import SCHEME, import_datasketch
+from dataprep.dedup.datasketch_backend import SCHEME, Buckets, import_datasketch
 from dataprep.dedup.shingles import find_shingles
 from dataprep.dedup.signatures import SignatureMeta, Signer, fixed_width, is_empty
 from pipelines import oracle
@@ -144,21 +144,17 @@ def _pairs_by_datasketch(
     signatures: Mapping[int, Array], group: Sequence[int], corpus: Corpus, meta: SignatureMeta, banding: Banding
 ) -> dict[int, set[int]]:
     """Return, for each document of `group`, those with which datasketch's buckets propose a pair to look for."""
-    library = import_datasketch()
-    lsh = library.MinHashLSH(num_perm=meta.num_perm, params=(banding.bands, banding.rows))
-    permutations = library.MinHash(meta.num_perm, meta.seed, scheme=SCHEME).permutations
+    buckets = Buckets(meta, banding)
     sketches = {
-        number: library.MinHash(
-            meta.num_perm, meta.seed, hashvalues=signature, permutations=permutations, scheme=SCHEME
-        )
+        number: buckets.sketch(signature)
         for number, signature in signatures.items()
         if not is_empty(signature[None]).any()
     }
     for number, sketch in sketches.items():
-        lsh.insert(number, sketch, check_duplication=False)
+        buckets.insert(number, sketch)
     proposed: dict[int, set[int]] = {}
     for number in group:
-        near = [other for other in lsh.query(sketches[number]) if other != number] if number in sketches else []
+        near = [other for other in buckets.query(sketches[number]) if other != number] if number in sketches else []
         looked_for = corpus.compares(np.full(len(near), number), np.array(near, np.int64))
         proposed[number] = set(itertools.compress(near, looked_for.tolist()))
     return proposed

@@ -154,7 +154,7 @@ class Search:
     def _complete(self) -> None:
         files = [*(part.file for part in self._signatures), *self._verified, *self._exact, *self._buckets]
         arguments = (self._corpus, self._measure, self._sets)
-        memory = self._run.memory_budget
+        memory = self._run.memory_budget // self._run.machines
         counts = self._run.step(verification.find_clusters, "clusters", files, *arguments, memory, into="clusters")
         comparisons = counts.totals.pop("cluster_pairs")
         self.totals.add(counts)

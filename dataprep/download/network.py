@@ -129,7 +129,8 @@ def fetch_missing(
     keep_session(run)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(serve(site)) if site else None
-        outcomes = crawl(urls, options, server, processes=run.workers, scratch=run.scratch / "crawl")
+        processes = run.workers // run.machines
+        outcomes = crawl(urls, options, server, processes=processes, scratch=run.scratch / "crawl")
         stack.enter_context(contextlib.closing(outcomes))
         for packed in track(outcomes, what=f"{run.name}: fetch", total=total, unit="URLs", detail=Tally()):
             fetch_store.append(packed)

@@ -107,7 +107,8 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
             parts = parts[: number + 1]
             break
     counts.add(run.map(judge_lines, divided_lines(parts, output), into=output))
-    if WITH_METADATA in counts.totals:
+    # Not by several tasks: it replaces files that the maps above have receipts for, and the others would repeat these.
+    if WITH_METADATA in counts.totals and not run.share:
         run.map(add_metadata, without_metadata(output), into=output)
     if UNREADABLE_FILE in counts.rejected:
         refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), len(inputs.inputs), counts)

@@ -19,6 +19,8 @@ CHARACTERS = 600
 """Characters of an excerpt."""
 BEFORE = 120
 """Characters shown before the first mark."""
+LONG_WORD = 30
+"""Characters of which a word has fewer: so many an excerpt loses at most at each end, which is not within a word."""
 _MOST_MARKS = 200
 _COMPARED_WORDS = 2_000
 """Words of each text that are compared: comparing takes up to the square of their number."""
@@ -107,7 +109,8 @@ def excerpt(text: str, spans: Sequence[Span] = ()) -> Pieces:
     """Return a part of a text from a little before its first mark, with all marks in it."""
     start = max(0, spans[0][0] - BEFORE) if spans else 0
     end = min(len(text), start + CHARACTERS)
-    start = max(0, min(start, end - CHARACTERS))
+    start = _between_words(text, max(0, min(start, end - CHARACTERS)), 1)
+    end = _between_words(text, end, -1)
     pieces: Pieces = [("gap", f"{start:,} characters")] if start else []
     position = start
     for first, last in ((max(first, start), min(last, end)) for first, last in spans):
@@ -118,6 +121,14 @@ def excerpt(text: str, spans: Sequence[Span] = ()) -> Pieces:
         position = last
     pieces += [("", text[position:end])] if position < end else []
     return pieces + ([("gap", f"{len(text) - end:,} characters")] if end < len(text) else [])
+
+
+def _between_words(text: str, place: int, way: int) -> int:
+    """Return the next place, up to some LONG_WORD characters on or back, that is not within a word."""
+    for near in range(place, place + way * LONG_WORD, way):
+        if not 0 < near < len(text) or not (text[near - 1].isalnum() and text[near].isalnum()):
+            return near
+    return place
 
 
 def in_url(url: str, value: str) -> Pieces:

@@ -40,23 +40,22 @@ class Rate:
 
 
 RATES = {
-    "download": Rate(8, 1.0),
-    "extract": Rate(60, 0.42),
-    "clean": Rate(323, 0.42),
-    "find_duplicates": Rate(31, 0.23),
+    "download": Rate(6, 1.0),
+    "extract": Rate(11, 0.38),
+    "clean": Rate(32, 0.38),
+    "find_duplicates": Rate(9, 0.12),
     "group_duplicates": Rate(1, 0.01),
-    "remove_duplicates": Rate(25, 0.41),
-    "decontaminate": Rate(86, 0.41),
-    "split": Rate(30, 0.41),
-    "ledger": Rate(10, 0.05),
-    "tokenizer": Rate(360, 0.0),
-    "tokenize": Rate(39, 0.43),
-    "suffix_array": Rate(40, 0.9),
+    "remove_duplicates": Rate(8, 0.38),
+    "decontaminate": Rate(43, 0.38),
+    "split": Rate(14, 0.38),
+    "ledger": Rate(14, 0.05),
+    "tokenizer": Rate(160, 0.0),
+    "tokenize": Rate(12, 0.46),
+    "suffix_array": Rate(30, 0.9),
 }
 """Stage -> its rates, without start-up and DVC. That of `tokenizer` is of training one; GPT-2's own takes no time."""
-DVC = 40.0
-"""Seconds for each GB of text in which DVC reads all outputs, at most; more cores do not shorten them. Measured when it
-also copied them into its cache, where they are hard links now."""
+DVC = 12.0
+"""Seconds for each GB of text in which DVC reads all outputs; more cores do not shorten them."""
 
 
 def describe_passes(params: Mapping[str, Any]) -> str | None:

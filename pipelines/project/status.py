@@ -20,6 +20,7 @@ from pipelines.locks import held
 from pipelines.manifest import MANIFEST, SCRATCH, WORK, Manifest, manifest_path
 from pipelines.outputs import provenance_path
 from pipelines.project.graph import GraphStage
+from pipelines.shares import live_tasks
 from pipelines.unchanged import damage_of_file
 
 LEFT_OVER = "left by an unfinished run"
@@ -131,7 +132,7 @@ def scratch_folders(parents: set[Path]) -> list[tuple[Path, int, str]]:
             name = folder.name.rpartition("-")[0]
             try:
                 with held(work.parent / name) as free:
-                    state = LEFT_OVER if free else "in use"
+                    state = LEFT_OVER if free and not live_tasks(folder) else "in use"
                     if free and any(folder.glob("previous-*")) and not (work.parent / name).exists():
                         state = f"kept: it holds the old {name}, which the next run of its stage puts back"
             except UserError:

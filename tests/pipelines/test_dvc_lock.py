@@ -1,9 +1,13 @@
 """What DVC does with outputs and stats, through real DVC: stats of a failed run stay, each output is stored once."""
 
+import time
 from pathlib import Path
 
 import pytest
+import yaml
 
+from pipelines import dvc_lock
+from pipelines.errors import ConfigError
 from tests.dvc_project import DvcProject
 
 STATS = "stats/sample/urls.json"
@@ -76,3 +80,53 @@ def test_an_output_and_its_copy_in_the_cache_are_one_file(project: DvcProject) -
     assert project.repro("-f", "-s", "urls").returncode == 0
     assert set(links()) == {2}
     assert "up to date" in project.dvc("status")
+
+
+def long_lock(folder: Path) -> Path:
+    """The lock of a project of 288 stages, 0.4 MB, as DVC writes it."""
+    own = (Path(__file__).parents[2] / "dvc.lock").read_text()
+    head, stages = own.split("stages:\n")
+    copies = [
+        "".join(f"{line.replace(':', f'_{i}:') if line[2:3].strip() else line}\n" for line in stages.splitlines())
+        for i in range(12)
+    ]
+    file = folder / "dvc.lock"
+    file.write_text(f"{head}stages:\n{''.join(copies)}")
+    return file
+
+
+def test_a_lock_of_hundreds_of_stages_is_read_and_a_stage_finds_its_own_entry_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = long_lock(tmp_path)
+    assert file.stat().st_size > 300_000
+    own = yaml.safe_load(file.read_text())["stages"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_STAGE", "finetune@mrpc_9")
+    began = time.process_time()
+    entry = dvc_lock.lock_entry()
+    assert time.process_time() - began < 0.3, "the whole takes a second or more"
+    assert [out["path"] for out in entry["outs"]] == [out["path"] for out in own["finetune@mrpc_9"]["outs"]]
+    assert dvc_lock.lock_entries(file).keys() == own.keys()
+    monkeypatch.setenv("DVC_STAGE", "finetune")
+    assert dvc_lock.lock_entry() == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "stages:\n", "{stages: {clean: {cmd: x}}}", "stages:\n    clean:\n        cmd: x\n"]
+)
+def test_a_lock_in_another_form_is_read_whole(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\n{text}" if text[:1] != "{" else text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_STAGE", "clean")
+    assert dvc_lock.lock_entry() == ({"cmd": "x"} if "cmd" in text else {})
+
+
+def test_a_lock_that_is_no_lock_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "dvc.lock"
+    file.write_text("stages:\n<<<<<<< HEAD\n")
+    with pytest.raises(ConfigError, match=r"dvc\.lock: not valid YAML"):
+        dvc_lock.lock_entries(file)
+    file.write_bytes(b"a: " + b"x" * 20_000_001)
+    with pytest.raises(ConfigError, match="more than 20,000,000 bytes; a thousand stages take two million"):
+        dvc_lock.lock_entries(file)

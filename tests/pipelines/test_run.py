@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.command import Part
+from dataprep.split.stage import STAGE
+from pipelines import run
+from pipelines.command import Part, parse
+from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import ShardTask, do_shard, step_label
+from pipelines.stage import run_stage
 
 
 def write_hello(part: Part, folder: Path) -> Counts:
@@ -82,3 +86,14 @@ def test_only_what_will_be_published_is_brought_to_disk(tmp_path: Path, monkeypa
 )
 def test_progress_names_a_step_and_no_function(stage: str, function: str, shown: str) -> None:
     assert step_label(stage, function) == shown
+
+
+def test_more_shards_than_their_names_can_order_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """part-100000 would be read before part-10001."""
+    monkeypatch.setattr(run, "MOST_SHARDS", 2)
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(3):
+        (source / f"{number}.jsonl").write_text(f'{{"text": "document {number}"}}\n')
+    with pytest.raises(UserError, match=r"split: 3 shards, 2 at most; divide the input into folders"):
+        run_stage(STAGE, parse(STAGE, [str(source), str(tmp_path / "train"), str(tmp_path / "val")]))

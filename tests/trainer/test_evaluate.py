@@ -12,6 +12,7 @@ from pipelines.stage import run_command
 from pipelines.tokens import open_tokens
 from tests.trainer import small
 from tests.trainer.small import Road
+from trainer.evaluate import prompt_of
 
 
 def evaluate(road: Road, output: Path, *extra: str) -> int:
@@ -45,9 +46,27 @@ def test_texts_go_on_from_validation_documents(road: Road, tmp_path: Path) -> No
     assert len(texts) == 3
     for number, item in enumerate(texts):
         start = int(shard.offsets[number])
-        assert item["prompt"] == tokenizer.decode(shard.tokens[start : start + 4].tolist())
+        assert item["prompt"]
+        assert tokenizer.decode(shard.tokens[start : start + 4].tolist()).startswith(item["prompt"])
         assert item["text"].startswith(item["prompt"])
         assert "<|endoftext|>" not in item["text"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "prompt"),
+    [
+        ("The| mi|ll| stands", "The mill"),
+        ("The| mi|ll|s", "The"),
+        ("Mi|ll|ra|ce", "Millra"),
+        ("The|,| mi|ll", "The,"),
+    ],
+)
+def test_a_prompt_does_not_end_within_a_word(tokens: str, prompt: str) -> None:
+    class Words:
+        def decode(self, ids: list[int]) -> str:
+            return "".join(tokens.split("|")[i] for i in ids)
+
+    assert Words().decode(prompt_of([0, 1, 2, 3], Words())) == prompt
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_other_texts(road: Road, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pipelines import console
 from pipelines.config import check, to_plain
 from pipelines.errors import ConfigError
 from pipelines.project.profiles import PLAIN, section_types
@@ -43,6 +44,9 @@ def require(code: str) -> None:
     """Fail, or raise ConfigError, unless it is a key with a value it can have, a group's choice, or a command."""
     if code.startswith("python -m "):
         assert importlib.util.find_spec(code.removeprefix("python -m ")), code
+        return
+    if code.startswith("millrace "):
+        assert code.removeprefix("millrace ") in console.modules(), code
         return
     key, _, value = code.partition("=")
     section, _, field = key.partition(".")
@@ -80,7 +84,8 @@ def test_every_key_group_and_command_of_ours_exists() -> None:
         "parallel.schedule=zigzag",
         "pretrain.loss_scale.inital",
         "parallel=zero9",
-        "python -m trainer.pretraining",
+        "python -m benchmarks.gpus",
+        "millrace pretraining",
         "warmup_steps",
         "pretrain.steps=-1",
     ],

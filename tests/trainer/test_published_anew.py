@@ -109,7 +109,10 @@ def test_the_provenance_keeps_the_segments_and_has_what_is_published(trained: Pr
     said = trained("--keep", "1")[1]
     assert ANEW in said
     last = said.splitlines()[-1]
-    assert re.search(r"^pretrain: 20 steps, [\d,]+ tokens, loss \d\.\d{4}, validation loss \d\.\d{4} in ", last)
+    assert re.search(
+        r"^pretrain: 20 steps, [\d,]+ tokens, loss \d\.\d{4} \(mean of the last tenth\), validation loss \d\.\d{4} in ",
+        last,
+    )
     second = json.loads(provenance.read_text())
     assert second["segments"] == first["segments"]
     assert second["computer"] == first["computer"]

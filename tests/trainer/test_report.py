@@ -21,7 +21,7 @@ from pipelines.stage import run_command
 from trainer import run_report
 from trainer.report import escape_markdown
 from trainer.reporting import charts
-from trainer.reporting.page import FunnelBar, entered, funnel, number, page_values, short
+from trainer.reporting.page import FunnelBar, Table, entered, funnel, number, page_values, records_table, short
 from trainer.reporting.pictures import MAX_POINTS, smooth, thin
 from trainer.reporting.results import Results, StageCounts, Tasks, read_results
 from trainer.reporting.times import duration
@@ -267,8 +267,11 @@ TASK_SET: dict[str, Any] = {
 
 def test_gpt_2s_published_scores_stand_beside_the_runs_with_what_measured_each(results: Path) -> None:
     assert report(results) == 0
-    assert "Not scored on tasks; `millrace score` does that" in (results / "report/report.md").read_text()
-    assert "runs/web-tiny/score is shown here" in Reader(page(results)).text
+    assert (
+        "`millrace score runs/web-tiny/export inputs/requests runs/web-tiny/score`"
+        in (results / "report/report.md").read_text()
+    )
+    assert "inputs/requests runs/web-tiny/score measures is shown here" in Reader(page(results)).text
     write(results / "runs/web-tiny/score/scores.json", TASK_SET)
     assert report(results, "--overwrite") == 0
     text, markdown = Reader(page(results)).text, (results / "report/report.md").read_text()
@@ -290,6 +293,20 @@ def test_gpt_2s_published_scores_stand_beside_the_runs_with_what_measured_each(r
     assert "which compare with none of these" in text
     assert "centred_mean of hellaswag, lambada_openai: 0.1207" in text
     assert "wikitext" not in text, "it was not scored"
+
+
+def test_what_is_not_wrong_is_not_red(results: Path) -> None:
+    """Red is what is missing, with the command that makes it; nobody has to score on tasks."""
+    assert report(results) == 0
+    assert re.search(r'<p class="said">Not scored on tasks', page(results))
+    assert 'class="absent"' not in page(results).partition('id="evaluation"')[2].partition("</section>")[0]
+
+
+def test_words_stand_to_the_left_and_numbers_to_the_right() -> None:
+    table = Table(("steps", "device", "layout", "time"), [("0 to 60", "cpu", "2 replicas", "3 s")])
+    assert table.is_words == [True, True, True, False]
+    records = records_table([{"rejected": 3, "corpus": "", "rule": "long"}, {"rejected": 4, "corpus": "", "seen": [1]}])
+    assert (records.head, records.is_words) == (("rule", "rejected", "seen"), [True, False, True])
 
 
 def test_scores_of_an_earlier_training_are_not_shown(results: Path) -> None:
@@ -756,6 +773,7 @@ def test_the_report_by_hand_has_hardware_times_and_speeds_that_the_stage_has_not
         "wall time of training 4 h 6 min",
         "speed 4,097 tokens/s, a step in 125 ms",
         "MFU 40.5%",
+        "speed of a process 12.5 TFLOP/s",
         "peak memory of a process 12.3 GB",
         "versions torch 2.13.0, Python 3.12.1, Linux 6",
         "commit ab12cd, with changes",

@@ -102,8 +102,11 @@ class Epochs(Hook):
 
     phase = "validation"
 
-    def __init__(self, path: Path, curve: Path, scores: Callable[[Training], dict[str, float]] | None = None) -> None:
+    def __init__(
+        self, name: str, path: Path, curve: Path, scores: Callable[[Training], dict[str, float]] | None = None
+    ) -> None:
         """`scores`: measured after each epoch, in all processes; None: take the curve's validation loss."""
+        self.name = name
         self.path = path
         self._curve = curve
         self._scores = scores
@@ -140,14 +143,21 @@ class Epochs(Hook):
             **measured,
         }
         self._rows.append(row)
-        logger.info("%s", ", ".join(f"{name} {float(value):.6g}" for name, value in row.items() if value))
+        said = [
+            f"mean loss {float(row['loss']):.4f}",
+            *(f"{name} {value:.4f}" for name, value in (scores or {}).items()),
+        ]
+        logger.info("%s: epoch %.3g, at step %d: %s", self.name, float(row["epoch"]), report.step, ", ".join(said))
         lines = [",".join(row), *(",".join(each.values()) for each in self._rows)]
         with store.create(self.path) as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
 
 
 class Progress(Hook):
-    """Shows a bar with loss, rate and time left on a terminal, or logs a line every `every` steps."""
+    """Shows a bar with loss, rate and time left on a terminal, or logs a line every `every` steps.
+
+    The rate is that of steps: no validation counts, and not the first step, before which code may be compiled.
+    """
 
     def __init__(self, name: str, every: int, *, phases: bool = False) -> None:
         """`phases`: also log the time that each phase of a step takes."""
@@ -159,10 +169,12 @@ class Progress(Hook):
         self._bar: Any = None
         self._task: Any = None
         self._meter: Any = None
+        self._is_first_step = True
 
     def before_training(self, training: Training) -> None:
         """Show the bar if there is a terminal."""
-        self._meter = Meter(training)
+        self._meter = Meter(training, of_steps=True)
+        self._is_first_step = True
         if not training.mesh.is_first:
             return
         self._first_step.enter_context(waiting(f"{self.name}: the first step, before which code may be compiled"))
@@ -190,7 +202,10 @@ class Progress(Hook):
         if not training.mesh.is_first:
             return
         due = report.step % self.every == 0 or training.finished
+        was_first, self._is_first_step = self._is_first_step, False
         if not due and self._bar is None:
+            if was_first:
+                self._meter.restart()
             return
         rates = self._meter.read()
         text = f"loss {report.loss:.4f}  {rates.tokens_per_second:,.0f} tokens/s"
@@ -201,7 +216,7 @@ class Progress(Hook):
         else:
             tail = "" if report.val_loss is None else f"  validation {report.val_loss:.4f}"
             logger.info("%s: step %d of %d  %s%s", self.name, report.step, training.optimizer_config.steps, text, tail)
-        if due:
+        if due or was_first:
             self._meter.restart()
         if due and self._phases:
             spent = training.phases.medians().items()

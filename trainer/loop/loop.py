@@ -8,6 +8,7 @@ processes change the mean.
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,9 @@ from trainer.processes.compiled import keep_compiled_code
 from trainer.processes.process import Process, Stopped
 
 logger = logging.getLogger(__name__)
+
+PAUSES = ("validation", "checkpoint")
+"""Phases of hooks in which nothing is trained."""
 
 
 def assemble(
@@ -128,7 +132,9 @@ def train(training: Training, hooks: Sequence[Hook]) -> None:
                 report = train_step(training)
                 for hook in hooks:
                     training.phases.begin(hook.phase)
+                    began = time.monotonic()
                     hook.after_step(training, report)
+                    training.paused += time.monotonic() - began if hook.phase in PAUSES else 0.0
                 stopped = report.stop
     if stopped and not training.finished:
         raise Stopped(f"step {training.step} of {training.optimizer_config.steps}")

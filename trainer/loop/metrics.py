@@ -84,19 +84,24 @@ def rates(training: Training, tokens: int, samples: int, seconds: float) -> Rate
 class Meter:
     """Measures rates since its last restart."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, *, of_steps: bool = False) -> None:
+        """`of_steps`: validations and checkpoints do not count as time."""
         self._training = training
+        self._of_steps = of_steps
         self.restart()
 
     def restart(self) -> None:
         """Start measuring anew."""
-        self._since = (time.monotonic(), self._training.tokens, self._training.position)
+        self._since = (self._time(), self._training.tokens, self._training.position)
 
     def read(self) -> Rates:
         """Return the rates since the last restart."""
         then, tokens, position = self._since
         training = self._training
-        return rates(training, training.tokens - tokens, training.position - position, time.monotonic() - then)
+        return rates(training, training.tokens - tokens, training.position - position, self._time() - then)
+
+    def _time(self) -> float:
+        return time.monotonic() - (self._training.paused if self._of_steps else 0.0)
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:

@@ -80,6 +80,8 @@ class Training:
     position: int = 0
     """Samples consumed, which is the id of the next one."""
     tokens: int = 0
+    paused: float = 0.0
+    """Seconds of this process in which it did not train: validations, scores and checkpoints."""
     watch: Path | None = None
     """Folder for output that is only looked at; None: nowhere."""
 

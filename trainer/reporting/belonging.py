@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipelines import store
-from pipelines.config import read_yaml
-from pipelines.dvc_lock import DVC_LOCK
+from pipelines.dvc_lock import DVC_LOCK, lock_entries
 from pipelines.errors import UserError
 from pipelines.manifest import MANIFEST
 from pipelines.outputs import provenance_path
@@ -150,8 +149,7 @@ class _Made:
     @classmethod
     def of(cls, runs: Path, run_stats: Path) -> "_Made":
         lock = runs.parent.parent / DVC_LOCK
-        stages = read_yaml(lock).get("stages") if lock.is_file() else None
-        return cls(runs, provenance_path(run_stats / "x.json").parent, stages or {})
+        return cls(runs, provenance_path(run_stats / "x.json").parent, lock_entries(lock))
 
     def differs(self, name: str, role: str, other: str) -> bool:
         """Return whether a result is known to be made of something else than the `other` that is there.

@@ -24,6 +24,10 @@ CONFUSED = 10
 """How many of the most frequent confusions are listed."""
 SHADES = 6
 """Number of colours of rejected rows, by reason, the most frequent first."""
+WORDS = frozenset(
+    ("device", "label", "layout", "measure", "measured by", "prediction", "rejected", "text", "threshold")
+)
+"""Columns of words in most tables; they stand to the left, numbers to the right."""
 _DOCUMENTS = ("documents", "documents")
 _ROWS = ("rows", "rows")
 UNITS = {
@@ -70,6 +74,12 @@ class Table:
 
     head: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    words: frozenset[str] = WORDS
+
+    @property
+    def is_words(self) -> list[bool]:
+        """Say of each column whether it has words: the first, which names the rows, and those of `words`."""
+        return [i == 0 or name in self.words for i, name in enumerate(self.head)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,11 +517,13 @@ def facts_table(stage: StageCounts) -> Table:
 
 
 def records_table(records: Sequence[Mapping[str, Any]]) -> Table:
-    """Return one row per record, with a column for each key that any of them has, those of words first."""
-    names = list(dict.fromkeys(name for record in records for name in record))
-    names.sort(key=lambda name: not any(isinstance(record.get(name), str) for record in records))
+    """Return one row per record, with a column for each key that any of them has a value of, those of words first."""
+    names = list(dict.fromkeys(name for record in records for name, value in record.items() if value not in (None, "")))
+    words = {name for name in names if any(isinstance(record.get(name), str) for record in records)}
+    names.sort(key=lambda name: name not in words)
     rows = [tuple(_clipped(_cell(record.get(name))) for name in names) for record in records]
-    return Table(tuple(map(_words, names)), rows)
+    lists = {name for name in names if any(isinstance(record.get(name), (list, Mapping)) for record in records)}
+    return Table(tuple(map(_words, names)), rows, frozenset(map(_words, words | lists)))
 
 
 def _cell(value: Any) -> str:
@@ -522,13 +534,13 @@ def _cell(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """Format a value for people: 1,234; 0.7426; 2.4e-05; – for None; text unchanged."""
+    """Format a value for people: 1,234; 0.7426; 2.4e-05; – for None and no text; other text unchanged."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, (int, float)):
-        return str(value)
+        return str(value) or "–"
     if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
         return f"{int(value):,}"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -122,7 +122,6 @@ def _hardware(record: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) 
     processes = last["layout"]["processes"]
     device = last["device"] if last["device"] != "cpu" else computer.get("processor", "CPU")
     cores = f", {computer['cores']} cores" if computer.get("cores") else ""
-    memory = max(segments, key=lambda part: part["peak_memory_gb"])
     mfu = [] if last["mfu"] is None else [("MFU", f"{last['mfu']:.1%}")]
     rows = [
         ("device", f"{device}{cores if last['device'] == 'cpu' else ''}, {processes} processes"),
@@ -130,13 +129,26 @@ def _hardware(record: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) 
         *([("precision it ran in", last["precision"])] if "precision" in last else []),  # earlier releases wrote none
         ("wall time of training", duration(sum(part["seconds"] for part in segments))),
         ("speed", f"{number(last['tokens_per_second'])} tokens/s, a step in {duration(last['median_step_seconds'])}"),
-        ("TFLOP/s of a process", f"{last['tflops_per_process']:.3g}"),
+        ("speed of a process", f"{_scaled(1e3 * last['tflops_per_process'], 'GFLOP/s', 'TFLOP/s')}"),
         *mfu,
-        ("peak memory of a process", f"{memory['peak_memory_gb']:.3g} GB"),
+        ("peak memory of a process", _memory(max(segments, key=_peak))),
         ("versions", _versions(record, last)),
         *([("commit", computer["commit"].replace("+", ", with changes"))] if "commit" in computer else []),
     ]
     return Table(("", ""), rows)
+
+
+def _peak(segment: Mapping[str, Any]) -> float:
+    return segment["peak_memory_gb"]
+
+
+def _memory(segment: Mapping[str, Any]) -> str:
+    return _scaled(1e3 * _peak(segment), "MB", "GB")
+
+
+def _scaled(value: float, unit: str, thousand: str) -> str:
+    """Return `367 MB`, `12.3 GB`."""
+    return f"{value / 1e3:.3g} {thousand}" if value >= 999.5 else f"{value:.3g} {unit}"
 
 
 def layout_in_words(layout: Mapping[str, Any]) -> str:
@@ -166,11 +178,11 @@ def _segment_table(segments: Sequence[Mapping[str, Any]]) -> Table:
             duration(part["seconds"]),
             number(round(part["tokens_per_second"])),
             "–" if part["mfu"] is None else f"{part['mfu']:.1%}",
-            f"{part['peak_memory_gb']:.3g}",
+            _memory(part),
         )
         for part in segments
     ]
-    return Table(("steps", "device", "layout", "time", "tokens/s", "MFU", "peak memory (GB)"), rows)
+    return Table(("steps", "device", "layout", "time", "tokens/s", "MFU", "peak memory"), rows)
 
 
 def _finetuning_table(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
@@ -181,12 +193,12 @@ def _finetuning_table(records: Mapping[str, Mapping[str, Any]]) -> Table | None:
             str(parts[-1]["layout"]["processes"]),
             duration(sum(part["seconds"] for part in parts)),
             number(round(parts[-1]["tokens_per_second"])),
-            f"{max(part['peak_memory_gb'] for part in parts):.3g}",
+            _memory(max(parts, key=_peak)),
         )
         for name, record in records.items()
         if name.startswith("finetune_") and (parts := _segments(record))
     ]
-    return Table(("task", "device", "processes", "time", "tokens/s", "peak memory (GB)"), rows) if rows else None
+    return Table(("task", "device", "processes", "time", "tokens/s", "peak memory"), rows) if rows else None
 
 
 def _stage_times(records: Mapping[str, Mapping[str, Any]]) -> Table | None:

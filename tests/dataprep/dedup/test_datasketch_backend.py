@@ -15,7 +15,13 @@ def groups_of(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("--shingle", "char:5"), ("--bands", "8", "--rows", "6", "--threshold", "0.8")]
+    "options",
+    [
+        (),
+        ("--shingle", "char:5"),
+        ("--bands", "8", "--rows", "6", "--threshold", "0.8"),
+        ("--bands", "1", "--rows", "5", "--threshold", "0.8"),
+    ],
 )
 def test_our_buckets_propose_what_datasketchs_do(tmp_path: Path, options: tuple[str, ...]) -> None:
     texts = [*families(1, originals=25, copies=4), "", "...", "One word", "one word"]

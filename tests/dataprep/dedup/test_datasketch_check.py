@@ -39,7 +39,17 @@ def find(documents: Path, folder: Path, *options: object) -> int:
     return stage("find_duplicates", documents, folder / "pairs", "--stats", folder / "stats.json", *options)
 
 
-@pytest.mark.parametrize("options", [(), ("--shingle", "char:5"), ("--bands", 30, "--rows", 4), ("--jaccard", "min")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--shingle", "char:5"),
+        ("--bands", 30, "--rows", 4),
+        ("--bands", 1, "--rows", 5),  # datasketch itself refuses one band
+        ("--threshold", 1.0),  # ... which this makes of all values
+        ("--jaccard", "min"),
+    ],
+)
 def test_every_signature_and_every_documents_pairs_are_datasketchs(
     documents: Path, tmp_path: Path, options: tuple[object, ...]
 ) -> None:

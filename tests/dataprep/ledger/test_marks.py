@@ -48,6 +48,13 @@ def test_a_long_text_is_shown_from_just_before_its_first_mark() -> None:
     assert marked(pieces, "gap") == ["1,880 characters", "1,521 characters"]
 
 
+def test_an_excerpt_neither_begins_nor_ends_within_a_word() -> None:
+    text = "windmill " * 100 + "{ " + "waterwheel " * 100
+    pieces = excerpt(text, spans_of("c4_max_curly_brackets", text))
+    words = "".join(shown for kind, shown in pieces if kind != "gap").split()
+    assert set(words) == {"windmill", "{", "waterwheel"}
+
+
 def test_spans_that_overlap_are_marked_once() -> None:
     assert merged([(5, 9), (1, 3), (2, 6), (20, 20)]) == [(1, 9)]
 

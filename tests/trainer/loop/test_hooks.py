@@ -40,7 +40,7 @@ def run(hook: Any, steps: int, *, start: int = 0, saves: int = 1, first: bool = 
     training.identity = {"model": "small"}
     training.phases = Phases(mesh.device)
     training.saves_now = lambda report: report.step % saves == 0
-    training.finished, training.precision = False, "fp32"
+    training.finished, training.precision, training.paused = False, "fp32", 0.0
     hook.before_training(training)
     for step in range(start + 1, start + steps + 1):
         training.step, training.tokens, training.finished = step, 100 * step, step == 30
@@ -69,6 +69,25 @@ def test_elsewhere_there_is_a_line_every_so_many_steps(caplog: pytest.LogCapture
     assert [line.split("  ")[0] for line in lines] == [f"pretrain: step {step} of 30" for step in (12, 24, 30)]
     assert "loss 3.8000" in lines[0]
     assert lines[-1].endswith("validation 4.5000")
+
+
+def test_the_speed_is_that_of_steps_without_validations_and_the_first_step(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of 30 steps takes 50 s, the others 1 s, and a validation of 100 s is before every tenth line."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("trainer.loop.metrics.time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    class Slow(Hook):
+        def after_step(self, training: Any, report: StepReport) -> None:
+            clock.now += 50 if report.step == 1 else 1
+            if report.step % 10 == 0:
+                clock.now += 100
+                training.paused += 100
+
+    with caplog.at_level(logging.INFO):
+        run(Together(Slow(), Progress("pretrain", 10)), 30)
+    assert [record.getMessage().split("  ")[2] for record in caplog.records] == ["100 tokens/s"] * 3
 
 
 def test_only_the_first_process_says_or_writes_anything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,14 +149,16 @@ class Together(Hook):
             hook.after_training(training)
 
 
-def test_each_epoch_has_a_row_also_after_an_interruption(tmp_path: Path) -> None:
+def test_each_epoch_has_a_row_also_after_an_interruption(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Epochs of 20 samples are 5 steps; the loss of step n is 5 - n / 10."""
 
     def hooks(name: str) -> Together:
         curve = tmp_path / f"{name}-curve.csv"
-        return Together(Curve(curve), Epochs(tmp_path / f"{name}.csv", curve))
+        return Together(Curve(curve), Epochs("pretrain", tmp_path / f"{name}.csv", curve))
 
-    run(hooks("whole"), 30)
+    with caplog.at_level(logging.INFO):
+        run(hooks("whole"), 30)
+    assert caplog.messages[0] == "pretrain: epoch 1, at step 5: mean loss 4.7000"
     run(hooks("broken"), 13)  # killed after it; the last checkpoint is that of step 12
     run(hooks("broken"), 18, start=12)
     assert (tmp_path / "broken.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
@@ -155,7 +176,7 @@ def test_an_epoch_that_the_end_of_the_run_cuts_short_has_a_row_too(tmp_path: Pat
             super().before_training(training)
 
     curve = tmp_path / "curve.csv"
-    run(Together(Curve(curve), Longer(tmp_path / "epochs.csv", curve, lambda _: {"accuracy": 0.75})), 30)
+    run(Together(Curve(curve), Longer("finetune", tmp_path / "epochs.csv", curve, lambda _: {"accuracy": 0.75})), 30)
     rows = read_curve_rows(tmp_path / "epochs.csv")
     assert [(row["epoch"], row["step"]) for row in rows] == [("1.04", "13"), ("2", "25"), ("2.4", "30")]
     assert [row["accuracy"] for row in rows] == ["0.75"] * 3

@@ -1,0 +1,156 @@
+"""`millrace slurm STAGE`: a script that submits a data stage to Slurm as arrays of tasks and a last job (`shares`)."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines import console, store
+from pipelines.command import Documents, Invocation, StageSpec, parse
+from pipelines.errors import ConfigError, did_you_mean
+from pipelines.manifest import WORK, is_published
+from pipelines.project.graph import GraphStage
+from pipelines.run import parse_size
+from pipelines.shares import MAPS
+
+_SCRIPT = """\
+#!/bin/bash
+# Submits {command}
+# to Slurm: {what}.
+# Run it where sbatch is, in any folder: bash FILE. If a job fails, run it again: finished shards are not repeated.
+set -euo pipefail
+cd {folder}
+
+# Every job looks for this file first, since a node that does not see the folder would work for itself.
+seen={marker}-$$-$RANDOM
+mkdir -p "$(dirname "$seen")"
+touch "$seen"
+seen=$(printf %q "$seen")
+
+job() {{ # its arguments are options of sbatch, its input is the command
+    {{
+        cat <<END
+#!/bin/bash
+if [ ! -e $seen ]; then
+    echo "error: \\$(hostname), job \\$SLURM_JOB_ID:" $seen "is not here, which the script that submitted this job" \\
+        "wrote: this node does not see the folder of the output; submit to nodes that share its file system" >&2
+    exit 1
+fi
+END
+        cat
+    }} | sbatch --parsable --job-name={name} {options} "$@"
+}}
+"""
+_ARRAY = """
+array() {{
+    job --array=0-{last} "$@" <<'END'
+exec {words} --shard-range "$SLURM_ARRAY_TASK_ID/{tasks}"
+END
+}}
+"""
+_LAST = """
+publish() {{
+    {{
+        echo "rm -f $seen"
+        cat <<'END'
+exec {words}
+END
+    }} | job "$@"
+}}
+
+"""
+_CHAINED = '--dependency="afterok:${id%%;*}" --kill-on-invalid-dep=yes'
+SIGNAL_SECONDS = 120
+"""Time before a job's limit at which it ends its work in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What each job asks Slurm for."""
+
+    tasks: int
+    cpus: int
+    memory: str | None
+    time: str | None
+    partition: str | None
+    more: Sequence[str]
+    """Further options of sbatch."""
+
+    @property
+    def options(self) -> str:
+        """The options of sbatch, as words of a shell."""
+        named = {"mem": self.memory, "time": self.time, "partition": self.partition}
+        words = [f"--cpus-per-task={self.cpus}", *(f"--{name}={value}" for name, value in named.items() if value)]
+        return shlex.join([*words, f"--signal=B:TERM@{SIGNAL_SECONDS}", "--requeue", *self.more])
+
+
+def script(stage: str, words: Sequence[str], resources: Resources) -> str:
+    """Return the script for a stage and the words of its command line. Raises ConfigError for wrong ones."""
+    name = stage.replace("_", "-")
+    shared = [key.replace("_", "-") for key in MAPS]
+    if name not in shared:
+        raise ConfigError(f"slurm: {stage}: no stage whose shards tasks can share.{did_you_mean(name, shared)}")
+    spec = StageSpec.load(console.modules()[name])
+    call = parse(spec, words)
+    for option in ("shard_range", "limit"):
+        if getattr(call.options, option):
+            raise ConfigError(f"slurm: --{option.replace('_', '-')}: not for the command of all tasks; leave it out")
+    if resources.tasks < 2:
+        raise ConfigError(f"slurm: --tasks {resources.tasks}: expected 2 or more; one job needs no array")
+    command = [sys.executable, "-m", spec.command, *words, *_limits(words, resources)]
+    first = next(iter(call.outputs.values()))
+    arrays = count_arrays(spec, call)
+    counted = f"{arrays} array{'s' * (arrays > 1)} of {resources.tasks} tasks, one after the other, and then a last job"
+    text = _SCRIPT.format(
+        command=shlex.join(["millrace", name, *words]).replace("\n", " "),
+        what=f"{counted} that publishes" if arrays else "one job, since its work is one step",
+        folder=shlex.quote(str(Path.cwd())),
+        marker=shlex.quote(str(store.real_path(first).absolute().parent / WORK / f"{first.name}.submitted")),
+        name=name,
+        options=resources.options,
+    )
+    quoted = shlex.join(command)
+    if arrays:
+        text += _ARRAY.format(last=resources.tasks - 1, words=quoted, tasks=resources.tasks)
+    text += _LAST.format(words=quoted)
+    jobs = ["array"] * arrays + ["publish"]
+    lines = [f"id=$({job}{f' {_CHAINED}' if number else ''})" for number, job in enumerate(jobs)]
+    return text + "\n".join([*lines, f'echo "{name}: the last job is ${{id%%;*}}"', ""])
+
+
+def graph_words(stage: str, stages: Sequence[GraphStage]) -> list[str]:
+    """Return the words of a stage's command in the graph, which replaces what is published. Raises ConfigError."""
+    named = {each.name.replace("_", "-"): each for each in stages}
+    found = named.get(stage.replace("_", "-"))
+    if found is None:
+        raise ConfigError(
+            f"slurm: {stage}: no stage of the graph; give its words after --.{did_you_mean(stage, named)}"
+        )
+    first, *others = found.commands
+    if others:
+        raise ConfigError(f"slurm: {stage}: has several commands in the graph; give the words of one after --")
+    words = shlex.split(first)[3:]  # without python -m MODULE
+    return words if "--overwrite" in words else [*words, "--overwrite"]
+
+
+def count_arrays(spec: StageSpec, call: Invocation) -> int:
+    """Return how many arrays leave only single steps to the last job: one for each map that tasks share.
+
+    Each path of JSON lines is made shards by a map of its own.
+    """
+    kinds = {name: kind for name, (kind, _) in spec.inputs.items()}
+    documents = [path for name, paths in call.inputs.items() if kinds[name] is Documents for path in paths]
+    return MAPS[spec.name] + sum(not is_published(path) for path in documents)
+
+
+def _limits(words: Sequence[str], resources: Resources) -> list[str]:
+    """Return the options that keep a job within what Slurm gives it, where the command has none of its own."""
+    given = {word.partition("=")[0].replace("_", "-") for word in words}
+    limits = [] if "--workers" in given else ["--workers", str(resources.cpus)]
+    if resources.memory and "--memory-budget" not in given:
+        size = parse_size(resources.memory, "MB") or parse_size(f"{resources.memory}B")
+        if not size:
+            raise ConfigError(f"slurm: --memory {resources.memory}: expected a size such as 16G")
+        limits += ["--memory-budget", f"{size // 2 // 10**6}MB"]
+    return limits

@@ -1,0 +1,407 @@
+"""The engine `ray`: shards are tasks of a Ray cluster, or of a Ray that this process starts on its own machine.
+
+Only Ray Core's tasks are used. Between machines go a function's name, the names of files, and receipts; shards stay in
+files, under the same path on every node. A task that is lost with its node is done again elsewhere, and writes the same
+bytes. What a node does before its first shard, `work_on_node`, refuses another version of what shapes the bytes.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import logging
+import os
+import pickle
+import platform
+import shutil
+import signal
+import socket
+import tempfile
+import time
+import traceback
+import unicodedata
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipelines import exits, imports, store
+from pipelines.errors import ConfigError, KilledError, UserError
+from pipelines.fingerprint import IDENTITY
+from pipelines.installed import code_digest
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+RETRIES = 3
+"""How often Ray repeats a task whose worker or node was lost, before it is repeated with twice the memory."""
+ENVIRONMENT = {
+    "RAY_task_oom_retries": "2",  # Ray's own number is endless: a shard that needs more than a node has would never end
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""What Ray reads when it is imported; what the user has set stays."""
+TASKS_PER_CPU = 4
+"""Tasks handed to Ray at a time, so that a worker that is done finds its next one."""
+COUNT_SECONDS = 5.0
+"""After which the cluster's CPUs are counted again."""
+CONNECT_SECONDS = 10.0
+LONGEST_END = 10.0
+"""Seconds to wait for tasks to end that have been cancelled."""
+STORE_BYTES = 80 << 20
+"""Of an own Ray's object store, near the least that Ray takes: nothing large goes there."""
+FORMATS = ("pyarrow", "numpy", "zstandard", "deflate", "orjson", "xxhash")
+"""Libraries that write or hash the shards of every stage."""
+
+
+class RayEngine:
+    """Tasks of a Ray cluster; a single item is worked on by the current process, as by the local engine."""
+
+    def __init__(self, workers: int, address: str | None, scratch: Path) -> None:
+        self._workers = workers
+        self._address = address or os.environ.get("RAY_ADDRESS") or "local"
+        self._scratch = scratch.absolute()
+        self._ray: Any = None
+        self._task: Any = None
+        self._share = 0
+        """Bytes of memory that a task is promised: what the smallest node has for each of its CPUs."""
+        self._cpus = 0
+        self._counted = 0.0
+        """When the CPUs were counted: nodes come and go."""
+        self._own_folder: str | None = None
+        self._running: dict[Any, _Try] = {}
+
+    def prepare(self) -> None:
+        """Connect to the cluster, or start Ray on this machine."""
+        if self._ray is None:
+            self._ray, self._own_folder = _start(self._address)
+            self._task = _make_task(self._ray)
+            self._cpus, self._share = self._resources()
+            if not self._cpus:
+                raise UserError(f"--ray-address {self._address}: no node of the cluster has a CPU for tasks; add nodes")
+
+    def works_here(self, num_items: int) -> bool:
+        """Return whether a `map` of so many items is done by this process alone."""
+        return num_items <= 1
+
+    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """Yield `function(item)` for each item, in order.
+
+        An item whose workers are killed again and again, also with twice the memory, does not stop the others: the
+        KilledError that names it comes once they are done. An error that a node met names the node.
+        """
+        if self.works_here(len(items)):
+            yield from map(function, items)
+            return
+        with _signals_named():
+            self.prepare()
+            call = self._ray.put((pickle.dumps(function), str(Path.cwd()), str(self._scratch), self._versions()))
+        done: dict[int, R | Exception] = {}
+        lost: list[str] = []
+        todo = collections.deque(_Try(number, item, self._share) for number, item in enumerate(items))
+        for number in range(len(items)):
+            while number not in done:
+                with _signals_named():
+                    self._submit(call, todo)
+                    for each in self._finished():
+                        self._take(each, todo, done, lost)
+            result = done.pop(number)
+            if isinstance(result, _LostError):
+                continue
+            if isinstance(result, BaseException):
+                raise result
+            if not lost:  # the caller pairs results with items, so after a lost one they only leave their receipts
+                yield result
+        if lost:
+            raise KilledError(f"{'; '.join(lost)}; all other work is finished and kept: {_MORE_MEMORY}")
+
+    def stop(self) -> None:
+        """Kill all work at once; only `close` may follow."""
+        self._cancel()
+
+    def close(self) -> None:
+        """Release all resources; shards in progress are stopped, which costs what they have done."""
+        if self._ray is None:
+            return
+        self._cancel()
+        self._ray.shutdown()
+        self._ray = None
+        _forget(self._own_folder)
+
+    def _versions(self) -> dict[str, str]:
+        libraries = store.read_json(self._scratch / IDENTITY)["libraries"]
+        return versions(sorted({*libraries, *FORMATS}))
+
+    def _resources(self) -> tuple[int, int]:
+        """Return how many CPUs the nodes have together, and the memory for each CPU of the poorest."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        share = min((int(node.get("memory", 0) // node["CPU"]) for node in nodes), default=0)
+        return int(sum(node["CPU"] for node in nodes)), share
+
+    def _submit(self, call: Any, todo: "collections.deque[_Try]") -> None:
+        """Hand tasks to Ray until the window is full."""
+        if not todo:
+            return
+        if time.monotonic() - self._counted > COUNT_SECONDS:
+            self._cpus = max(1, self._resources()[0])
+            self._counted = time.monotonic()
+        window = self._workers or self._cpus * TASKS_PER_CPU
+        while todo and len(self._running) < window:
+            item = todo.popleft()
+            options = {"memory": item.memory} if item.memory else {}
+            task = self._task.options(max_retries=RETRIES, scheduling_strategy="SPREAD", **options)
+            self._running[task.remote(call, pickle.dumps(item.item))] = item
+
+    def _finished(self) -> list[Any]:
+        """Wait for a task to end; return all that have."""
+        refs = list(self._running)
+        self._ray.wait(refs, num_returns=1, fetch_local=False)
+        return self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
+
+    def _take(self, ref: Any, todo: "collections.deque[_Try]", done: dict[int, Any], lost: list[str]) -> None:
+        """Note what came of a task. One whose worker was killed comes first again, with more memory."""
+        item = self._running.pop(ref)
+        errors = self._ray.exceptions
+        try:
+            node, result, records = self._ray.get(ref)
+        except (errors.RayTaskError, errors.TaskCancelledError):
+            raise
+        except errors.LocalRayletDiedError:
+            raise KilledError("Ray was killed on this machine; finished work is kept: run the same again") from None
+        except errors.RayError as error:
+            if not item.again:
+                more = min(2 * item.memory, self._largest())
+                logger.warning(
+                    "%s: %s; once more, with %.1f GB of memory", item.item, _why(self._ray, error), more / 1e9
+                )
+                todo.appendleft(dataclasses.replace(item, memory=more, again=True))
+                return
+            lost.append(f"{item.item}: {_why(self._ray, error)}, also with {item.memory / 1e9:.1f} GB of memory")
+            logger.error("%s; put aside, the others are finished first", lost[-1])
+            done[item.number] = _LostError()
+            return
+        if isinstance(records, str):
+            why = f"node {self._name(node)}: cannot import this version of the code ({records})"
+            raise UserError(f"{why}; install the same version on every node, or start the command from its checkout")
+        for record in records:
+            logging.getLogger(record["name"]).handle(logging.makeLogRecord(record))
+        if isinstance(result, BaseException):
+            todo.clear()  # items before it have been handed out
+            result = self._named(result, node)
+        done[item.number] = result
+
+    def _largest(self) -> int:
+        """Return the most memory that a node has: a task that asks for more would wait forever."""
+        return max(int(node["Resources"].get("memory", 0)) for node in self._ray.nodes() if node["Alive"])
+
+    def _named(self, error: BaseException, node: str) -> BaseException:
+        """Return an error that the user can fix with the name of the node, unless that is this machine's."""
+        if node == self._ray.get_runtime_context().get_node_id() and not isinstance(error, NodeError):
+            return error
+        if isinstance(error, UserError):
+            error.args = (f"node {self._name(node)}: {error}",)
+        elif isinstance(error, OSError) and error.errno:
+            where = f"node {self._name(node)}: {f'{error.filename}: ' if error.filename else ''}{error.strerror}"
+            return KilledError(
+                f"{where}; finished work is kept: fix the cause there (disk space, permissions, a path that is not "
+                "shared) and run the same command again"
+            )
+        return error
+
+    def _name(self, node: str) -> str:
+        """Return what people call a node."""
+        found = next((each for each in self._ray.nodes() if each["NodeID"] == node), None)
+        if not found:
+            return node
+        named = found["NodeName"] != found["NodeManagerAddress"]
+        return found["NodeName"] if named else f"{found['NodeManagerHostname']} ({found['NodeManagerAddress']})"
+
+    def _cancel(self) -> None:
+        """Kill the workers of all tasks, and wait until they are gone, a few seconds at most."""
+        refs = list(self._running)
+        for ref in refs:
+            with contextlib.suppress(Exception):  # it has just ended
+                self._ray.cancel(ref, force=True)
+        if refs:
+            with contextlib.suppress(Exception):
+                self._ray.wait(refs, num_returns=len(refs), timeout=LONGEST_END, fetch_local=False)
+        self._running.clear()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Try:
+    number: int
+    item: Any
+    memory: int
+    again: bool = False
+    """Whether it has been given up once, and now has more memory."""
+
+
+class NodeError(UserError):
+    """A node cannot take part: the message goes on from its name."""
+
+
+class _LostError(Exception):
+    """Stands for the result of an item that no worker survives."""
+
+
+_MORE_MEMORY = (
+    "see whether that shard is sound, give the nodes more memory or fewer CPUs, and run the same command again"
+)
+
+
+def _why(ray: Any, error: Exception) -> str:
+    """Return in words what killed a task."""
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return "Ray killed its worker because the node was out of memory"
+    return "its worker was killed (out of memory?) or its node lost, each time it was tried"
+
+
+@contextlib.contextmanager
+def _signals_named() -> Generator[None]:
+    """Raise a signal's KeyboardInterrupt as it was: Ray's calls make a new one of it that does not know the signal."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        exits.raise_if_swallowed()
+        raise
+
+
+def _start(address: str) -> tuple[Any, str | None]:
+    """Return the module `ray`, connected, and the folder of a Ray that was started for it."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    own = tempfile.mkdtemp(prefix="ray-", dir="/tmp") if address == "local" else None  # a short path: of sockets
+    options: dict[str, Any] = {"address": address}
+    if own:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # binds to loopback, on Linux too
+        options |= {"include_dashboard": False, "object_store_memory": STORE_BYTES, "_temp_dir": own}
+        options |= {"num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()}
+    else:
+        _check_address(address)
+    handlers = {number: signal.getsignal(number) for number in exits.STOPPING}
+    try:
+        ray: Any = importlib.import_module("ray")
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **options)
+    except ModuleNotFoundError as error:
+        _forget(own)
+        raise UserError(f"--engine ray: needs the package {error.name}; pip install 'millrace-gpt2[ray]'") from None
+    except BaseException as error:
+        _forget(own)
+        if not isinstance(error, OSError | RuntimeError | ValueError):
+            raise
+        what = "Ray does not start on this machine" if own else f"--ray-address {address}: cannot be used"
+        raise UserError(f"{what}: {' '.join(str(error).split())}") from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)  # Ray takes SIGTERM for itself
+    return ray, own
+
+
+def _forget(folder: str | None) -> None:
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_address(address: str) -> None:
+    """Raise an error unless something listens at the address; Ray itself would try for a minute or two."""
+    if address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or "/" in host:
+        raise ConfigError(
+            f"--ray-address {address}: expected HOST:PORT of the cluster's head (such as 10.0.0.1:6379), auto for the "
+            "Ray that runs on this machine, or nothing to start one; run the command on a node of the cluster"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--ray-address {address}: no Ray answers there ({error}); start it (ray start --head --port {port}), or "
+            "correct the address"
+        ) from None
+
+
+def _make_task(ray: Any) -> Any:
+    """Return the task. It is sent as code, unlike all else, so that a node without ours can say so."""
+
+    def task(call: Any, item: bytes) -> Any:
+        import importlib
+
+        node = importlib.import_module("ray").get_runtime_context().get_node_id()
+        try:
+            from pipelines.ray_engine import work_on_node
+        except ImportError as error:
+            return node, None, str(error)
+        return node, *work_on_node(call, item)
+
+    return ray.remote(task)
+
+
+def work_on_node(call: tuple[bytes, str, str, dict[str, str]], item: bytes) -> tuple[Any, list[dict[str, Any]]]:
+    """Work on one item in a worker of a node. Returns the result or the error, and what was logged."""
+    function, folder, scratch, expected = call
+    handler = _Collecting()
+    logging.getLogger().addHandler(handler)
+    try:
+        _check_node(folder, scratch, tuple(sorted(expected.items())))
+        return pickle.loads(function)(pickle.loads(item)), handler.records  # noqa: S301 (of our own driver)
+    except BaseException as error:  # noqa: BLE001 (as a pool of processes does: the driver raises it)
+        return _portable(error), handler.records
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+@functools.cache
+def _check_node(folder: str, scratch: str, expected: tuple[tuple[str, str], ...]) -> None:
+    """Raise UserError, in a worker's first task, if its node has other versions or does not see the driver's files."""
+    imports.hide_pandas()
+    found = versions([name for name, _ in expected if name not in _OWN])
+    differ = [f"{name} {found[name]} there, {value} here" for name, value in expected if found[name] != value]
+    if differ:
+        raise NodeError(f"has another version: {'; '.join(differ)}; install the same on every node")
+    for path in (Path(folder), Path(scratch) / IDENTITY):
+        if not path.exists():
+            raise NodeError(f"does not see {path}; every node needs the same shared storage under the same path")
+    os.chdir(folder)
+
+
+_OWN = ("code", "python", "unicode")
+
+
+def versions(libraries: Sequence[str]) -> dict[str, str]:
+    """Return the versions of all that shapes the bytes of a shard."""
+    found = {"code": code_digest(), "python": platform.python_version(), "unicode": unicodedata.unidata_version}
+    for name in libraries:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "(none)"
+    return found
+
+
+class _Collecting(logging.Handler):
+    """Keeps what a task logs; the driver logs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(
+            {"name": record.name, "levelno": record.levelno, "levelname": record.levelname, "msg": record.getMessage()}
+        )
+
+
+def _portable(error: BaseException) -> BaseException:
+    """Return an error as it can be sent, with the lines of its traceback for a bug."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301
+    except Exception:  # noqa: BLE001 (whatever its class makes of that)
+        error = RuntimeError("".join(traceback.format_exception(error)))
+    error.add_note("".join(traceback.format_exception(error)))
+    return error

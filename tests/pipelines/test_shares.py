@@ -1,0 +1,357 @@
+"""`--shard-range`: tasks share a stage, in any order and number, and the bytes are those of a plain run."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import filelock
+import pytest
+
+from dataprep.download.stage import FETCH_STORE
+from pipelines import shares, store
+from pipelines.__main__ import main
+from pipelines.command import parse
+from pipelines.errors import ConfigError
+from pipelines.project.slurm import count_arrays
+from pipelines.shares import MAPS, ShardRange
+from pipelines.stage import run_command
+from tests.dataprep.corpora import digests
+from tests.test_limit import STAGES, TRIALS, texts
+
+ROOT = Path(__file__).parents[2]
+SHARED = {name: words for name, (_, words, *_) in TRIALS.items() if name in MAPS}
+MORE = {
+    # What makes several shards of a few documents in every map that has any.
+    "download": ["--urls-per-segment", "5"],
+    "urls": ["--rows-per-part", "10"],
+    "find_duplicates": ["--save-fingerprints", "prints"],
+    "ledger": ["--extract", "extract", "--remove-duplicates", "unique", "--decontaminate", "clear", "--val", "val"],
+    "split": ["--documents-per-shard", "4"],
+    "shuffle": ["--documents-per-shard", "4"],
+    "tokenize": ["--tokens-per-shard", "400"],
+}
+NOT_DONE = "which are done here"
+
+
+def run(name: str, words: list[str], *more: str) -> int:
+    return run_command(STAGES[name], [*words, *more, "--workers", "1"])
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the outputs of every data stage, each by a plain run on those before it, as several shards."""
+    folder = tmp_path_factory.mktemp("shares")
+    for name in ("raw.jsonl", "bad.jsonl"):
+        (folder / name).mkdir()
+    for number in range(4):
+        lines = [
+            json.dumps({"url": f"http://mill.test/{n}", "text": text, **({"date": "2020"} if n % 2 else {})})
+            for n, text in enumerate(texts())
+            if n % 4 == number
+        ]
+        (folder / "raw.jsonl" / f"{number}.jsonl").write_text("\n".join(lines))
+        lines = [json.dumps({"text": f"Subscribe to list {n}!"}) for n in range(number, 24, 4)]
+        (folder / "bad.jsonl" / f"{number}.jsonl").write_text("\n".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("dataprep.dedup.search.PAIRS_PER_JOB", 1)
+        patch.setattr("dataprep.ledger.stage.ROWS_PER_PART", 1)
+        patch.setattr("dataprep.split.shuffle.SMALLEST_RUN", 4000)
+        patch.setattr("dataprep.split.shuffle.SEGMENT", 500)
+        for name in SHARED:
+            assert run(name, arguments(name)) == 0, name
+        shutil.copytree(FETCH_STORE, f"shared/{FETCH_STORE}")
+        yield folder
+
+
+def arguments(name: str, prefix: str = "") -> list[str]:
+    """Return the words of a stage's command; `prefix` is put before the names of its outputs."""
+    site = ROOT / "dataprep" / "sample" / "site"
+    named = {"SITE": str(site), "LIST": str(site / "urls.txt"), "GLUE": str(site.parent / "glue")}
+    named["ROWS"] = str(ROOT / "tests" / "data" / "scores" / "rows")
+    words = [*(named.get(word, word) for word in SHARED[name]), *MORE.get(name, [])]
+    for path in map(str, parse(STAGES[name], words).outputs.values()):
+        place = len(words) - 1 - words[::-1].index(path)  # a task may have the name of its output, and comes first
+        words[place] = f"{prefix}{path}"
+    return words
+
+
+def published(name: str, prefix: str = "") -> dict[str, str]:
+    """Return the digests of all files that a stage published."""
+    found: dict[str, str] = {}
+    for path in parse(STAGES[name], arguments(name)).outputs.values():
+        real = Path(f"{prefix}{path}")
+        files = [*real.parent.glob(f"{real.name}*")] if real.is_file() else store.list_files(real)
+        found |= {str(file).removeprefix(prefix): store.sha256(file) for file in files}
+    return found
+
+
+def test_every_data_stage_can_be_shared() -> None:
+    """A stage that is not in MAPS fails: count the maps over shards that it makes, and add it."""
+    assert {name for name, spec in STAGES.items() if spec.command.startswith("dataprep.")} == {*MAPS}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_three_tasks_and_a_plain_run_give_the_bytes_of_a_plain_run_alone(
+    name: str, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And as many arrays of tasks as `millrace slurm` prints leave no shard of a map to the plain run."""
+    words = arguments(name, "shared/")
+    call = parse(STAGES[name], words)
+    shared = 0
+    for _ in range(count_arrays(STAGES[name], call)):
+        for index in (2, 0, 1):
+            assert run(name, words, "--shard-range", f"{index}/3") == 0
+        said = capsys.readouterr().err
+        shared += "has done its share" in said
+    assert not any(path.exists() for path in call.outputs.values())
+    assert (shared > 0) == (MAPS[name] > 0), "that a stage of several shards is shared"
+    assert run(name, words) == 0
+    said = capsys.readouterr().err
+    left = [line for line in said.splitlines() if NOT_DONE in line and "add metadata" not in line]
+    assert not left or name == "glue_download"
+    assert published(name, "shared/") == published(name)
+    assert not [*Path("shared").glob(f".work/{next(iter(call.outputs.values())).name}-*")]
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of six JSON lines files, and beside it `plain`, what clean makes of them; the current folder."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for number in range(6):
+        lines = [json.dumps({"url": f"http://mill.test/{number}/{n}", "text": text}) for n, text in enumerate(texts())]
+        (folder / f"{number}.jsonl").write_text("\n".join(lines))
+    assert clean("plain") == 0
+    return folder
+
+
+def clean(output: str, *more: str) -> int:
+    return run("clean", ["raw", output], *more)
+
+
+def start(output: str, *more: str, **environment: str) -> "subprocess.Popen[str]":
+    """Begin `clean` in a process of its own."""
+    command = [sys.executable, "-m", "dataprep.clean", "raw", output, "--workers", "1", *more]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def share(output: str, index: int, count: int = 3, **environment: str) -> "subprocess.Popen[str]":
+    return start(output, "--shard-range", f"{index}/{count}", **environment)
+
+
+def ended(processes: Sequence["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
+    """Wait for processes; return their exit statuses and what they said."""
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+
+
+def wait_for(pattern: str) -> None:
+    deadline = time.monotonic() + 60
+    while not [*Path().glob(pattern)]:
+        assert time.monotonic() < deadline, pattern
+        time.sleep(0.005)
+
+
+def test_tasks_at_once_two_of_them_with_one_range_and_one_missing(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        outcomes = ended([share("out", index) for index in (0, 2, 2)])
+        assert [status for status, _ in outcomes] == [0, 0, 0], outcomes
+    assert clean("out") == 0
+    said = capsys.readouterr().err
+    assert "read lines: 4 of 6 shards are already done; no task did the other 2, which are done here" in said
+    assert digests(Path("out")) == digests(Path("plain"))
+    assert not Path(".work").exists()
+
+
+def test_any_numbers_of_tasks_mix(source: Path) -> None:
+    for index, count in ((1, 2), (0, 5), (3, 4), (0, 1), (6, 7), (0, 2), (1, 2)):
+        assert clean("out", "--shard-range", f"{index}/{count}") == 0
+    assert clean("out") == 0
+    assert digests(Path("out")) == digests(Path("plain"))
+
+
+@pytest.mark.parametrize("receipts", [0, 1, 2])
+def test_a_killed_task_costs_no_more_than_its_shard(source: Path, receipts: int) -> None:
+    """Neither the other tasks, nor it itself when it is submitted again, nor a plain run in its place."""
+    victim = share("out", 1, 2)
+    wait_for(".work/out-*/receipts/ingested/*/*-00000.json" if receipts else ".work/out-*/shares/live/*")
+    time.sleep(0.02 * receipts)
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.communicate()
+    for index in (0, 1, 0, 1):
+        assert clean("out", "--shard-range", f"{index}/2") == 0
+    assert clean("out") == 0
+    assert digests(Path("out")) == digests(Path("plain"))
+    assert not Path(".work").exists()
+
+
+def test_nothing_is_published_and_no_scratch_removed_while_a_task_is_at_work(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert clean("out", "--shard-range", "0/3") == 0
+    (scratch,) = Path(".work").iterdir()
+    mark = scratch / "shares" / "live" / "1-of-3@far.node@0123abcd"
+    with filelock.FileLock(mark):
+        assert clean("out") == 1
+        assert "out: task 1 of 3 on far.node is at work on its shards; wait for the end" in capsys.readouterr().err
+        assert main(["gc", "--delete", "."]) == 0
+        assert "in use" in capsys.readouterr().out
+        assert clean("out", "--shard-range", "0/3", "--min-tokens", "7") == 1
+        said = capsys.readouterr().err
+        assert "task 1 of 3 on far.node is at work on it with other parameters, inputs or versions" in said
+    assert clean("out") == 0
+    assert digests(Path("out")) == digests(Path("plain"))
+
+
+def test_a_task_with_other_code_or_libraries_is_refused_and_both_are_named(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    assert clean("out", "--shard-range", "0/3") == 0
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    here = shares.versions()
+    monkeypatch.setattr(shares, "versions", lambda: {**here, "numpy": "1.0"})
+    for more in (["--shard-range", "1/3"], []):
+        assert clean("out", *more) == 1
+        said = capsys.readouterr().err
+        assert f"task 0 of 3 on n1 began this with numpy {here['numpy']}, and n2 has 1.0; use the same" in said
+    assert not Path("out").exists()
+    monkeypatch.setattr(shares, "versions", lambda: here)
+    assert clean("out") == 0
+
+
+def test_tasks_with_other_parameters_work_apart(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They share nothing: the plain run has what its own parameters give, and names what the others left."""
+    assert clean("out", "--shard-range", "0/2", "--min-tokens", "100000") == 0
+    assert clean("out", "--shard-range", "1/2") == 0
+    assert clean("out") == 0
+    assert "with different config.min_tokens (100000 then, 128 now); not used here" in capsys.readouterr().err
+    assert digests(Path("out")) == digests(Path("plain"))
+
+
+def test_an_error_names_the_task_the_machine_and_the_job(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n7")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "12")
+    for key, value in {"ID": "4", "MIN": "3", "MAX": "5", "STEP": "1", "COUNT": "3"}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{key}", value)
+    assert run("clean", ["elsewhere", "out"], "--shard-range", "slurm") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: task 1 of 3 on n7 (Slurm job 12_4): elsewhere: no such file or folder")
+
+
+def test_a_full_disk_on_one_machine_loses_nothing(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source))
+
+    assert clean("out", "--shard-range", "0/2") == 0
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURMD_NODENAME", "n3")
+        patch.setattr(store, "sync_file", full)
+        assert clean("out", "--shard-range", "1/2") == 1
+    said = capsys.readouterr().err
+    assert "error: task 1 of 2 on n3: " in said
+    assert "No space left on device; finished work is kept" in said
+    assert clean("out", "--shard-range", "1/2") == 0
+    assert clean("out") == 0
+    assert digests(Path("out")) == digests(Path("plain"))
+
+
+def test_clocks_that_differ_change_nothing(source: Path) -> None:
+    """A file that one machine dates into the future is no other file, and no lock or receipt is older than another."""
+    assert clean("out", "--shard-range", "0/2") == 0
+    for file in (path for path in Path(".work").rglob("*") if path.is_file()):
+        os.utime(file, (4e9, 4e9))
+    assert clean("out", "--shard-range", "1/2") == 0
+    for file in (path for path in Path(".work").rglob("*") if path.is_file()):
+        os.utime(file, (1e9, 1e9))
+    assert clean("out") == 0
+    assert digests(Path("out")) == digests(Path("plain"))
+
+
+def test_only_the_first_task_reads_the_input_to_know_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    digest = store.sha256
+    monkeypatch.setattr(store, "sha256", lambda path: read.append(path) or digest(path))
+    assert clean("out", "--shard-range", "0/3") == 0
+    assert {path.parent.name for path in read} >= {"raw"}
+    read.clear()
+    assert clean("out", "--shard-range", "1/3") == 0
+    assert not [path for path in read if path.parent.name == "raw"]
+    with (source / "0.jsonl").open("a") as file:
+        file.write('\n{"text": "More."}\n')
+    assert clean("out", "--shard-range", "2/3") == 0
+    assert [path.name for path in read if path.parent.name == "raw"] == ["0.jsonl"], "it has changed"
+    assert len([*Path(".work").iterdir()]) == 2, "which is other work"
+
+
+def test_an_array_without_the_flag_changes_nothing_and_is_told_of_it(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    Path(".work").mkdir()
+    with filelock.FileLock(Path(".work/out.lock")):
+        assert clean("out") == 1
+    assert "(the tasks of a Slurm array share a stage if each has --shard-range slurm)" in capsys.readouterr().err
+    assert clean("out") == 0
+    assert digests(Path("out")) == digests(Path("plain"))
+
+
+def array(number: str, least: int, most: int, step: int, count: int) -> dict[str, str]:
+    values = {"ID": number, "MIN": least, "MAX": most, "STEP": step, "COUNT": count}
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "expected"),
+    [
+        (None, array("1", 0, 3, 1, 4), None),
+        ("0/1", {}, ShardRange(0, 1)),
+        ("7/8", array("1", 0, 3, 1, 4), ShardRange(7, 8)),
+        ("slurm", array("1", 0, 3, 1, 4), ShardRange(1, 4)),
+        ("slurm", array("7", 5, 9, 2, 3), ShardRange(1, 3)),
+        ("slurm", array("2", 2, 2, 1, 1), ShardRange(0, 1)),
+        ("8/8", {}, "--shard-range 8/8: expected I/N"),
+        ("-1/8", {}, "expected I/N"),
+        ("1", {}, "expected I/N"),
+        ("0/0", {}, "expected I/N"),
+        ("slurm", {}, "SLURM_ARRAY_TASK_ID is not set, so this is no task of an array job"),
+        ("slurm", array("x", 0, 3, 1, 4), "expected whole numbers, got SLURM_ARRAY_TASK_ID='x'"),
+        ("slurm", array("5", 1, 9, 1, 3), "the 3 tasks of this array are no range"),
+    ],
+)
+def test_a_range_is_read_or_refused(
+    text: str | None, environment: dict[str, str], expected: ShardRange | str | None
+) -> None:
+    if not isinstance(expected, str):
+        assert ShardRange.parse(text, environment) == expected
+        return
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        ShardRange.parse(text, environment)
+
+
+def test_a_trial_and_a_stage_without_shards_refuse_a_range(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("clean", ["raw", "out", "--limit", "3"], "--shard-range", "0/2") == 2
+    assert "a trial (--limit) is one run" in capsys.readouterr().err
+    assert run_command(STAGES["export"], ["model", "tokenizer", "out", "--shard-range", "0/2"]) == 2
+    assert "--shard-range 0/2: export does not work on shards" in capsys.readouterr().err
