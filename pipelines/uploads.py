@@ -199,6 +199,10 @@ class Uploads:
         for output in self._destinations.values():
             output.bucket.delete([output.key_of(output.claim)])
 
+    def take_away(self, name: str, output: Path) -> bool:
+        """Return whether the files of an output are not on this machine in the end."""
+        return name in self._destinations or bool(self._shards and not is_jsonl(output))
+
     def take(self, name: str, output: Path, staged: Path) -> None:
         """Before an output is swapped in: send its files, if they go to a store and its folder stays here."""
         if self._shards and name not in self._destinations and not is_jsonl(output):

@@ -60,6 +60,12 @@ def tree(folder: str) -> dict[str, bytes]:
     }
 
 
+def short() -> str:
+    """Write the texts and one that is too short; return the file's name."""
+    Path("short.jsonl").write_text("\n".join([*LINES, json.dumps({"text": "The mill."})]))
+    return "short.jsonl"
+
+
 def shuffle(*words: str) -> int:
     return run_command(STAGES["shuffle"], [*words, *SHUFFLED])
 
@@ -497,11 +503,11 @@ def test_a_file_that_changed_in_the_bucket_is_fetched_again(s3: S3) -> None:
 
 
 def test_one_file_and_its_rejected_rows_as_an_output(s3: S3) -> None:
-    words = ["--min-tokens=170"]
+    words = ["--min-tokens=50"]
     for output in (f"s3://{BUCKET}/clean.jsonl.gz", "clean.jsonl.gz"):
-        assert run_command(STAGES["clean"], ["raw.jsonl", output, *words]) == 0
+        assert run_command(STAGES["clean"], [short(), output, *words]) == 0
     names = sorted(path.name for path in Path().glob("clean.*"))
-    assert len(names) >= 2
+    assert len(names) == 3
     assert {key: s3.read(key) for key in s3.names()} == {name: Path(name).read_bytes() for name in names}
     assert run_command(STAGES["clean"], ["raw.jsonl", f"s3://{BUCKET}/clean.jsonl.gz", *words]) == 1
     assert run_command(STAGES["clean"], ["raw.jsonl", f"s3://{BUCKET}/clean.jsonl.gz", *words, "--overwrite"]) == 0
@@ -546,7 +552,7 @@ def test_a_folder_keeps_its_manifest_alone_and_the_store_its_files(
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What DVC tracks is then a manifest; another machine takes the shards from the store, the same bytes."""
-    clean = ("--min-tokens=170", "--workers=1")
+    clean = ("--min-tokens=50", "--workers=1")
     assert shuffle("raw.jsonl", "local") == 0
     assert run_command(STAGES["clean"], ["local", "cleaned", *clean]) == 0
     monkeypatch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/mill/store")
@@ -578,6 +584,18 @@ def test_a_folder_keeps_its_manifest_alone_and_the_store_its_files(
     capsys.readouterr()
     assert run_command(STAGES["clean"], ["thin", "again", "--sample-rejected=2"]) == 1
     assert f"again: has its manifest alone, its files lie in s3://{BUCKET}/mill/store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", [f"s3://{BUCKET}/out", f"s3://{BUCKET}/out.jsonl", "thin", "near"])
+def test_rejected_rows_are_shown_wherever_the_output_goes(
+    s3: S3, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if output == "thin":
+        monkeypatch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/store")
+    assert run_command(STAGES["clean"], [short(), output, "--min-tokens=50", "--sample-rejected=1"]) == 0
+    assert "rejected, 1 of them:" in capsys.readouterr().out
+    assert run_command(STAGES["clean"], ["raw.jsonl", output, "--overwrite", "--sample-rejected=1"]) == 0
+    assert capsys.readouterr().out == f"{output}: nothing was rejected\n"
 
 
 @pytest.mark.parametrize("source", ["corpus", "corpus/part-00000.parquet", "cor*/part-*.parquet", "corpus/*.parquet"])
