@@ -210,7 +210,8 @@ def _content_hash(path: Path, above: tuple[Path, ...]) -> str:
     if path.is_file():
         return _file_hash(path)
     if is_published(path):
-        load_checked(path)
+        if not stored_in(path):
+            load_checked(path)
         return store.sha256(path / MANIFEST)
     digest = hashlib.sha256()
     above = (*above, path.resolve())

@@ -36,7 +36,7 @@ from pipelines.ownership import check_apart, replaces_input
 from pipelines.progress import track
 from pipelines.run import parse_size
 from pipelines.terminal import call_in_messages
-from pipelines.uploads import Destination, ShardStore, Uploads
+from pipelines.uploads import Destination, ShardStore, Uploads, shard_store
 
 SCRATCH = ".scratch"
 """The folder in the current one for what comes from stores and goes to them, unless MILLRACE_SCRATCH names another."""
@@ -86,7 +86,7 @@ def _shard_store(spec: StageSpec) -> ShardStore | None:
         return None
     if not address.startswith("s3://"):
         raise ConfigError(f"MILLRACE_STORE={address}: expected s3://BUCKET/FOLDER")
-    return ShardStore(address, *split_s3(address))
+    return shard_store(address)
 
 
 def _destination(address: str, root: Path) -> Destination:
@@ -218,7 +218,7 @@ class _Fetch:
 
     def _from_store(self, folder: Path, address: str, *, lazy: bool) -> Path:
         """Return a folder for one that has its manifest alone."""
-        place = ShardStore(address, *split_s3(address))
+        place = shard_store(address)
         source, data = bucket(place.bucket_name), store.read_json_bytes(folder / MANIFEST)
         manifest = Manifest.load(folder / MANIFEST)
         lazy = lazy and any(fnmatchcase(name, "part-*.parquet") for name in manifest.files)

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipelines import store
+from pipelines.addresses import split_s3
 from pipelines.buckets import Bucket, bucket
 from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
 from pipelines.fetched import AT_ONCE
-from pipelines.manifest import MANIFEST, STORED, Manifest, manifest_path
+from pipelines.manifest import MANIFEST, STORED, FileEntry, Manifest, manifest_path
 from pipelines.outputs import rejected_name
 from pipelines.ownership import STAGED
 from pipelines.progress import track
@@ -96,6 +97,14 @@ class ShardStore:
         if source.create(key, store.json_bytes(_FORMAT)) != store.json_bytes(_FORMAT):
             raise UserError(f"{source.url(key)}: not of a store of ours; set MILLRACE_STORE to another folder")
 
+    def damage_of_file(self, file: Path, entry: FileEntry) -> str | None:
+        """Return what is wrong in the store with a file of a folder, or None; its bytes are not read."""
+        key = self.key_of(entry.sha256)
+        if bucket(self.bucket_name).holds(key, entry.bytes, entry.sha256):
+            return None
+        url = bucket(self.bucket_name).url(key)
+        return f"{file}: not in the store, or with another size or digest ({url}); make the folder again"
+
     def take(self, staged: Path) -> None:
         """Send the files of a folder that is complete, each unless it is there, and leave its manifest alone."""
         manifest, source = Manifest.load(staged / MANIFEST), bucket(self.bucket_name)
@@ -111,6 +120,11 @@ class ShardStore:
             if child.name != MANIFEST:
                 store.remove(child)
         store.write_json(staged / STORED, {"store": self.address})
+
+
+def shard_store(address: str) -> ShardStore:
+    """Return the store at an address; raise ConfigError if there can be none."""
+    return ShardStore(address, *split_s3(address))
 
 
 class Uploads:

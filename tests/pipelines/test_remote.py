@@ -20,6 +20,7 @@ pytest.importorskip("obstore", reason="needs pip install obstore")
 
 from pipelines import buckets
 from pipelines.command import parse
+from pipelines.project.status import find_damage
 from pipelines.stage import run_command
 from tests.dataprep.hub_server import COMMIT, Hub, serve_hub
 from tests.s3_server import BUCKET, KEY_ID, S3, SECRET, point_at, serve_s3
@@ -154,6 +155,16 @@ def test_a_shard_is_fetched_when_work_needs_it_and_the_copies_keep_within_the_bu
     shuffle("raw.jsonl", "corpus")
     assert run_command(STAGES["clean"], ["corpus", "local", "--min-tokens=0", "--workers=1"]) == 0
     assert tree("cleaned") == tree("local")
+
+
+def test_workers_fetch_the_shards_that_they_work_on(s3: S3) -> None:
+    published(s3)
+    shuffle("raw.jsonl", "corpus")
+    command = [sys.executable, "-m", "dataprep.clean", f"s3://{BUCKET}/corpus", "far", "--min-tokens=0", "--workers=2"]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
+    assert run_command(STAGES["clean"], ["corpus", "near", "--min-tokens=0"]) == 0
+    assert tree("far") == tree("near")
+    assert len([key for method, key in s3.requests if method == "GET" and "part-" in key]) == 12
 
 
 def test_what_was_fetched_is_not_fetched_again(s3: S3) -> None:
@@ -564,6 +575,11 @@ def test_a_folder_keeps_its_manifest_alone_and_the_store_its_files(
     keys = [f"mill/store/sha256/{digest[:2]}/{digest[2:]}" for digest in digests]
     assert sorted(s3.names()) == sorted(["mill/store/millrace.json", *keys])
     assert [hashlib.sha256(s3.read(key)).hexdigest() for key in keys] == digests
+
+    assert list(find_damage([Path("thin")])) == []
+    s3.objects.delete_object(Bucket=BUCKET, Key=keys[0])
+    assert "not in the store" in "".join(find_damage([Path("thin")]))
+    assert shuffle("raw.jsonl", "thin", "--overwrite") == 0
 
     other = tmp_path / "elsewhere"
     other.mkdir()
