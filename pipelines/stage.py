@@ -158,7 +158,13 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
                 uploads.release()
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
-        _publish_all(run, call)
+        name, output = next(iter(run.outputs.items()))
+        shown = first
+        if uploads.take_away(name, output.final):  # its rejected rows have to be shown before they go
+            staged = _place_of(run, output) / f"staged-{name}"
+            shown = staged / output.final.name if is_jsonl(output.final) else staged
+            _show_rejected_of(shown, call)
+        _publish_all(run, call, uploads)
         uploads.publish(run.fingerprint)
         if uploads.inputs:
             run.provenance["fetched"] = uploads.inputs
@@ -167,8 +173,14 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
         for place in _places(run):
             store.remove(place / STAGED)  # first: what is left of a folder promises nothing
             store.remove(place)
+    if shown == first:
+        _show_rejected_of(first, call)
+
+
+def _show_rejected_of(output: Path, call: Invocation) -> None:
+    """Print rejected rows of an output, if the call asks for some."""
     if call.options.sample_rejected:
-        show_rejected(first, call.options.sample_rejected)
+        show_rejected(output, call.options.sample_rejected, next(iter(call.outputs.values())))
 
 
 def _identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
@@ -240,9 +252,11 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
         return result
 
 
-def _publish_all(run: StageRun, call: Invocation) -> None:
+def _publish_all(run: StageRun, call: Invocation, uploads: Uploads) -> None:
     """Record that all staged outputs are complete, then swap them in one by one."""
     check_outputs(call, resuming=(run.scratch / STAGED).exists())  # hours may have passed
+    for name, output in run.outputs.items():
+        uploads.take(name, output.final, _place_of(run, output) / f"staged-{name}")
     for place in _places(run):
         store.write_json(place / STAGED, sorted(run.outputs))
     for name, output in run.outputs.items():
