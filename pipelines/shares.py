@@ -13,6 +13,7 @@ every task reads all of them.
 
 import contextlib
 import functools
+import hashlib
 import importlib.metadata
 import json
 import logging
