@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines import console, store
+from pipelines.addresses import address_of
 from pipelines.command import Documents, Invocation, StageSpec, parse
 from pipelines.errors import ConfigError, did_you_mean
 from pipelines.manifest import WORK, is_published
@@ -96,6 +97,12 @@ def script(stage: str, words: Sequence[str], resources: Resources) -> str:
     for option in ("shard_range", "limit"):
         if getattr(call.options, option):
             raise ConfigError(f"slurm: --{option.replace('_', '-')}: not for the command of all tasks; leave it out")
+    for path in [*call.outputs.values(), *(path for paths in call.inputs.values() for path in paths)]:
+        if address := address_of(path):
+            raise ConfigError(
+                f"slurm: {address}: the tasks of an array share files; name a folder that all of them see, and copy to "
+                "or from the store before or afterwards"
+            )
     if resources.tasks < 2:
         raise ConfigError(f"slurm: --tasks {resources.tasks}: expected 2 or more; one job needs no array")
     command = [sys.executable, "-m", spec.command, *words, *_limits(words, resources)]

@@ -157,6 +157,7 @@ def test_without_words_the_command_is_that_of_the_graph(
         (["clean", "--", "raw", "out", "--no-such"], "--no-such: no such option"),
         (["clean", "--", "raw", "out", "--limit", "3"], "slurm: --limit: not for the command of all tasks"),
         (["clean", "--", "raw", "out", "--shard-range", "0/3"], "slurm: --shard-range: not for the command of all"),
+        (["clean", "--", "raw", "s3://mill/out"], "slurm: s3://mill/out: the tasks of an array share files"),
         (["clean", "--tasks", "1", "--", "raw", "out"], "--tasks 1: expected 2 or more"),
         (["clean", "--tasks", "0", "--", "raw", "out"], "--tasks"),
         (["clean", "--memory", "much", "--", "raw", "out"], "slurm: --memory much: expected a size such as 16G"),
