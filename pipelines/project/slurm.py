@@ -146,6 +146,8 @@ def count_arrays(spec: StageSpec, call: Invocation) -> int:
 
     Each path of JSON lines is made shards by a map of its own.
     """
+    if spec.name == "download" and not call.sections["config"].replay and not call.sections["config"].hub_repository:
+        return 0  # a crawl is not divided: all tasks but the first would wait for it
     kinds = {name: kind for name, (kind, _) in spec.inputs.items()}
     documents = [path for name, paths in call.inputs.items() if kinds[name] is Documents for path in paths]
     return MAPS[spec.name] + sum(not is_published(path) for path in documents)

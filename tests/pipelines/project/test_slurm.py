@@ -140,6 +140,11 @@ def test_a_stage_of_one_step_is_one_job(folder: Path, capsys: pytest.CaptureFixt
     assert {"--qos=long", "--account", "x"} < {*(folder / "jobs" / "1.options").read_text().splitlines()}
 
 
+def test_a_crawl_is_one_job_and_a_replay_is_shared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--array" not in printed(capsys, "download", "--", "urls", "pages")
+    assert "--array=0-7" in printed(capsys, "download", "--", "urls", "pages", "--replay", "archive.warc")
+
+
 def test_without_words_the_command_is_that_of_the_graph(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
