@@ -79,7 +79,7 @@ def _join_lines(command: Any) -> None:
         if dataclasses.is_dataclass(kind):
             _join_lines(kind)
         if name in docs:
-            command.__annotations__[name] = Annotated[hint, arg(help=docs[name])]
+            command.__annotations__[name] = Annotated[hint, arg(help=as_called(docs[name]))]
 
 
 def _docs_of_fields(cls: Any) -> dict[str, str]:
