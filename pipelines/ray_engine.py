@@ -63,6 +63,7 @@ class RayEngine:
     def __init__(self, workers: int, address: str | None, scratch: Path) -> None:
         self._workers = workers
         self._address = address or os.environ.get("RAY_ADDRESS") or "local"
+        self.several_machines = self._address != "local"
         self._scratch = scratch.absolute()
         self._ray: Any = None
         self._task: Any = None
