@@ -4,17 +4,22 @@
     python -m benchmarks.clusters large    # shards of 64 MB of text
 
 Both run `clean`, in turn, with as many workers as there are cores. Ray is started anew for each run, and its start and
-end count. The published folders are compared byte for byte.
+end count. The published folders are compared byte for byte. CPU seconds are those of all processes of the session, read
+from /proc five times a second: Ray's daemon leaves its workers' to nobody.
 """
 
+import contextlib
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from benchmarks.processes import measure
+import psutil
+
 from dataprep.clean.stage import STAGE
 from pipelines.stage import run_command
 from tests.dataprep.corpora import digests
@@ -44,6 +49,21 @@ def large(folder: Path) -> None:
                     {"url": f"http://m.test/{number}/{size}", "text": ". ".join(generator.sample(sentences, 60))}
                 )
                 size += file.write(line + "\n")
+
+
+def measure(command: list[str]) -> tuple[float, float]:
+    """Run a command; return its seconds, and the CPU seconds of all processes of its session."""
+    cpu: dict[tuple[int, float], float] = {}
+    started = time.perf_counter()
+    process = subprocess.Popen(command, start_new_session=True)
+    while process.poll() is None:
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(each.pid) == process.pid:
+                    cpu[each.pid, each.create_time()] = sum(each.cpu_times()[:2])
+        time.sleep(0.2)
+    assert process.returncode == 0
+    return time.perf_counter() - started, sum(cpu.values())
 
 
 def main() -> None:
@@ -76,8 +96,8 @@ def main() -> None:
                     "--log-level",
                     "error",
                 ]
-                usage = measure([str(word) for word in command])
-                print(f"{kind}, {engine}: {usage.seconds:.1f} s, {usage.cpu:.1f} CPU s", flush=True)
+                seconds, cpu = measure([str(word) for word in command])
+                print(f"{kind}, {engine}: {seconds:.1f} s, {cpu:.1f} CPU s", flush=True)
             assert digests(folder / f"local-{number}") == digests(folder / f"ray-{number}")
             subprocess.run(["rm", "-rf", folder / f"local-{number}", folder / f"ray-{number}"], check=True)
 
