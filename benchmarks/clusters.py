@@ -19,14 +19,18 @@ import time
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dataprep.clean.stage import STAGE
+from pipelines import store
+from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest
 from pipelines.stage import run_command
 from tests.dataprep.corpora import digests
 
 ARTICLES = Path("dataprep/sample/articles")
 ROUNDS = 2
-TINY, LARGE = 10_000, 6
+TINY, LARGE = 10_000, 8
 LARGE_BYTES = 64_000_000
 
 
@@ -49,6 +53,22 @@ def large(folder: Path) -> None:
                     {"url": f"http://m.test/{number}/{size}", "text": ". ".join(generator.sample(sentences, 60))}
                 )
                 size += file.write(line + "\n")
+
+
+def merge(shards: Path, merged: Path) -> Path:
+    """Make one shard of the eight or so that each file has become."""
+    merged.mkdir()
+    entries: dict[str, FileEntry] = {}
+    files = sorted(shards.glob("part-*.parquet"))
+    each = len(files) // LARGE
+    for number in range(LARGE):
+        name = f"part-{number:05d}.parquet"
+        tables = [pq.read_table(file) for file in files[number * each : (number + 1) * each]]
+        pq.write_table(pa.concat_tables(tables), merged / name, row_group_size=1000, compression="zstd")
+        file = merged / name
+        entries[name] = FileEntry(sum(map(len, tables)), file.stat().st_size, store.sha256(file))
+    Manifest(entries, Counts()).save(merged / MANIFEST)
+    return merged
 
 
 def measure(command: list[str]) -> tuple[float, float]:
@@ -79,9 +99,7 @@ def main() -> None:
                 run_command(STAGE, [str(source), str(folder / "shards"), "--min-tokens", "0", "--log-level", "error"])
                 == 0
             )
-            source = folder / "shards"
-            sizes = [file.stat().st_size for file in source.glob("*.parquet")]
-            print(f"{len(sizes)} shards, {sum(sizes) / 1e6:,.0f} MB compressed")
+            source = merge(folder / "shards", folder / "merged")
         for number in range(ROUNDS):
             for engine in ("local", "ray"):
                 output = folder / f"{engine}-{number}"
