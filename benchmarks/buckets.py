@@ -59,7 +59,8 @@ def transfer(folder: Path) -> None:
         seconds, cpu = timed(work, resource.RUSAGE_SELF)
         megabytes = manifest.bytes / 1e6
         print(
-            f"| {name} | {megabytes:.0f} MB | {megabytes / seconds:.0f} MB/s | {megabytes / cpu:.0f} MB per CPU second |"
+            f"| {name} | {megabytes:.0f} MB | {megabytes / seconds:.0f} MB/s | "
+            f"{megabytes / cpu:.0f} MB per CPU second |"
         )
 
 

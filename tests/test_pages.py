@@ -73,6 +73,11 @@ NOT_RUN = {
     "docs/howto/compare.md": ["names of experiments are chosen at random"],
     "docs/howto/hub-upload.md": ["needs the network and an account"] * 2,
     "docs/howto/s3.md": ["installs from the network"] * 2,
+    "docs/howto/several-machines.md": [
+        "installs from the network",
+        *["needs Ray; tests/pipelines/test_ray_engine.py has a cluster"] * 3,
+        "needs Slurm and Ray",
+    ],
     "docs/howto/slurm-arrays.md": ["needs Slurm"],
     "docs/howto/slurm.md": ["the outputs above lie beside the graph's"],
     "docs/howto/trace.md": ["installs from the network"],
