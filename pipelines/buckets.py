@@ -233,11 +233,6 @@ class Bucket:
             raise
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             raise
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise UserError(
-                f"{self.url(key)}: access is denied ({_what(error)}); check the credentials (AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials) and what they may do in this bucket"
-            ) from None
         except exceptions.BaseError as error:
             text = str(error)
             status = _STATUS.search(text)
@@ -245,6 +240,8 @@ class Bucket:
                 raise self._no_bucket() from None
             if "redirect" in text.partition("\n")[0]:
                 raise UserError(f"{self.url(key)}: the bucket is in another region; set AWS_REGION to it") from None
+            if status and status[1] in ("401", "403"):
+                raise self._denied(key, error) from None
             if status and status[1] not in _PASSING:
                 raise UserError(
                     f"{self.url(key)}: the store refuses the request ({_what(error)}); check AWS_REGION, "
@@ -253,6 +250,12 @@ class Bucket:
             raise _PassingError(
                 f"the store answers {_what(error)}" if status else "the store cannot be reached"
             ) from None
+
+    def _denied(self, key: str, error: Exception) -> UserError:
+        return UserError(
+            f"{self.url(key)}: access is denied ({_what(error)}); check the credentials (AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials) and what they may do in this bucket"
+        )
 
     def _no_bucket(self) -> UserError:
         return UserError(f"s3://{self.name}: no such bucket; check its name, or create it")
