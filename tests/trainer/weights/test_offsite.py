@@ -193,7 +193,7 @@ def test_another_machine_goes_on_with_a_killed_training(s3: S3, tmp_path: Path, 
         assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_training_ends_well_though_the_store_refuses_everything_it_is_sent(
     s3: S3, tmp_path: Path, trials: dict[str, Any]
 ) -> None:
