@@ -56,6 +56,7 @@ def printed(work: Callable[[], None], columns: int = COLUMNS) -> str:
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (until the process ends)
             # As in a terminal of this width, without colours, wherever the page is made.
             os.environ.update(COLUMNS=str(columns), NO_COLOR="1", MILLRACE_WORKERS="0", MILLRACE_MEMORY_BUDGET="50%")
+            os.environ.update(MILLRACE_ENGINE="local")
             try:
                 work()
             except SystemExit as end:

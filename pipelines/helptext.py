@@ -38,10 +38,15 @@ def called(module: str) -> str:
     return f"{BY_NAME} {name.replace('_', '-')}" if package else BY_NAME
 
 
+def as_called(text: str) -> str:
+    """Return a text of ours with the commands in it as the user calls them."""
+    return _OURS.sub(lambda match: called(match[1]), text)
+
+
 def described(doc: str) -> str:
     """Wrap a docstring to the terminal; indented lines are examples, of which a long one goes on after a backslash."""
     columns = _columns()
-    doc = _OURS.sub(lambda match: called(match[1]), doc)
+    doc = as_called(doc)
     return "\n\n".join(
         "\n".join(line for example in paragraph.splitlines() for line in _example(example, columns))
         if paragraph.startswith(" ")

@@ -8,11 +8,19 @@ from pipelines.terminal import visible
 
 
 class OneLine(logging.Formatter):
-    """Writes a message on one line that cannot control a terminal; a traceback after it keeps its lines."""
+    """Writes a message on one line that cannot control a terminal; a traceback after it keeps its lines.
+
+    Commands in it are named as the user named this one.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the message, with unprintable characters escaped."""
-        return visible(super().formatMessage(record))
+        text = super().formatMessage(record)
+        if "python -m" in text:
+            from pipelines.helptext import as_called  # here, since it brings modules that most messages do without
+
+            text = as_called(text)
+        return visible(text)
 
 
 class CurrentStderr(logging.StreamHandler):

@@ -286,13 +286,16 @@ def _start(address: str) -> tuple[Any, str | None]:
     try:
         ray: Any = importlib.import_module("ray")
         logging.getLogger("ray").setLevel(logging.CRITICAL)
+        # What becomes of nodes and tasks; Ray would print it to standard output, and has no option to leave it.
+        printer: Any = importlib.import_module("ray._private.worker")
+        printer.print_to_stdstream = _log_event
         ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **options)
     except ModuleNotFoundError as error:
         _forget(own)
         raise UserError(f"--engine ray: needs the package {error.name}; pip install 'millrace-gpt2[ray]'") from None
     except BaseException as error:
         _forget(own)
-        if not isinstance(error, OSError | RuntimeError | ValueError):
+        if not isinstance(error, OSError | RuntimeError | ValueError) and "ray." not in type(error).__module__:
             raise
         what = "Ray does not start on this machine" if own else f"--ray-address {address}: cannot be used"
         raise UserError(f"{what}: {' '.join(str(error).split())}") from None
@@ -300,6 +303,10 @@ def _start(address: str) -> tuple[Any, str | None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # Ray takes SIGTERM for itself
     return ray, own
+
+
+def _log_event(event: dict[str, Any], **_: object) -> None:
+    logger.debug("ray: %s", " ".join(" ".join(event["lines"]).split()))
 
 
 def _forget(folder: str | None) -> None:
@@ -403,5 +410,6 @@ def _portable(error: BaseException) -> BaseException:
         pickle.loads(pickle.dumps(error))  # noqa: S301
     except Exception:  # noqa: BLE001 (whatever its class makes of that)
         error = RuntimeError("".join(traceback.format_exception(error)))
-    error.add_note("".join(traceback.format_exception(error)))
+    if not isinstance(error, UserError):
+        error.add_note("".join(traceback.format_exception(error)))
     return error

@@ -42,8 +42,10 @@ def _escaped(run: str) -> str:
 
 
 def print_error(error: object) -> None:
-    """Print what a command ends with as one line on standard error."""
-    print(f"error: {visible(str(error))}", file=sys.stderr)
+    """Print what a command ends with as one line on standard error; commands in it are named as this one was."""
+    from pipelines.helptext import as_called  # here, since it brings modules that most commands end without
+
+    print(f"error: {visible(as_called(str(error)))}", file=sys.stderr)
 
 
 def print_line(line: str) -> None:

@@ -1,0 +1,363 @@
+"""The engine `ray`: the bytes of the local engine, whatever happens to nodes, workers and the command itself."""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import store
+from pipelines.errors import ConfigError, KilledError, UserError
+from pipelines.fingerprint import IDENTITY
+from pipelines.ray_engine import RETRIES, NodeError, RayEngine, work_on_node
+from pipelines.stage import run_command
+from tests.dataprep.corpora import digests
+from tests.nightly import nightly_but
+from tests.pipelines.test_engine import SCRIPT, is_alive
+from tests.pipelines.test_stage import write_jsonl
+from tests.ray_cluster import TestCluster, cluster
+from tests.test_limit import STAGES, texts
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs pip install ray")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Generator[TestCluster]:
+    with cluster() as made:
+        yield made
+
+
+SITE = ROOT / "dataprep" / "sample" / "site"
+CALLS: dict[str, str] = {
+    "urls": f"{SITE / 'urls.txt'} urls",
+    "download": f"urls download --local-site {SITE}",
+    "extract": "raw extract",
+    "clean": "extract clean",
+    "train_quality": "raw bad quality --tolerance 1e-3",
+    "find_duplicates": "clean pairs",
+    "group_duplicates": "pairs groups",
+    "remove_duplicates": "clean groups unique.jsonl",
+    "deduplicate": "clean unique",
+    "glue_download": f"mrpc glue --source {SITE.parent / 'glue'}",
+    "decontaminate": "unique clear hits --glue glue",
+    "split": "clear train val --val-share 0.2",
+    "ledger": "ledger --clean clean --train train",
+    "shuffle": "clear shuffled",
+    "tokenizer": "unique tokenizer --vocab-size 300",
+    "tokenize": "unique tokenizer tokens",
+    "detokenize": "tokens tokenizer texts.jsonl",
+    "suffix_array": "tokens index --tokens-per-block 4096",
+    "export_tokens": "tokens megatron",
+    "glue_tokenize": "mrpc glue tokenizer mrpc --max-length 16",
+    "score_requests": f"piqa blimp asked --source {ROOT / 'tests' / 'data' / 'scores' / 'rows'}",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, nodes: TestCluster) -> Path:
+    """All inputs, and what each stage of CALLS makes of them here."""
+    folder = tmp_path_factory.mktemp("stages")
+    lines = [json.dumps({"url": f"http://mill.test/{n}", "text": text}) for n, text in enumerate(texts())]
+    bad = [json.dumps({"text": f"Subscribe to list {n}!"}) for n in range(24)]
+    for name, all_lines in (("raw", lines), ("bad", bad)):
+        (folder / name).mkdir()
+        for number in range(3):
+            (folder / name / f"{number}.jsonl").write_text("\n".join(all_lines[number::3]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, words in CALLS.items():
+            assert run_command(STAGES[name], words.split()) == 0, name
+    return folder
+
+
+def test_every_stage_of_dataprep_is_compared() -> None:
+    assert {*CALLS} == {name for name, spec in STAGES.items() if spec.command.startswith("dataprep")}
+
+
+@pytest.mark.parametrize("name", nightly_but([*CALLS], *map([*CALLS].index, ("clean", "find_duplicates", "shuffle"))))
+def test_a_stage_writes_on_a_cluster_what_it_writes_here(
+    folder: Path, nodes: TestCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its steps, also those of one shard, which the command itself does otherwise."""
+    taken: list[object] = []
+    take = RayEngine._take
+
+    def counted(self: RayEngine, *arguments: Any) -> None:
+        taken.append(arguments)
+        take(self, *arguments)
+
+    monkeypatch.setattr(RayEngine, "_take", counted)
+    monkeypatch.setattr(RayEngine, "works_here", lambda self, num_items: num_items == 0)
+    monkeypatch.chdir(folder)
+    words = CALLS[name]
+    count = sum(STAGES[name].outputs.values())
+    arguments = words.split()
+    ends = next((n for n, word in enumerate(arguments) if word.startswith("--")), len(arguments))
+    places = range(ends - count, ends) if name != "ledger" else range(1)
+    finals = {arguments[place]: f"ray-{arguments[place]}" for place in places}
+    called = [finals.get(word, word) if n in places else word for n, word in enumerate(arguments)]
+    assert run_command(STAGES[name], [*called, "--engine", "ray", "--ray-address", nodes.address]) == 0
+    for here, there in finals.items():
+        if Path(here).is_file():
+            assert Path(there).read_bytes() == Path(here).read_bytes()
+        else:
+            assert digests(Path(there)) == digests(Path(here))
+    assert taken
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for number in range(8):
+        write_jsonl(folder / "raw" / f"{number}.jsonl", 60 + number)
+    assert run_command(STAGES["clean"], [str(folder / "raw"), str(folder / "clean")]) == 0
+    assert run_command(STAGES["find_duplicates"], [str(folder / "clean"), str(folder / "pairs")]) == 0
+    return folder
+
+
+def start(address: str | None, module: str, *arguments: object) -> "subprocess.Popen[str]":
+    """Start a stage in a process of its own, with everything that it prints at hand."""
+    words = [*map(str, arguments), "--engine", "ray", *(["--ray-address", address] if address else [])]
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_receipts(process: "subprocess.Popen[str]", folder: Path, number: int = 1) -> None:
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob(".work/*/receipts/*/**/*.json"))) < number:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("stage", "source", "wanted"), [("clean", "raw", "clean"), ("find_duplicates", "clean", "pairs")]
+)
+def test_a_node_that_is_killed_changes_nothing(
+    corpus: Path, nodes: TestCluster, stage: str, source: str, wanted: str, tmp_path: Path
+) -> None:
+    process = start(nodes.address, f"dataprep.{stage}", corpus / source, tmp_path / "out")
+    wait_for_receipts(process, tmp_path, 2)
+    nodes.kill(0)
+    stdout, stderr = process.communicate(timeout=200)
+    nodes.add()
+    assert process.returncode == 0, stderr
+    assert digests(tmp_path / "out") == digests(corpus / wanted)
+    assert not stdout
+    assert "raylet" not in stderr, "Ray is silent"
+
+
+def test_a_command_that_is_killed_goes_on_from_its_receipts(corpus: Path, nodes: TestCluster, tmp_path: Path) -> None:
+    process = start(nodes.address, "dataprep.clean", corpus / "raw", tmp_path / "out")
+    receipts = ".work/*/receipts/outputs/*/*.json"
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob(receipts)):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    again = start(nodes.address, "dataprep.clean", corpus / "raw", tmp_path / "out")
+    _, stderr = again.communicate(timeout=200)
+    assert again.returncode == 0, stderr
+    assert "shards are already done" in stderr
+    assert digests(tmp_path / "out") == digests(corpus / "clean")
+    time.sleep(1)  # whether a worker of the first command is still there, and writes
+    assert not (tmp_path / ".work").exists()
+
+
+def test_a_node_with_another_version_is_refused_by_its_name(corpus: Path, nodes: TestCluster, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "ftfy-6.0.0.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: ftfy\nVersion: 6.0.0\n")
+    name = nodes.add({"PYTHONPATH": os.pathsep.join([str(other.parent), os.environ["PYTHONPATH"]])})
+    try:
+        process = start(nodes.address, "dataprep.clean", corpus / "raw", tmp_path / "out")
+        _, stderr = process.communicate(timeout=200)
+    finally:
+        nodes.kill(-1)
+    assert process.returncode == 1, stderr
+    assert f"error: node {name}: has another version: ftfy 6.0.0 there, 6.3.1 here; install the same" in stderr
+    assert not (tmp_path / "out").exists()
+
+
+def length(text: str) -> int:
+    return len(text)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, nodes: TestCluster, monkeypatch: pytest.MonkeyPatch) -> Generator[RayEngine]:
+    monkeypatch.chdir(tmp_path)
+    store.write_json(tmp_path / "scratch" / IDENTITY, {"libraries": {}})
+    made = RayEngine(0, nodes.address, tmp_path / "scratch")
+    yield made
+    made.close()
+
+
+def test_results_come_in_the_order_of_the_items(engine: RayEngine) -> None:
+    words = ["x" * number for number in range(40, 0, -1)]
+    assert list(engine.map(length, words)) == [*range(40, 0, -1)]
+
+
+def test_a_node_that_does_not_see_the_files_is_named(engine: RayEngine, nodes: TestCluster) -> None:
+    engine._scratch = Path("/proc/self/cwd/scratch")  # the driver's own: another place for each process
+    with pytest.raises(
+        UserError, match=r"node mill-\d+: does not see /proc/self/cwd/scratch/identity.json; every node"
+    ):
+        list(engine.map(length, ["a", "b"]))
+
+
+def raise_error(kind: str) -> None:
+    if kind == "wrong":
+        raise UserError("part-00000: line 7: no JSON; correct it")
+
+
+def test_an_error_that_a_user_can_fix_names_the_node(engine: RayEngine) -> None:
+    with pytest.raises(UserError, match=r"^(node mill-\d+: )?part-00000: line 7: no JSON; correct it$"):
+        list(engine.map(raise_error, ["fine", "wrong", "fine"]))
+    full = OSError(28, "No space left on device", "/shared/x")
+    elsewhere = next(each["NodeID"] for each in engine._ray.nodes() if each["NodeName"] != "mill-0" and each["Alive"])
+    named = engine._named(full, elsewhere)
+    assert isinstance(named, KilledError)
+    assert re.match(r"node mill-\d+: /shared/x: No space left on device; finished work is kept", str(named))
+    assert engine._named(full, engine._ray.get_runtime_context().get_node_id()) is full
+
+
+def die(task: tuple[str, str, int]) -> float:
+    """Kill the worker, the first times; then return the memory that the task has been promised."""
+    import ray
+
+    folder, name, times = task
+    attempts = Path(folder, name)
+    attempts.write_text((attempts.read_text() if attempts.exists() else "") + "x")
+    if len(attempts.read_text()) <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ray.get_runtime_context().get_assigned_resources()["memory"]
+
+
+def test_a_shard_that_kills_its_worker_gets_twice_the_memory(engine: RayEngine, tmp_path: Path) -> None:
+    engine.prepare()
+    tasks = [(str(tmp_path), "sound", 0), (str(tmp_path), "hungry", RETRIES + 1)]
+    assert [*engine.map(die, tasks)] == [engine._share, min(2 * engine._share, engine._largest())]
+    assert (tmp_path / "hungry").read_text() == "x" * (RETRIES + 2)
+
+
+def test_a_shard_that_no_worker_survives_is_named_once_the_others_are_done(engine: RayEngine, tmp_path: Path) -> None:
+    tasks = [(str(tmp_path), name, 99 if name == "b" else 0) for name in "abcd"]
+    results = engine.map(die, tasks)
+    assert next(results)
+    with pytest.raises(KilledError, match=r"'b', 99\): its worker was killed .* all other work is finished and kept"):
+        next(results)
+    assert [(tmp_path / name).exists() for name in "abcd"] == [True] * 4
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_signal_ends_the_work_and_leaves_nothing(
+    own: bool, sent: signal.Signals, status: int, nodes: TestCluster, tmp_path: Path
+) -> None:
+    """Also if the whole group gets it, Ray's processes too."""
+    (tmp_path / "endless.py").write_text(SCRIPT)
+    (tmp_path / "in").write_text("x")
+    arguments = [str(tmp_path / "in"), str(tmp_path / "out"), "--engine", "ray"]
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "endless.py"), *arguments, *([] if own else ["--ray-address", nodes.address])],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while len(started := list(tmp_path.glob("child-*"))) < 2:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    for _ in range(3):
+        if process.poll() is None:
+            os.killpg(process.pid, sent)
+            time.sleep(0.05)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == status, stderr
+    *progress, last = stderr.splitlines()
+    assert "run the same command again" in last
+    assert set(progress) <= {"endless: work: 4 shards"}
+    assert not stdout
+    deadline = time.monotonic() + 30
+    while left := [path.name for path in started if is_alive(int(path.name.removeprefix("child-")))]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+
+
+def test_a_ray_of_our_own_is_heard_on_loopback_only_and_ends_with_the_command(corpus: Path, tmp_path: Path) -> None:
+    process = start(None, "dataprep.clean", corpus / "raw", tmp_path / "out")
+    wait_for_receipts(process, tmp_path)
+    heard = listening(process.pid)
+    stdout, stderr = process.communicate(timeout=200)
+    assert heard
+    assert {host for host, _ in heard} == {"127.0.0.1"}
+    assert not stdout
+    assert process.returncode == 0, stderr
+    assert digests(tmp_path / "out") == digests(corpus / "clean")
+    assert not listening(process.pid)
+
+
+def listening(group: int) -> list[tuple[str, int]]:
+    """Return the addresses at which the processes of a session listen."""
+    import psutil
+
+    found: list[tuple[str, int]] = []
+    for each in psutil.process_iter():
+        try:
+            if os.getsid(each.pid) == group:
+                found += [tuple(c.laddr) for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return [(host.removeprefix("::ffff:"), port) for host, port in found]
+
+
+def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"--engine ray: needs the package ray; pip install 'millrace-gpt2\[ray\]'"):
+        RayEngine(0, None, tmp_path).prepare()
+
+
+def test_an_address_where_nothing_listens_is_an_error_in_time(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"--ray-address 127.0.0.1:1: no Ray answers there .*ray start --head"):
+        RayEngine(0, "127.0.0.1:1", tmp_path).prepare()
+    assert time.monotonic() - began < 12
+
+
+@pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "mill", "mill:x"])
+def test_an_address_of_another_kind_is_refused(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ConfigError, match="expected HOST:PORT of the cluster's head"):
+        RayEngine(0, address, tmp_path).prepare()
+
+
+def test_an_engine_by_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MILLRACE_ENGINE", "spark")
+    assert run_command(STAGES["clean"], ["in", "out"]) == 2
+    assert "MILLRACE_ENGINE=spark: expected local or ray" in capsys.readouterr().err
+
+
+def test_a_worker_says_what_it_lacks(tmp_path: Path) -> None:
+    error, _ = work_on_node((b"", "/nowhere/at/all", str(tmp_path), {}), b"")
+    assert isinstance(error, NodeError)
+    assert "does not see /nowhere/at/all" in str(error)
