@@ -33,8 +33,8 @@ PATIENCE = 180.0
 """Seconds for which a request that fails by the network or the server is tried again."""
 LONGEST_WAIT = 15.0
 """Seconds between two tries, at most."""
-READ_SECONDS = 60.0
-"""Seconds without a byte after which a connection is given up, and the request tried again."""
+READ_SECONDS = 300.0
+"""Seconds without an answer after which a request is tried again; what is sent meanwhile counts, over a slow line too."""
 ONE_PUT_BYTES = 64 << 20
 """Size up to which an object is sent by one PUT; a larger one is sent in parts of this size, and appears whole."""
 PARTS_AT_ONCE = 4
@@ -206,19 +206,20 @@ class Bucket:
 
         FileNotFoundError and the errors of conditions pass through.
         """
-        began, wait, warned = time.monotonic(), 0.5, False
+        wait, failing = 0.5, 0.0
         while True:
             try:
                 return self._explained(key, function)
             except _PassingError as error:
-                if time.monotonic() - began + wait > PATIENCE:
-                    raise UserError(
-                        f"{self.url(key)}: {error}, for {time.monotonic() - began:.0f} s; finished work is kept: check "
-                        "the network and AWS_ENDPOINT_URL, and run the same command again"
-                    ) from None
-                if not warned:
+                if not failing:
                     logger.warning("%s: %s; trying again for up to %.0f s", self.url(key), error, PATIENCE)
-                warned = True
+                failing = failing or time.monotonic()
+                passed = time.monotonic() - failing
+                if passed + wait > PATIENCE:
+                    raise UserError(
+                        f"{self.url(key)}: {error}, for {passed:.0f} s; finished work is kept: check the network and "
+                        "AWS_ENDPOINT_URL, and run the same command again"
+                    ) from None
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
