@@ -34,7 +34,7 @@ PATIENCE = 180.0
 LONGEST_WAIT = 15.0
 """Seconds between two tries, at most."""
 READ_SECONDS = 300.0
-"""Seconds without an answer after which a request is tried again; what is sent meanwhile counts, over a slow line too."""
+"""Seconds without an answer after which a request is tried again; sending counts, over a slow line too."""
 ONE_PUT_BYTES = 64 << 20
 """Size up to which an object is sent by one PUT; a larger one is sent in parts of this size, and appears whole."""
 PARTS_AT_ONCE = 4
