@@ -23,9 +23,10 @@ def script(name: str, command: str, folder: Path) -> Path:
     """An example with the command of a small training."""
     text = (EXAMPLES / name).read_text()
     text = re.sub(r"#SBATCH --(gpus|cpus)-.*\n", "", text).replace("ntasks-per-node=8", "ntasks-per-node=1")
-    text = text.replace("--time=24:00:00", "--time=5").replace("--nproc-per-node 8", "--nproc-per-node 1")
+    text = text.replace("--time=24:00:00", "--time=30").replace("--nproc-per-node 8", "--nproc-per-node 1")
     text = re.sub(r"python -m trainer\.pretrain \\\n(.*\\\n)*.*?(?= &)", command, text)
-    text = re.sub(r"-m trainer\.pretrain .*", command.removeprefix("python "), text)
+    if name == "torchrun.slurm":
+        text = re.sub(r"-m trainer\.pretrain .*", command.removeprefix("python "), text)
     text = re.sub(r"dvc repro .*(?= &)", command, text)
     file = folder / name
     file.write_text(text)
