@@ -57,11 +57,8 @@ def transfer(folder: Path) -> None:
 
     for name, work in (("put", put), ("get", get)):
         seconds, cpu = timed(work, resource.RUSAGE_SELF)
-        megabytes = manifest.bytes / 1e6
-        print(
-            f"| {name} | {megabytes:.0f} MB | {megabytes / seconds:.0f} MB/s | "
-            f"{megabytes / cpu:.0f} MB per CPU second |"
-        )
+        size = manifest.bytes / 1e6
+        print(f"| {name} | {size:.0f} MB | {size / seconds:.0f} MB/s | {size / cpu:.0f} MB per CPU second |")
 
 
 def main() -> None:

@@ -33,8 +33,8 @@ PATIENCE = 180.0
 """Seconds for which a request that fails by the network or the server is tried again."""
 LONGEST_WAIT = 15.0
 """Seconds between two tries, at most."""
-READ_SECONDS = 60.0
-"""Seconds without a byte after which a connection is given up, and the request tried again."""
+READ_SECONDS = 300.0
+"""Seconds without an answer after which a request is tried again; sending counts, over a slow line too."""
 ONE_PUT_BYTES = 64 << 20
 """Size up to which an object is sent by one PUT; a larger one is sent in parts of this size, and appears whole."""
 PARTS_AT_ONCE = 4
@@ -206,19 +206,20 @@ class Bucket:
 
         FileNotFoundError and the errors of conditions pass through.
         """
-        began, wait, warned = time.monotonic(), 0.5, False
+        wait, failing = 0.5, 0.0
         while True:
             try:
                 return self._explained(key, function)
             except _PassingError as error:
-                if time.monotonic() - began + wait > PATIENCE:
-                    raise UserError(
-                        f"{self.url(key)}: {error}, for {time.monotonic() - began:.0f} s; finished work is kept: check "
-                        "the network and AWS_ENDPOINT_URL, and run the same command again"
-                    ) from None
-                if not warned:
+                if not failing:
                     logger.warning("%s: %s; trying again for up to %.0f s", self.url(key), error, PATIENCE)
-                warned = True
+                failing = failing or time.monotonic()
+                passed = time.monotonic() - failing
+                if passed + wait > PATIENCE:
+                    raise UserError(
+                        f"{self.url(key)}: {error}, for {passed:.0f} s; finished work is kept: check the network and "
+                        "AWS_ENDPOINT_URL, and run the same command again"
+                    ) from None
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
@@ -233,11 +234,6 @@ class Bucket:
             raise
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             raise
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise UserError(
-                f"{self.url(key)}: access is denied ({_what(error)}); check the credentials (AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials) and what they may do in this bucket"
-            ) from None
         except exceptions.BaseError as error:
             text = str(error)
             status = _STATUS.search(text)
@@ -245,6 +241,8 @@ class Bucket:
                 raise self._no_bucket() from None
             if "redirect" in text.partition("\n")[0]:
                 raise UserError(f"{self.url(key)}: the bucket is in another region; set AWS_REGION to it") from None
+            if status and status[1] in ("401", "403"):
+                raise self._denied(key, error) from None
             if status and status[1] not in _PASSING:
                 raise UserError(
                     f"{self.url(key)}: the store refuses the request ({_what(error)}); check AWS_REGION, "
@@ -253,6 +251,12 @@ class Bucket:
             raise _PassingError(
                 f"the store answers {_what(error)}" if status else "the store cannot be reached"
             ) from None
+
+    def _denied(self, key: str, error: Exception) -> UserError:
+        return UserError(
+            f"{self.url(key)}: access is denied ({_what(error)}); check the credentials (AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials) and what they may do in this bucket"
+        )
 
     def _no_bucket(self) -> UserError:
         return UserError(f"s3://{self.name}: no such bucket; check its name, or create it")

@@ -432,7 +432,10 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
     """Return the dataclass that tyro turns into a parser: paths, sections, run options."""
     from tyro.conf import OmitArgPrefixes, Positional, arg
 
-    documents = "JSONL files, folders of JSONL files, or folders of document shards; read in order of name"
+    documents = (
+        "JSONL files, folders of JSONL files, or folders of document shards; read in order of name (also patterns, "
+        "s3:// and hf://)"
+    )
     fields: list[Any] = []
     optional: list[Any] = []
     many = _variadic(spec)

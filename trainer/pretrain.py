@@ -44,6 +44,7 @@ from trainer.processes import launch, portable
 from trainer.processes.computer import describe_computer
 from trainer.processes.process import Process
 from trainer.weights.finished import PublishedRun, find_published, publish, speed_path
+from trainer.weights.offsite import CHECKPOINTS, Offsite, Sender
 from trainer.weights.records import checkpoints, summary
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class PretrainJob:
     scratch: Path
     watch: Path | None = None
     """Folder for monitoring output (traces, TensorBoard), or None for none."""
+    offsite: Offsite | None = None
+    """Where copies of the checkpoints go."""
 
     @property
     def checkpoints(self) -> Path:
@@ -99,6 +102,11 @@ class PretrainJob:
     def expected(self) -> dict[str, Any]:
         """What the last checkpoint of this run has in its record."""
         return {"pretrain": self.config.identity(), "data": self.data, "step": self.plan.steps}
+
+    @property
+    def sides(self) -> tuple[Path, ...]:
+        """The files beside the checkpoints that a run goes on with."""
+        return (self.curve, self.epochs, self.speed, self.segments)
 
     @property
     def speed(self) -> Path:
@@ -150,6 +158,7 @@ def pretrain(
         data=data,
         scratch=run.scratch,
         watch=output.final.with_name(f"{output.final.name}.watch"),
+        offsite=Offsite(address, run.fingerprint) if (address := os.environ.get(CHECKPOINTS)) else None,
     )
     if config.score_every:
         check_scoring(config, tokenizer, model.n_positions, train.path)
@@ -157,6 +166,8 @@ def pretrain(
         published = None if run.limit else find_published(run, output, VERSION, parameters, job.expected)
         if published:
             return publish_anew(job, published, run, output)
+        if job.offsite:
+            job.offsite.restore(job.checkpoints, job.sides)
         find_start(job.config, job.plan.steps, model, tokenizer, job.train)
     # With receipts the scratch folder survives an error, and the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
@@ -314,6 +325,7 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
             keep_best=config.keep_best,
             curve=job.curve,
             in_background=config.async_save,
+            sender=Sender(job.offsite, job.checkpoints, job.sides) if job.offsite else None,
         ),
         *watching("pretrain", config, job.parallel, job.watch),
         *task_scores(job, training),

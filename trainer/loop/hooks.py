@@ -24,6 +24,7 @@ from pipelines.progress import waiting, within
 from trainer.loop.metrics import Meter, held_memory, peak_memory, rates
 from trainer.loop.training import Hook, StepReport, Training
 from trainer.weights import checkpoint
+from trainer.weights.offsite import Sender
 from trainer.weights.records import COLUMNS, Retention, lost_best, prune, read_curve_rows, val_losses
 
 logger = logging.getLogger(__name__)
@@ -333,7 +334,7 @@ class SpeedCurve(Hook):
 class Checkpoints(Hook):
     """Saves checkpoints every `checkpoint_every` steps, at the end, and at a requested stop; deletes those not kept.
 
-    `curve` has the validation losses that decide which checkpoint is best.
+    `curve` has the validation losses that decide which checkpoint is best. `sender` sends copies to a store.
     """
 
     phase = "checkpoint"
@@ -347,8 +348,10 @@ class Checkpoints(Hook):
         keep_best: bool = False,
         curve: Path | None = None,
         in_background: bool = False,
+        sender: Sender | None = None,
     ) -> None:
         self.root = root
+        self._sender = sender
         self.in_background = in_background
         self.keep = keep
         self.keep_every = keep_every
@@ -375,14 +378,20 @@ class Checkpoints(Hook):
         )
         last = training.optimizer_config.steps
 
+        step = training.step
+
         def pruned() -> None:
+            if self._sender:
+                self._sender.offer(step)
             prune(self.root, retention, last, val_losses(self._curve) if self._curve else {})
 
         self._saver.save(training.step, training.tensors(), training.record(), pruned)
         if report.stop or training.finished:
             self._saver.wait()
 
-    def after_training(self, training: Training) -> None:  # noqa: ARG002 (Hook's signature)
-        """Wait for a checkpoint that is still being written."""
+    def after_training(self, training: Training) -> None:
+        """Wait for a checkpoint that is still being written, and a little for one that is being sent to a store."""
         if self._saver is not None:
             self._saver.close()
+        if self._sender and training.mesh.is_first:
+            self._sender.close()
