@@ -35,9 +35,9 @@ from typing import Any
 
 from pipelines import exits
 from pipelines.arguments import Parser
+from pipelines.called import as_called, called
 from pipelines.config import PARAMS_YAML, Count, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
-from pipelines.helptext import called
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
 from pipelines.terminal import print_error, print_line, visible
 
@@ -301,7 +301,7 @@ def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
     if costs:
         print_line(costs)
     for line in lines:
-        print_line(line)
+        print_line(as_called(line))
     print(f"{PARAMS_YAML}: profile {profile}, run {params['run']}; now: dvc repro")
     return 0
 
@@ -373,7 +373,7 @@ def _check_params() -> int:
         differing = f"{len(lines)} values differ" if len(lines) > 1 else "1 value differs"
         print(
             f"{PARAMS_YAML}: valid; {differing} from profile {name} (by dvc exp run -S, or because the profile "
-            "changed); `python -m pipelines set KEY=VALUE` records a value beside the profile"
+            f"changed); `{called('pipelines')} set KEY=VALUE` records a value beside the profile"
         )
     else:
         print(f"{PARAMS_YAML}: valid, and equal to profile {name}")

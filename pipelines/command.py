@@ -154,6 +154,8 @@ class StageSpec:
     lines for the user that say what the stage needs to run."""
     environment: Callable[..., Mapping[str, str]] | None
     """Returns the variables that the stage's process lacks and has to start with; takes the sections by name."""
+    launcher: Callable[[], Sequence[str]] | None
+    """Returns the words of a launcher (`srun ...`) that the stage's command is to start itself again after, if any."""
     other_command: Callable[[Sequence[str]], int | None] | None
     """Runs the command line of a program that the stage can replace; returns the exit status, or None if the arguments
     are not for that program."""
@@ -174,6 +176,7 @@ class StageSpec:
         check_config: Callable[..., None] | None = None,
         check_parameters: Callable[[Mapping[str, Any]], str | None] | None = None,
         environment: Callable[..., Mapping[str, str]] | None = None,
+        launcher: Callable[[], Sequence[str]] | None = None,
         other_command: Callable[[Sequence[str]], int | None] | None = None,
         preload: tuple[str, ...] = (),
     ) -> "StageSpec":
@@ -218,6 +221,7 @@ class StageSpec:
             check_config=check_config,
             check_parameters=check_parameters,
             environment=environment,
+            launcher=launcher,
             other_command=other_command,
             limit=limit,
             preload=preload,

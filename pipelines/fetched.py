@@ -33,6 +33,7 @@ _MAGIC = b"PAR1"
 class Shard:
     """One object of a published folder, as its manifest and the store describe it."""
 
+    key: str
     bytes: int
     sha256: str
     etag: str
@@ -44,7 +45,6 @@ class Record:
     """A published folder in a store, whose files are fetched one by one."""
 
     bucket: str
-    folder: str
     budget: int
     """Bytes that all copies of shards may take."""
     shards: dict[str, Shard]
@@ -59,7 +59,7 @@ class Record:
 def _load(path: Path, _changed: int) -> Record:
     value = json.loads(path.read_bytes())
     shards = {name: Shard(**shard) for name, shard in value["shards"].items()}
-    return Record(value["bucket"], value["folder"], value["budget"], shards)
+    return Record(value["bucket"], value["budget"], shards)
 
 
 def record_path(copy: Path) -> Path:
@@ -133,13 +133,12 @@ def _fetch(file: Path) -> None:
         raise UserError(
             f"{file}: the store has no such shard by the manifest of its folder; run the same command again"
         )
-    record, name, shard = found
+    record, _, shard = found
     _make_room(file, shard.bytes, record.budget)
-    key = f"{record.folder}/{name}" if record.folder else name
-    digest = bucket(record.bucket).download(Object(key, shard.bytes, shard.etag), file)
+    digest = bucket(record.bucket).download(Object(shard.key, shard.bytes, shard.etag), file)
     if digest != shard.sha256:
         file.unlink(missing_ok=True)
-        raise damaged(bucket(record.bucket).url(key))
+        raise damaged(bucket(record.bucket).url(shard.key))
 
 
 def damaged(url: str) -> UserError:
@@ -206,11 +205,10 @@ def _footer_path(file: Path) -> Path:
 def _fetch_footer(file: Path) -> None:
     found = shard_of(file)
     assert found  # it is one of a record's
-    record, name, _ = found
-    key = f"{record.folder}/{name}" if record.folder else name
-    tail = bucket(record.bucket).read(key, start=-_TAIL_BYTES)
+    record, _, shard = found
+    tail = bucket(record.bucket).read(shard.key, start=-_TAIL_BYTES)
     size = int.from_bytes(tail[-8:-4], "little") + 8
     if tail[-4:] == _MAGIC and size > len(tail):
-        tail = bucket(record.bucket).read(key, start=-size)
+        tail = bucket(record.bucket).read(shard.key, start=-size)
     with store.create(_footer_path(file), durable=False) as kept:
         kept.write(_MAGIC + tail)

@@ -4,15 +4,19 @@ import logging
 import sys
 from typing import TextIO
 
+from pipelines.called import as_called
 from pipelines.terminal import visible
 
 
 class OneLine(logging.Formatter):
-    """Writes a message on one line that cannot control a terminal; a traceback after it keeps its lines."""
+    """Writes a message on one line that cannot control a terminal; a traceback after it keeps its lines.
+
+    Commands in it are named as the user named this one.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the message, with unprintable characters escaped."""
-        return visible(super().formatMessage(record))
+        return visible(as_called(super().formatMessage(record)))
 
 
 class CurrentStderr(logging.StreamHandler):

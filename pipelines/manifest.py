@@ -19,6 +19,8 @@ from pipelines.errors import UserError
 from pipelines.fetched import is_lazy
 
 MANIFEST = "manifest.json"
+STORED = "stored.json"
+"""In a folder that has its manifest alone: where the files lie that the manifest names."""
 WORK = ".work"
 """Folder of scratch and locks, beside the outputs."""
 SCRATCH = "-scratch"
@@ -151,6 +153,17 @@ def is_published(folder: Path) -> bool:
     return not isinstance(value, dict) or "counts" in value
 
 
+def stored_in(folder: Path) -> str:
+    """Return the address of the store that has the files of a published folder; empty if the folder has them."""
+    file = folder / STORED
+    if not file.is_file():
+        return ""
+    value = store.read_json(file)
+    if not isinstance(value, dict) or not isinstance(value.get("store"), str):
+        raise UserError(f"{file}: does not say where the files lie; make the folder again")
+    return value["store"]
+
+
 def load_checked(folder: Path) -> Manifest:
     """Return the manifest of `folder` after checking that every file is there with its size, and no other shard.
 
@@ -160,6 +173,11 @@ def load_checked(folder: Path) -> Manifest:
     if not path.exists():
         raise UserError(f"{folder}: has no {MANIFEST}, so no stage finished it; run its stage first")
     manifest = Manifest.load(path)
+    if stored := stored_in(folder):
+        raise UserError(
+            f"{folder}: has its manifest alone, its files lie in {stored}; a stage fetches them, anything else needs a "
+            "copy made without MILLRACE_STORE"
+        )
     if is_lazy(folder):  # its shards lie in a store, whose listing was compared with the manifest
         return manifest
     for name, entry in manifest.files.items():
@@ -192,7 +210,8 @@ def _content_hash(path: Path, above: tuple[Path, ...]) -> str:
     if path.is_file():
         return _file_hash(path)
     if is_published(path):
-        load_checked(path)
+        if not stored_in(path):
+            load_checked(path)
         return store.sha256(path / MANIFEST)
     digest = hashlib.sha256()
     above = (*above, path.resolve())

@@ -16,7 +16,7 @@ from pipelines import store
 from pipelines.command import Invocation
 from pipelines.documents import is_jsonl
 from pipelines.errors import UserError
-from pipelines.manifest import MANIFEST, SCRATCH, WORK, Manifest, manifest_path
+from pipelines.manifest import MANIFEST, SCRATCH, STORED, WORK, Manifest, manifest_path
 from pipelines.outputs import provenance_path, rejected_path
 
 _SCRATCH_END = re.compile(rf"(?:-[0-9a-f]{{16}}|{SCRATCH}|\.lock)$")
@@ -55,7 +55,7 @@ def check_outputs(call: Invocation, *, resuming: bool) -> None:
     `resuming`: this same run crashed while publishing, so that what exists may be its own.
     """
     outputs = [(path, store.real_path(path)) for path in call.outputs.values()]
-    _check_apart(call, outputs)
+    check_apart(call, outputs)
     for path, output in outputs:
         if is_jsonl(path) != is_jsonl(output) or (is_jsonl(path) and path.suffix != output.suffix):
             raise UserError(f"{path}: a link to {output}, whose name ends otherwise; name that path itself")
@@ -70,7 +70,7 @@ def check_outputs(call: Invocation, *, resuming: bool) -> None:
     _check_stats(call)
 
 
-def _check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None:
+def check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None:
     """Raise UserError if an output would replace an input, or another output."""
     inputs = [path for paths in call.inputs.values() for path in paths]
     owners: dict[Path, Path] = {}
@@ -78,13 +78,18 @@ def _check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None
         for target in (written.resolve() for written in written_paths(output)):
             for source in inputs:
                 if target == source.resolve() or target in source.resolve().parents:
-                    raise UserError(f"{path}: the output would replace the input {source}; choose another output")
+                    raise replaces_input(path, source)
             if target in owners:
                 raise UserError(f"{path}: two outputs have the same path; choose two different ones")
             owners[target] = path
     for target, path in owners.items():
         for other in (owners[parent] for parent in target.parents if parent in owners):
             raise UserError(f"{path}: inside the output {other}, which is replaced as a whole; choose another path")
+
+
+def replaces_input(output: object, source: object) -> UserError:
+    """Return what is said of an output that would take the place of an input."""
+    return UserError(f"{output}: the output would replace the input {source}; choose another output")
 
 
 def _check_is_ours(path: Path, output: Path, mine: Iterable[Path]) -> None:
@@ -104,7 +109,7 @@ def _check_is_ours(path: Path, output: Path, mine: Iterable[Path]) -> None:
         manifest = _manifest(output / MANIFEST)
         if manifest is None and files:
             raise _not_ours(path, MANIFEST)
-        named = {*manifest.files, MANIFEST} if manifest else set[str]()
+        named = {*manifest.files, MANIFEST, STORED} if manifest else set[str]()
         for file in files:
             if file.relative_to(output).as_posix() not in named and file not in mine:
                 raise UserError(

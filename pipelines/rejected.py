@@ -23,11 +23,14 @@ TEXT_CHARACTERS = 4 * LINE_CHARACTERS
 _FRACTION = re.compile(r"(?<![\w.])\d+\.\d{3,}(?![\w.])")
 
 
-def show_rejected(output: Path, number: int) -> None:
-    """Print `number` examples per rule on standard output; equal outputs give the same examples."""
+def show_rejected(output: Path, number: int, called: Path | None = None) -> None:
+    """Print `number` examples per rule on standard output; equal outputs give the same examples.
+
+    `called`: what to name an output that is not where it will be.
+    """
     examples = sample(rejected_rows(output), number)
     if not examples:
-        print_line(f"{output}: nothing was rejected")
+        print_line(f"{called or output}: nothing was rejected")
     for rule, (total, rows) in sorted(examples.items(), key=lambda item: (-item[1][0], item[0])):
         print_line(f"{rule}: {total:,} rejected, {len(rows)} of them:")
         for row in rows:

@@ -16,8 +16,9 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -30,11 +31,12 @@ from pipelines.config import named_sources
 from pipelines.documents import is_companion
 from pipelines.errors import ConfigError, UserError
 from pipelines.fetched import AT_ONCE, FETCHED, LAZY, RECORDS, WHOLE, Record, Shard, damaged, record_path
-from pipelines.manifest import MANIFEST, Manifest, is_published
+from pipelines.manifest import MANIFEST, Manifest, is_published, stored_in
+from pipelines.ownership import check_apart, replaces_input
 from pipelines.progress import track
 from pipelines.run import parse_size
 from pipelines.terminal import call_in_messages
-from pipelines.uploads import Destination, Uploads
+from pipelines.uploads import Destination, ShardStore, Uploads, shard_store
 
 SCRATCH = ".scratch"
 """The folder in the current one for what comes from stores and goes to them, unless MILLRACE_SCRATCH names another."""
@@ -48,6 +50,8 @@ def localized(spec: StageSpec, call: Invocation) -> Generator[tuple[Invocation, 
     """Give the call with paths of this machine in place of addresses and patterns, and where its outputs go."""
     root = Path(os.environ.get("MILLRACE_SCRATCH") or SCRATCH)
     call_in_messages(_names(root))
+    # Before copies stand for the inputs: as paths, addresses are the same or within each other as any others.
+    check_apart(call, [(path, path) for path in call.outputs.values()])
     outputs: dict[str, Path] = {}
     destinations: dict[str, Destination] = {}
     for name, path in call.outputs.items():
@@ -55,9 +59,9 @@ def localized(spec: StageSpec, call: Invocation) -> Generator[tuple[Invocation, 
         if address:
             destinations[name] = _destination(address, root)
             outputs[name] = destinations[name].local
-    uploads = Uploads(destinations, overwrite=call.options.overwrite)
+    uploads = Uploads(destinations, _shard_store(spec), overwrite=call.options.overwrite)
     uploads.check()
-    fetch = _Fetch(root)
+    fetch = _Fetch(root, destinations.values())
     inputs = {
         name: in_order(
             tuple(each for path in paths for each in fetch.input(path, spec.inputs[name][0])), spec.inputs[name][0]
@@ -75,6 +79,16 @@ def _names(root: Path) -> dict[str, str]:
     return {**names, f"{root}/{OUTPUTS}/s3/": "s3://"}
 
 
+def _shard_store(spec: StageSpec) -> ShardStore | None:
+    """Return where the files of a stage's local outputs go; those of trainings are read by other commands too."""
+    address = os.environ.get("MILLRACE_STORE", "")
+    if not address or not spec.command.startswith("dataprep."):
+        return None
+    if not address.startswith("s3://"):
+        raise ConfigError(f"MILLRACE_STORE={address}: expected s3://BUCKET/FOLDER")
+    return shard_store(address)
+
+
 def _destination(address: str, root: Path) -> Destination:
     if not address.startswith("s3://"):
         raise ConfigError(
@@ -89,19 +103,22 @@ def _destination(address: str, root: Path) -> Destination:
 class _Fetch:
     """Brings the inputs of one run, and notes what they were."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, outputs: Collection[Destination]) -> None:
         self._root = root
+        self._outputs = outputs
         self.inputs: dict[str, dict[str, Any]] = {}
 
     def input(self, path: Path, kind: type) -> list[Path]:
         """Return what stands for one path or address of the command line: of documents, any number of files."""
         address = address_of(path)
         if address is None:
+            if stored := stored_in(path):
+                return [self._from_store(path, stored, lazy=kind is Documents)]
             if not is_pattern(path) or path.exists():
                 return [path]
             names = _rows_of(sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
             found = {each: Path(each) for each in names}
-            return self._chosen(str(path), found, kind)
+            return self._chosen(str(path), found, kind) if found else [path]  # whose error is that of any path
         if address.startswith("hf://"):
             return self._from_hub(address, kind)
         name, key = split_s3(address)
@@ -113,7 +130,7 @@ class _Fetch:
         """Return a section with copies in place of the addresses of its sources."""
         changes: dict[str, Any] = {}
         for field, path, _ in named_sources(section):
-            if address_of(path):
+            if address_of(path) or stored_in(path):
                 (copy,) = self.input(path, type(None))
                 value = changes.get(field, getattr(section, field))
                 same = [str(copy) if Path(each) == path else each for each in _texts(value)]
@@ -169,7 +186,7 @@ class _Fetch:
         for name in objects:
             if name.startswith("part-") and name not in manifest.files:
                 raise UserError(f"{source.url(f'{key}/{name}')}: its manifest does not name it; move it away")
-        if not lazy or not any(name.startswith("part-") and name.endswith(".parquet") for name in manifest.files):
+        if not lazy or not any(fnmatchcase(name, "part-*.parquet") for name in manifest.files):
             if lazy:
                 store.remove(copy)
                 copy = self._copy("s3", source.name, key)
@@ -177,11 +194,11 @@ class _Fetch:
             self._fetch(copy, {name: objects[name] for name in (*manifest.files, MANIFEST)}, _getting(source, digests))
             return copy
         shards = {
-            name: Shard(entry.bytes, entry.sha256, objects[name].etag, entry.rows)
+            name: Shard(objects[name].key, entry.bytes, entry.sha256, objects[name].etag, entry.rows)
             for name, entry in manifest.files.items()
         }
         self._keep_equal(copy, shards)
-        Record(source.name, key, _budget(copy), shards).save(record_path(copy))
+        Record(source.name, _budget(copy), shards).save(record_path(copy))
         return copy
 
     def _keep_equal(self, copy: Path, shards: Mapping[str, Shard]) -> None:
@@ -199,9 +216,39 @@ class _Fetch:
             if name not in shards or shards[name].sha256 != digest:
                 record_path(copy / name).with_name(f"{Path(name).name}.footer").unlink(missing_ok=True)
 
+    def _from_store(self, folder: Path, address: str, *, lazy: bool) -> Path:
+        """Return a folder for one that has its manifest alone."""
+        place = shard_store(address)
+        source, data = bucket(place.bucket_name), store.read_json_bytes(folder / MANIFEST)
+        manifest = Manifest.load(folder / MANIFEST)
+        lazy = lazy and any(fnmatchcase(name, "part-*.parquet") for name in manifest.files)
+        digest = hashlib.sha256(data).hexdigest()
+        copy = self._copy("stored", digest[:16], folder.resolve().name, kind=LAZY if lazy else WHOLE)
+        self.inputs[str(folder)] = {"store": address, "manifest": digest}
+        if lazy:
+            with store.create(copy / MANIFEST, durable=False) as file:
+                file.write(data)
+            shards = {
+                name: Shard(place.key_of(entry.sha256), entry.bytes, entry.sha256, "", entry.rows)
+                for name, entry in manifest.files.items()
+            }
+            Record(place.bucket_name, _budget(copy), shards).save(record_path(copy))
+            return copy
+        objects = {name: Object(place.key_of(entry.sha256), entry.bytes, "") for name, entry in manifest.files.items()}
+        self._fetch(
+            copy, objects, _getting(source, {place.key_of(e.sha256): e.sha256 for e in manifest.files.values()})
+        )
+        with store.create(copy / MANIFEST, durable=False) as file:
+            file.write(data)
+        return copy
+
     def _matching(self, source: Bucket, pattern: str, address: str, kind: type) -> list[Path]:
         fixed = fixed_part(pattern)
         listed = {each.key: each for each in source.list(fixed) if matches(each.key, pattern)}
+        for output in self._outputs:
+            for key in listed:
+                if f"{source.url(key)}/".startswith(f"{output.address}/"):
+                    raise replaces_input(output.address, address)
         found = {key: listed[key] for key in _rows_of(list(listed))}
         self._note(address, list(found.values()))
         self._fetch(self._copy("s3", source.name), found, _getting(source), alone=False)

@@ -47,10 +47,9 @@ class Sharing(Protocol):
         label: str,
         work: "Callable[[ShardTask], dict[str, Any]]",
         tasks: "Sequence[ShardTask]",
-        done: dict[Path, dict[str, Any]],
         on: engine.Engine,
     ) -> dict[Path, dict[str, Any]]:
-        """Do this task's share of a map, of which `done` are receipts; return all receipts, or end the stage here."""
+        """Do this task's share of a map; return all receipts, or end the stage here."""
         ...
 
 
@@ -114,22 +113,16 @@ class StageRun:
             )
             for part in parts
         ]
-        if not self.share:  # else other tasks may be writing
-            _remove_temporary(target.folder)
-        done = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
-        todo = [task for task in tasks if task.receipt not in done]
         label = step_label(self.name, function.__name__)
-        if not self.share and (done or (self.machines > 1 and len(tasks) > 1)):
-            rest = f"; no task did the other {len(todo)}, which are done here" if todo and self.machines > 1 else ""
-            logger.info("%s: %d of %d shards are already done%s", label, len(done), len(tasks), rest)
         work = functools.partial(do_shard, function, arguments)
-        if self.share and todo and len(tasks) > 1:
-            done = self.share.do(label, work, tasks, done, self.engine)
+        if self.share and len(tasks) > 1:
+            done = self.share.do(label, work, tasks, self.engine)
         else:
-            for task, receipt in _track(label, zip(todo, self.engine.map(work, todo), strict=True), tasks, todo):
-                done[task.receipt] = receipt
-        if not self.share:
-            _remove_temporary(target.folder)
+            if not self.share:  # else other tasks may be writing
+                _remove_temporary(target.folder)
+            done = self._do(label, work, tasks)
+            if not self.share:
+                _remove_temporary(target.folder)
         counts = Counts()
         for task in tasks:
             receipt = done[task.receipt]
@@ -139,6 +132,19 @@ class StageRun:
                 self._digests[target.folder / name] = entry["sha256"]
         target.counts.add(counts)
         return counts
+
+    def _do(
+        self, label: str, work: "Callable[[ShardTask], dict[str, Any]]", tasks: "Sequence[ShardTask]"
+    ) -> dict[Path, dict[str, Any]]:
+        """Do the shards that have no matching receipt; return all receipts."""
+        done = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
+        todo = [task for task in tasks if task.receipt not in done]
+        if not self.share and (done or (self.machines > 1 and len(tasks) > 1)):
+            rest = f"; no task did the other {len(todo)}, which are done here" if todo and self.machines > 1 else ""
+            logger.info("%s: %d of %d shards are already done%s", label, len(done), len(tasks), rest)
+        for task, receipt in _track(label, zip(todo, self.engine.map(work, todo), strict=True), tasks, todo):
+            done[task.receipt] = receipt
+        return done
 
     def step(
         self, function: ShardFunction, name: str, files: Sequence[Path], *arguments: Any, into: Output | str

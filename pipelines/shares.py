@@ -13,6 +13,7 @@ every task reads all of them.
 
 import contextlib
 import functools
+import hashlib
 import importlib.metadata
 import json
 import logging
@@ -186,7 +187,7 @@ class Share:
                 return
             except InUseError:
                 if not said:
-                    logger.info("%s: waits while another task prepares the work", self.name)
+                    logger.info("%s: waits for the lock of the output, which another task or run holds", self.name)
                 said = True
                 time.sleep(POLL_SECONDS)
 
@@ -232,35 +233,62 @@ class Share:
             self._mark.release()
 
     def do(
-        self,
-        label: str,
-        work: Callable[[ShardTask], dict[str, Any]],
-        tasks: Sequence[ShardTask],
-        done: dict[Path, dict[str, Any]],
-        on: Engine,
+        self, label: str, work: Callable[[ShardTask], dict[str, Any]], tasks: Sequence[ShardTask], on: Engine
     ) -> dict[Path, dict[str, Any]]:
-        """Do this task's share of a map, of which `done` are receipts; return all receipts.
+        """Do this task's share of a map; return all receipts.
 
         Raises ShareDone if some are still missing, or this task has already had a share of an earlier map.
         """
+        file = self._scratch / FOLDER / "complete" / f"{_digest(tasks)}.json"
+        if (receipts := _receipts(tasks, file)) is not None:
+            return receipts
         if self._begun:
             raise ShareDone(
-                f"{label}: {self.name} goes no further than this step, of which {len(done)} of {len(tasks)} shards are "
-                "done: the same tasks, run once more, share it, or the command without --shard-range does it"
+                f"{label}: {self.name} goes no further than this step, of which {_count(tasks)} of {len(tasks)} shards "
+                "are done: the same tasks, run once more, share it, or the command without --shard-range does it"
             )
         self._begun = True
-        mine = [task for task in tasks[self.range.index :: self.range.count] if task.receipt not in done]
+        mine = [task for task in tasks[self.range.index :: self.range.count] if task.finished() is None]
         self.unlock()
         for _ in track(on.map(work, mine), what=f"{label}, {self.range}", total=len(mine)):
             pass
         self.lock()
-        now = {task.receipt: receipt for task in tasks if (receipt := task.finished()) is not None}
-        if len(now) < len(tasks):
+        if (receipts := _receipts(tasks, file)) is None:
             raise ShareDone(
-                f"{label}: {self.name} has done its share, {len(mine)} of {len(tasks)} shards; {len(now)} are done: "
-                "the other tasks, or the command without --shard-range, do the rest"
+                f"{label}: {self.name} has done its share, {len(mine)} of {len(tasks)} shards; {_count(tasks)} are "
+                "done: the other tasks, or the command without --shard-range, do the rest"
             )
-        return now
+        return receipts
+
+
+def _receipts(tasks: Sequence[ShardTask], file: Path) -> dict[Path, dict[str, Any]] | None:
+    """Return the receipts of a map if all its shards are done, else None.
+
+    The first task that finds them all writes them to one `file`, so that the others, one after the other under the
+    lock, need not open thousands.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return {task.receipt: receipt for task, receipt in zip(tasks, json.loads(file.read_bytes()), strict=True)}
+    if _count(tasks) < len(tasks):
+        return None
+    receipts = [task.finished() for task in tasks]
+    if None in receipts:
+        return None
+    store.write_json(file, receipts)
+    return {task.receipt: receipt for task, receipt in zip(tasks, receipts, strict=True) if receipt is not None}
+
+
+def _count(tasks: Sequence[ShardTask]) -> int:
+    """Return how many tasks have a receipt, without opening any."""
+    folders = {task.receipt.parent for task in tasks}
+    there = {Path(entry.path) for folder in folders if folder.is_dir() for entry in os.scandir(folder)}
+    return sum(task.receipt in there for task in tasks)
+
+
+def _digest(tasks: Sequence[ShardTask]) -> str:
+    """Return what tells a map from every other, and from itself with other inputs."""
+    named = [[str(task.receipt), task.step, task.inputs] for task in tasks]
+    return hashlib.sha256(json.dumps(named).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def take_over(run: StageRun) -> None:

@@ -54,7 +54,7 @@ def stage_main(module_name: str) -> None:
     # Workers would import the command's module a second time, as __mp_main__, and warn about it.
     main: Any = sys.modules["__main__"]
     main.__spec__ = None
-    vars(main).pop("__file__", None)  # rather than None, which Ray takes for a name
+    vars(main).pop("__file__", None)  # rather than None, which Ray and inspect take for a name
 
     def run() -> int:
         spec, arguments = StageSpec.load(module_name), sys.argv[1:]
@@ -70,15 +70,18 @@ def stage_main(module_name: str) -> None:
 def run_command(spec: StageSpec, arguments: Sequence[str], *, restart: bool = False) -> int:
     """Run the whole command of a stage; return the exit status, and print one line per user error.
 
-    With `restart`, this process is the command, and starts again if the stage needs another environment.
+    With `restart`, this process is the command, and starts again if the stage needs another environment or a launcher.
     """
     who = ""
     try:
         put_back_stats()
         call = parse(spec, arguments)
         who = shares.prefix(spec, call.options)
-        if restart and spec.environment and (variables := spec.environment(**call.sections)):
-            _start_again(variables)
+        if restart:
+            variables = spec.environment(**call.sections) if spec.environment else {}
+            launcher = spec.launcher() if spec.launcher else []
+            if variables or launcher:
+                _start_again(variables, launcher)
         log.configure(call.options.log_level, verbose=call.options.verbose)
         exits.unwind_on_signals()
         run_stage(spec, call)
@@ -113,10 +116,15 @@ def _failed(error: BaseException, who: str) -> int:
     return 1
 
 
-def _start_again(variables: Mapping[str, str]) -> None:
-    """Replace this process by the same command with further environment variables; a signal in between waits."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, exits.STOPPING)
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})  # noqa: S606 (itself)
+def _start_again(variables: Mapping[str, str], launcher: Sequence[str]) -> None:
+    """Replace this process by the same command with further environment variables, after the words of a launcher.
+
+    A signal in between waits; a launcher would find it blocked, so then it ends the command.
+    """
+    if not launcher:
+        signal.pthread_sigmask(signal.SIG_BLOCK, exits.STOPPING)
+    words = [*launcher, sys.executable, *sys.orig_argv[1:]]
+    os.execvpe(words[0], words, {**os.environ, **variables})  # noqa: S606 (itself)
 
 
 def run_stage(spec: StageSpec, call: Invocation) -> None:
@@ -158,7 +166,13 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
                 uploads.release()
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
-        _publish_all(run, call)
+        name, output = next(iter(run.outputs.items()))
+        shown = first
+        if uploads.take_away(name, output.final):  # its rejected rows have to be shown before they go
+            staged = _place_of(run, output) / f"staged-{name}"
+            shown = staged / output.final.name if is_jsonl(output.final) else staged
+            _show_rejected_of(shown, call)
+        _publish_all(run, call, uploads)
         uploads.publish(run.fingerprint)
         if uploads.inputs:
             run.provenance["fetched"] = uploads.inputs
@@ -167,8 +181,14 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
         for place in _places(run):
             store.remove(place / STAGED)  # first: what is left of a folder promises nothing
             store.remove(place)
+    if shown == first:
+        _show_rejected_of(first, call)
+
+
+def _show_rejected_of(output: Path, call: Invocation) -> None:
+    """Print rejected rows of an output, if the call asks for some."""
     if call.options.sample_rejected:
-        show_rejected(first, call.options.sample_rejected)
+        show_rejected(output, call.options.sample_rejected, next(iter(call.outputs.values())))
 
 
 def _identity(spec: StageSpec, call: Invocation) -> dict[str, Any]:
@@ -240,9 +260,11 @@ def _work(spec: StageSpec, call: Invocation, run: StageRun) -> object:
         return result
 
 
-def _publish_all(run: StageRun, call: Invocation) -> None:
+def _publish_all(run: StageRun, call: Invocation, uploads: Uploads) -> None:
     """Record that all staged outputs are complete, then swap them in one by one."""
     check_outputs(call, resuming=(run.scratch / STAGED).exists())  # hours may have passed
+    for name, output in run.outputs.items():
+        uploads.take(name, output.final, _place_of(run, output) / f"staged-{name}")
     for place in _places(run):
         store.write_json(place / STAGED, sorted(run.outputs))
     for name, output in run.outputs.items():

@@ -4,10 +4,14 @@ import re
 import sys
 from collections.abc import Mapping
 
+from pipelines.called import as_called
+
 MANY = 4
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters but tab and line feed, other line breaks, and what turns the direction of a text."""
 _UNPRINTABLE_RUN = re.compile(r"(.)\1*", re.DOTALL)
+_SLASH = re.compile(r"\b(s3|hf):/(?=[^/])")
+"""Of an address that was made a path."""
 _called: dict[str, str] = {}
 """Folder, with a slash at its end -> what messages call it."""
 
@@ -19,6 +23,7 @@ def call_in_messages(names: Mapping[str, str]) -> None:
 
 def visible(text: str) -> str:
     """Return `text` on one line that cannot control a terminal: unprintable runs as an escape with their length."""
+    text = _SLASH.sub(r"\1://", text)
     for folder, name in _called.items():
         if folder in text:  # not of scratch, which people remove by its path
             text = re.sub(rf"{re.escape(folder)}(?!\S*/?\.work/)", lambda _, name=name: name, text)
@@ -39,8 +44,8 @@ def _escaped(run: str) -> str:
 
 
 def print_error(error: object) -> None:
-    """Print what a command ends with as one line on standard error."""
-    print(f"error: {visible(str(error))}", file=sys.stderr)
+    """Print what a command ends with as one line on standard error; commands in it are named as this one was."""
+    print(f"error: {visible(as_called(str(error)))}", file=sys.stderr)
 
 
 def print_line(line: str) -> None:

@@ -7,24 +7,25 @@ new one is complete on this machine; while that is sent, there is none.
 """
 
 import json
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from pipelines import store
+from pipelines.addresses import split_s3
 from pipelines.buckets import Bucket, bucket
 from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError, UserError
 from pipelines.fetched import AT_ONCE
-from pipelines.manifest import MANIFEST, Manifest, manifest_path
+from pipelines.manifest import MANIFEST, STORED, FileEntry, Manifest, manifest_path
 from pipelines.outputs import rejected_name
 from pipelines.ownership import STAGED
 from pipelines.progress import track
 
-logger = logging.getLogger(__name__)
+_MARK = "millrace.json"
+_FORMAT = {"format": "files by sha256", "version": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,63 @@ class Destination:
         return found | ({"": at.bytes} if at else {})
 
 
+@dataclass(frozen=True, slots=True)
+class ShardStore:
+    """A place in a bucket that has files by their digests, each once, for folders that keep their manifests alone."""
+
+    address: str
+    bucket_name: str
+    folder: str
+
+    def key_of(self, sha256: str) -> str:
+        """Return the key of the file with a digest."""
+        return f"{self.folder}/sha256/{sha256[:2]}/{sha256[2:]}"
+
+    def check(self) -> None:
+        """Raise UserError unless this run may write there."""
+        source, key = bucket(self.bucket_name), f"{self.folder}/{_MARK}"
+        if source.create(key, store.json_bytes(_FORMAT)) != store.json_bytes(_FORMAT):
+            raise UserError(f"{source.url(key)}: not of a store of ours; set MILLRACE_STORE to another folder")
+
+    def damage_of_file(self, file: Path, entry: FileEntry) -> str | None:
+        """Return what is wrong in the store with a file of a folder, or None; its bytes are not read."""
+        key = self.key_of(entry.sha256)
+        if bucket(self.bucket_name).holds(key, entry.bytes, entry.sha256):
+            return None
+        url = bucket(self.bucket_name).url(key)
+        return f"{file}: not in the store, or with another size or digest ({url}); make the folder again"
+
+    def take(self, staged: Path) -> None:
+        """Send the files of a folder that is complete, each unless it is there, and leave its manifest alone."""
+        manifest, source = Manifest.load(staged / MANIFEST), bucket(self.bucket_name)
+        files = {entry.sha256: (name, entry) for name, entry in manifest.files.items()}
+
+        def send(digest: str) -> None:
+            name, entry = files[digest]
+            if not source.holds(self.key_of(digest), entry.bytes, digest):
+                source.upload(staged / name, self.key_of(digest), entry.bytes, digest)
+
+        _each(files, send, f"upload {staged.name.removeprefix('staged-')} to {self.address}")
+        for child in list(staged.iterdir()):
+            if child.name != MANIFEST:
+                store.remove(child)
+        store.write_json(staged / STORED, {"store": self.address})
+
+
+def shard_store(address: str) -> ShardStore:
+    """Return the store at an address; raise ConfigError if there can be none."""
+    return ShardStore(address, *split_s3(address))
+
+
 class Uploads:
     """The outputs of one run that go to stores."""
 
-    def __init__(self, destinations: Mapping[str, Destination], *, overwrite: bool) -> None:
+    def __init__(
+        self, destinations: Mapping[str, Destination], shards: ShardStore | None = None, *, overwrite: bool
+    ) -> None:
         self._destinations = destinations
         self._overwrite = overwrite
+        self._shards = shards
         self.inputs: dict[str, dict[str, Any]] = {}
         """Address -> what was fetched from it, for the provenance."""
 
@@ -100,6 +152,8 @@ class Uploads:
 
         Without a `fingerprint`, which is known later, any unfinished run may be this one.
         """
+        if self._shards and not fingerprint:
+            self._shards.check()
         return {name: self._check(each, fingerprint) for name, each in self._destinations.items()}
 
     def _check(self, output: Destination, fingerprint: str) -> set[str]:
@@ -159,6 +213,15 @@ class Uploads:
         for output in self._destinations.values():
             output.bucket.delete([output.key_of(output.claim)])
 
+    def take_away(self, name: str, output: Path) -> bool:
+        """Return whether the files of an output are not on this machine in the end."""
+        return name in self._destinations or bool(self._shards and not is_jsonl(output))
+
+    def take(self, name: str, output: Path, staged: Path) -> None:
+        """Before an output is swapped in: send its files, if they go to a store and its folder stays here."""
+        if self._shards and name not in self._destinations and not is_jsonl(output):
+            self._shards.take(staged)
+
     def publish(self, fingerprint: str) -> None:
         """Send all outputs, which are complete on this machine."""
         for name, replaces in self.check(fingerprint).items():
@@ -179,14 +242,7 @@ class Uploads:
             if not there:
                 source.upload(base / name, output.key_of(name), entry.bytes, entry.sha256)
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            results = pool.map(send, manifest.files)
-            try:
-                for _ in track(results, what=f"upload {output.address}", total=len(manifest.files), unit="files"):
-                    pass
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        _each(manifest.files, send, f"upload {output.address}")
         if source.create(key, data) != data:
             raise UserError(
                 f"{output.address}: another run has published something else there meanwhile; choose another output"
@@ -203,6 +259,17 @@ class Uploads:
                     store.remove(path.parent / name)
             else:
                 store.remove(output.local)
+
+
+def _each(items: Collection[str], send: Callable[[str], None], what: str) -> None:
+    """Call a function for each item, several at a time."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            for _ in track(pool.map(send, items), what=what, total=len(items), unit="files"):
+                pass
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _claim(data: bytes) -> dict[str, Any]:

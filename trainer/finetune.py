@@ -499,6 +499,7 @@ STAGE = StageSpec.of(
     limit=Limit("steps; a longer warm-up ends with them, and the learning rate falls as in a run of this length"),
     check_parameters=check_parameters,
     environment=portable.environment,
+    launcher=launch.launcher,
 )
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from trainer.plan.prediction import Task, vocab_size_of
 from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
 from trainer.processes.computer import describe_computer
-from trainer.processes.process import Process, rank_from_environment
+from trainer.processes.process import Process
 from trainer.weights.finished import PublishedRun, find_published, publish, speed_path
 from trainer.weights.records import checkpoints, summary
 
@@ -132,7 +132,8 @@ def pretrain(
     mixture = [run.sha256(Path(folder)) for folder in config.mixture]
     data = {"train": run.sha256(train.path), "val": run.sha256(val.path)}
     data = {**data, "mixture": mixture} if mixture else data
-    layout = plan_pretraining(config, parallel, launch.count_processes(parallel))
+    elastic = "TORCHELASTIC_RUN_ID" in os.environ
+    layout = plan_pretraining(config, parallel, launch.count_processes(parallel), elastic=elastic)
     log_micro_batch("pretrain", config.micro_batch_size, layout)
     with waiting("pretrain: comparing the tokens with their manifests"):
         tokenizer = check_tokens(train.path, [*map(Path, config.mixture), val.path])
@@ -186,8 +187,6 @@ def publish_anew(job: PretrainJob, published: PublishedRun, run: StageRun, outpu
     from trainer.model import Architecture
 
     logger.info("pretrain: trained already, published anew from %s", published.folder)
-    if rank_from_environment(os.environ):
-        launch.launch(stand_down, job.parallel)
     run.provenance["segments"] = published.segments
     if published.computer:
         run.provenance["computer"] = published.computer
@@ -198,10 +197,6 @@ def publish_anew(job: PretrainJob, published: PublishedRun, run: StageRun, outpu
     if "outliers" in record:
         totals["skipped_steps"] = record["outliers"]["skipped"]
     return results({"parameters": shape.parameters, **totals}, best, run, output)
-
-
-def stand_down(process: Process) -> None:
-    """Do nothing, so that processes of torchrun that wait for work end."""
 
 
 def results(trained: Mapping[str, int], best: Mapping[str, Any], run: StageRun, output: Output) -> dict[str, Any]:
@@ -422,6 +417,7 @@ STAGE = StageSpec.of(
     limit=Limit("steps; a longer warm-up ends with them, and the learning rate falls as in a run of this length"),
     check_parameters=check_parameters,
     environment=portable.environment,
+    launcher=launch.launcher,
 )
 
 if __name__ == "__main__":

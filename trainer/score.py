@@ -361,6 +361,7 @@ STAGE = StageSpec.of(
     },
     limit=Limit("documents of each task"),
     environment=portable.environment,
+    launcher=launch.launcher,
 )
 
 if __name__ == "__main__":

@@ -17,11 +17,12 @@ from pipelines.engine import default_workers
 from pipelines.errors import UserError
 from pipelines.fingerprint import stage_identity
 from pipelines.locks import held
-from pipelines.manifest import MANIFEST, SCRATCH, WORK, Manifest, manifest_path
+from pipelines.manifest import MANIFEST, SCRATCH, STORED, WORK, Manifest, manifest_path, stored_in
 from pipelines.outputs import provenance_path
 from pipelines.project.graph import GraphStage
 from pipelines.shares import live_tasks
 from pipelines.unchanged import damage_of_file
+from pipelines.uploads import shard_store
 
 LEFT_OVER = "left by an unfinished run"
 NO_RECORD = "published; no record of its run"
@@ -104,7 +105,10 @@ def _damage_of_output(output: Path, pool: ThreadPoolExecutor) -> Iterator[str]:
     if is_jsonl(output) and output.name not in names:
         yield f"{path}: is not of {output.name}: it names {', '.join(names) or 'nothing'}; make {output.name} again"
         return
-    for line in pool.map(damage_of_file, [folder / name for name in names], manifest.files.values()):
+    stored = stored_in(folder)
+    files = [folder / name for name in names]
+    damage = shard_store(stored).damage_of_file if stored else damage_of_file
+    for line in pool.map(damage, files, manifest.files.values()):
         if line:
             yield line
     if not is_jsonl(output):
@@ -114,7 +118,7 @@ def _damage_of_output(output: Path, pool: ThreadPoolExecutor) -> Iterator[str]:
 
 def _extra_files(folder: Path, names: Sequence[str]) -> list[Path]:
     """Return the files of a published folder that its manifest does not name, in order."""
-    known = {*names, MANIFEST}
+    known = {*names, MANIFEST, STORED}
     return [file for file in store.list_files(folder) if file.relative_to(folder).as_posix() not in known]
 
 

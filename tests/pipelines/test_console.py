@@ -121,6 +121,22 @@ def test_help_names_the_command_as_it_was_called(words: list[str], usage: str, e
     assert "millrace" not in by_module.partition("\n\n")[0]
 
 
+def test_errors_and_warnings_name_commands_as_this_one_was_called(tmp_path: Path) -> None:
+    there = millrace("browse", str(tmp_path))
+    assert there.stderr == f"error: {tmp_path}: no ledger yet; make it: dvc repro ledger (or millrace ledger --help)\n"
+    command = [sys.executable, "-m", "dataprep.browse", str(tmp_path)]
+    by_module = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert "(or python -m dataprep.ledger --help)" in by_module.stderr
+    said = (
+        "from pipelines import log; log.configure(); log.logging.warning('remove it: python -m pipelines gc --delete')"
+    )
+    for words, hint in (([], "python -m pipelines gc"), (["-X", "millrace"], "millrace gc")):
+        done = subprocess.run(
+            [sys.executable, *words, "-c", said], capture_output=True, text=True, check=True, cwd=ROOT
+        )
+        assert done.stderr == f"remove it: {hint} --delete\n"
+
+
 def test_a_mistyped_command_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert console.run(["dedupicate"]) == 2
     assert capsys.readouterr().err == "error: dedupicate: no such command. Did you mean 'deduplicate'?\n"

@@ -20,6 +20,7 @@ pytest.importorskip("obstore", reason="needs pip install obstore")
 
 from pipelines import buckets
 from pipelines.command import parse
+from pipelines.project.status import find_damage
 from pipelines.stage import run_command
 from tests.dataprep.hub_server import COMMIT, Hub, serve_hub
 from tests.s3_server import BUCKET, KEY_ID, S3, SECRET, point_at, serve_s3
@@ -58,6 +59,12 @@ def tree(folder: str) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
     }
+
+
+def short() -> str:
+    """Write the texts and one that is too short; return the file's name."""
+    Path("short.jsonl").write_text("\n".join([*LINES, json.dumps({"text": "The mill."})]))
+    return "short.jsonl"
 
 
 def shuffle(*words: str) -> int:
@@ -148,6 +155,16 @@ def test_a_shard_is_fetched_when_work_needs_it_and_the_copies_keep_within_the_bu
     shuffle("raw.jsonl", "corpus")
     assert run_command(STAGES["clean"], ["corpus", "local", "--min-tokens=0", "--workers=1"]) == 0
     assert tree("cleaned") == tree("local")
+
+
+def test_workers_fetch_the_shards_that_they_work_on(s3: S3) -> None:
+    published(s3)
+    shuffle("raw.jsonl", "corpus")
+    command = [sys.executable, "-m", "dataprep.clean", f"s3://{BUCKET}/corpus", "far", "--min-tokens=0", "--workers=2"]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
+    assert run_command(STAGES["clean"], ["corpus", "near", "--min-tokens=0"]) == 0
+    assert tree("far") == tree("near")
+    assert len([key for method, key in s3.requests if method == "GET" and "part-" in key]) == 12
 
 
 def test_what_was_fetched_is_not_fetched_again(s3: S3) -> None:
@@ -497,11 +514,11 @@ def test_a_file_that_changed_in_the_bucket_is_fetched_again(s3: S3) -> None:
 
 
 def test_one_file_and_its_rejected_rows_as_an_output(s3: S3) -> None:
-    words = ["--min-tokens=170"]
+    words = ["--min-tokens=50"]
     for output in (f"s3://{BUCKET}/clean.jsonl.gz", "clean.jsonl.gz"):
-        assert run_command(STAGES["clean"], ["raw.jsonl", output, *words]) == 0
+        assert run_command(STAGES["clean"], [short(), output, *words]) == 0
     names = sorted(path.name for path in Path().glob("clean.*"))
-    assert len(names) >= 2
+    assert len(names) == 3
     assert {key: s3.read(key) for key in s3.names()} == {name: Path(name).read_bytes() for name in names}
     assert run_command(STAGES["clean"], ["raw.jsonl", f"s3://{BUCKET}/clean.jsonl.gz", *words]) == 1
     assert run_command(STAGES["clean"], ["raw.jsonl", f"s3://{BUCKET}/clean.jsonl.gz", *words, "--overwrite"]) == 0
@@ -540,6 +557,83 @@ def test_another_output_that_was_published_meanwhile_is_not_replaced(
     assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 1
     assert "another run has published something else there" in capsys.readouterr().err
     assert s3.read("out/manifest.json") == b"{}"
+
+
+def test_a_folder_keeps_its_manifest_alone_and_the_store_its_files(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What DVC tracks is then a manifest; another machine takes the shards from the store, the same bytes."""
+    clean = ("--min-tokens=50", "--workers=1")
+    assert shuffle("raw.jsonl", "local") == 0
+    assert run_command(STAGES["clean"], ["local", "cleaned", *clean]) == 0
+    monkeypatch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/mill/store")
+    assert shuffle("raw.jsonl", "thin") == 0
+    assert sorted(tree("thin")) == ["manifest.json", "stored.json"]
+    assert tree("thin")["manifest.json"] == tree("local")["manifest.json"]
+    manifest = json.loads(tree("thin")["manifest.json"])
+    digests = [entry["sha256"] for entry in manifest["files"].values()]
+    keys = [f"mill/store/sha256/{digest[:2]}/{digest[2:]}" for digest in digests]
+    assert sorted(s3.names()) == sorted(["mill/store/millrace.json", *keys])
+    assert [hashlib.sha256(s3.read(key)).hexdigest() for key in keys] == digests
+
+    assert list(find_damage([Path("thin")])) == []
+    s3.objects.delete_object(Bucket=BUCKET, Key=keys[0])
+    assert "not in the store" in "".join(find_damage([Path("thin")]))
+    assert shuffle("raw.jsonl", "thin", "--overwrite") == 0
+
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    Path("thin").rename(other / "thin")
+    monkeypatch.chdir(other)
+    s3.requests.clear()
+    assert run_command(STAGES["clean"], ["thin", "cleaned", *clean]) == 0
+    assert tree("cleaned")["manifest.json"] == tree("../cleaned")["manifest.json"]
+    assert run_command(STAGES["clean"], ["thin", "again", *clean]) == 0
+    assert len([key for method, key in s3.requests if method == "PUT" and "sha256" in key]) == len(
+        {*json.loads(tree("cleaned")["manifest.json"])["files"]}
+    )  # what is there is not sent again
+    assert run_command(STAGES["clean"], ["thin", "again", *clean, "--overwrite"]) == 0
+    monkeypatch.delenv("MILLRACE_STORE")
+    assert run_command(STAGES["clean"], ["thin", "near", *clean]) == 0
+    assert tree("near") == tree("../cleaned")
+    assert run_command(STAGES["clean"], ["thin", "thin", *clean, "--overwrite"]) == 1
+    capsys.readouterr()
+    assert run_command(STAGES["clean"], ["thin", "again", "--sample-rejected=2"]) == 1
+    assert f"again: has its manifest alone, its files lie in s3://{BUCKET}/mill/store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", [f"s3://{BUCKET}/out", f"s3://{BUCKET}/out.jsonl", "thin", "near"])
+def test_rejected_rows_are_shown_wherever_the_output_goes(
+    s3: S3, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if output == "thin":
+        monkeypatch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/store")
+    assert run_command(STAGES["clean"], [short(), output, "--min-tokens=50", "--sample-rejected=1"]) == 0
+    assert "rejected, 1 of them:" in capsys.readouterr().out
+    assert run_command(STAGES["clean"], ["raw.jsonl", output, "--overwrite", "--sample-rejected=1"]) == 0
+    assert capsys.readouterr().out == f"{output}: nothing was rejected\n"
+
+
+@pytest.mark.parametrize("source", ["corpus", "corpus/part-00000.parquet", "cor*/part-*.parquet", "corpus/*.parquet"])
+def test_an_output_never_replaces_an_input(s3: S3, source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = published(s3)
+    words = [f"s3://{BUCKET}/{source}", f"s3://{BUCKET}/corpus", "--overwrite"]
+    assert run_command(STAGES["clean"], words) == 1
+    assert f"s3://{BUCKET}/corpus: the output would replace the input s3:" in capsys.readouterr().err
+    assert s3.tree("corpus") == before
+
+
+def test_a_source_comes_from_the_store_whole(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("near", "far"):
+        Path(folder).mkdir()
+        if folder == "far":
+            monkeypatch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/store")
+        assert shuffle("raw.jsonl", f"{folder}/texts") == 0
+        assert run_command(STAGES["tokenizer"], [f"{folder}/texts", f"{folder}/words", "--vocab-size=300"]) == 0
+        words = [f"{folder}/texts", f"{folder}/words", f"{folder}/tokens", "--min-tokens=0"][:3]
+        assert run_command(STAGES["tokenize"], words) == 0
+    assert tree("near/tokens")["manifest.json"] == tree("far/tokens")["manifest.json"]
+    assert sorted(tree("far/tokens")) == ["manifest.json", "stored.json"]
 
 
 def test_a_large_object_is_sent_in_parts_and_appears_whole(

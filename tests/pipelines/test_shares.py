@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -139,19 +140,14 @@ def clean(output: str, *more: str) -> int:
     return run("clean", ["raw", output], *more)
 
 
-def start(output: str, *more: str, **environment: str) -> "subprocess.Popen[str]":
-    """Begin `clean` in a process of its own."""
-    command = [sys.executable, "-m", "dataprep.clean", "raw", output, "--workers", "1", *more]
-    return subprocess.Popen(
-        command,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(stage: str, output: str, *more: str) -> "subprocess.Popen[str]":
+    """Begin a stage in a process of its own."""
+    command = [sys.executable, "-m", f"dataprep.{stage}", "raw", output, "--workers", "1", *more]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
 
 
-def share(output: str, index: int, count: int = 3, **environment: str) -> "subprocess.Popen[str]":
-    return start(output, "--shard-range", f"{index}/{count}", **environment)
+def share(output: str, index: int, count: int = 3) -> "subprocess.Popen[str]":
+    return start("clean", output, "--shard-range", f"{index}/{count}")
 
 
 def ended(processes: Sequence["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
@@ -199,6 +195,23 @@ def test_a_killed_task_costs_no_more_than_its_shard(source: Path, receipts: int)
         assert clean("out", "--shard-range", f"{index}/2") == 0
     assert clean("out") == 0
     assert digests(Path("out")) == digests(Path("plain"))
+    assert not Path(".work").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", ["clean", "find_duplicates"])
+def test_kills_at_random_among_tasks_at_once_change_nothing(source: Path, stage: str) -> None:
+    """Also of the task that holds the lock, and of one with the range of another that runs."""
+    assert run(stage, ["raw", "reference"]) == 0
+    moments = random.Random(7)
+    running: list[subprocess.Popen[str]] = []
+    for number in range(12):
+        running.append(start(stage, "out", "--shard-range", f"{number % 3}/3"))
+        time.sleep(moments.random())
+        os.kill(moments.choice(running[-3:]).pid, signal.SIGKILL)  # which may have ended
+    assert {status for status, _ in ended(running)} <= {0, -signal.SIGKILL}
+    assert run(stage, ["raw", "out"]) == 0
+    assert digests(Path("out")) == digests(Path("reference"))
     assert not Path(".work").exists()
 
 

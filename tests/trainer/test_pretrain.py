@@ -23,7 +23,8 @@ from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
 from trainer.config import FinetuneConfig, ParallelConfig, PretrainConfig
 from trainer.loop.loop import compiles
-from trainer.processes.process import Process, Rank, StopFlag
+from trainer.processes.process import Process, StopFlag
+from trainer.processes.rank import Rank
 from trainer.weights.records import checkpoints, read_curve_rows
 
 ROOT = Path(__file__).parents[2]

@@ -37,7 +37,8 @@ from trainer.loop import metrics
 from trainer.loop.optimizer import AdamW, OptimizerConfig
 from trainer.model import Architecture, Classifier, LanguageModel
 from trainer.pretrain import PretrainJob
-from trainer.processes.process import Rank, StopFlag, prepare, rank_from_environment, rendezvous_environment
+from trainer.processes.process import StopFlag, prepare
+from trainer.processes.rank import Rank, rank_from_environment, rendezvous_environment
 from trainer.weights.base_model import BaseModel
 
 ROOT = Path(__file__).parents[2]

@@ -81,9 +81,23 @@ def processes_in_words(numbers: list[int]) -> str:
     return f"{choices(numbers)} {'process (GPU)' if numbers == [1] else 'processes (GPUs)'}"
 
 
-def plan_pretraining(config: PretrainConfig, parallel: ParallelConfig, processes: int) -> Layout:
-    """Resolve how `processes` share a step of pretraining, in equal shares."""
+def plan_pretraining(
+    config: PretrainConfig, parallel: ParallelConfig, processes: int, *, elastic: bool = False
+) -> Layout:
+    """Resolve how `processes` share a step of pretraining, in equal shares.
+
+    `elastic`: their number is what a cluster has left; then shares may differ by a sample, in the same order of the
+    data, unless `dp_replicate` names the number.
+    """
     ranks = data_ranks(parallel, processes)
+    if elastic and not parallel.dp_replicate and config.global_batch_size % ranks and ranks < config.global_batch_size:
+        size = uneven_micro_batch(parallel, "pretrain", -(-config.global_batch_size // ranks), config.micro_batch_size)
+        logger.warning(
+            "pretrain: %d data-parallel processes share a batch of %d unevenly, %d samples at most, so some of them "
+            "wait in each step; the losses are the same",
+            *(ranks, config.global_batch_size, -(-config.global_batch_size // ranks)),
+        )
+        return Layout(processes=processes, data_ranks=ranks, micro_batch_size=size)
     share = check_batch("pretrain", config.global_batch_size, ranks)
     size = micro_batch(parallel, "pretrain", share, config.micro_batch_size)
     return Layout(processes=processes, data_ranks=ranks, micro_batch_size=size)
@@ -92,9 +106,13 @@ def plan_pretraining(config: PretrainConfig, parallel: ParallelConfig, processes
 def plan_finetuning(config: FinetuneConfig, parallel: ParallelConfig, processes: int) -> Layout:
     """Resolve how `processes` share a step of fine-tuning; without a pipeline shares need not be equal."""
     ranks = data_ranks(parallel, processes)
-    share, size = -(-config.global_batch_size // ranks), config.micro_batch_size
-    size = min(size or share, share) if parallel.pp == 1 else micro_batch(parallel, "finetune", share, size)
+    size = uneven_micro_batch(parallel, "finetune", -(-config.global_batch_size // ranks), config.micro_batch_size)
     return Layout(processes=processes, data_ranks=ranks, micro_batch_size=size)
+
+
+def uneven_micro_batch(parallel: ParallelConfig, section: str, share: int, limit: int) -> int:
+    """Return the samples per forward pass where shares need not be equal, and `share` is the largest."""
+    return min(limit or share, share) if parallel.pp == 1 else micro_batch(parallel, section, share, limit)
 
 
 def log_micro_batch(section: str, limit: int, layout: Layout) -> None:

@@ -2,20 +2,26 @@
 
 `launch(function, parallel, *arguments)` runs `function(process, *arguments)` in every process and returns the result of
 the first. Local processes are forked from a server that has imported torch once; they rendezvous through a file and
-communicate over loopback. Under torchrun or Slurm the stage's command runs once per process: rank 0 is the stage, the
-others call `served(function, kind)`, which takes the job from rank 0: as JSON, which is checked like any parameters.
+communicate over loopback. Under torchrun or Slurm the stage's command runs once per process, or once per node of
+several, and then starts the processes of its node: rank 0 is the stage, the others call `served(function, kind)`, which
+takes the job from rank 0: as JSON, which is checked like any parameters. The variable MILLRACE_LAUNCH has a command
+start itself under `srun ...` or `torchrun ... --no-python`, so that the constant command of a graph uses a cluster.
 
 If one process fails, all of them end, with its error in one line. After SIGTERM, SIGUSR1 or Ctrl-C they save a
 checkpoint at the next step and end (`Stopped`); if the parent is killed, or torchrun is, they end at once.
 """
 
+import atexit
 import contextlib
-import datetime
 import functools
 import logging
+import math
 import multiprocessing
 import multiprocessing.util
 import os
+import re
+import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -37,19 +43,17 @@ from pipelines.progress import waiting
 from pipelines.terminal import print_error
 from trainer import LEAST_ADDRESS_SPACE
 from trainer.config import ParallelConfig
-from trainer.processes import jobs
+from trainer.processes import jobs, meeting
 from trainer.processes.process import (
     STACKS,
-    Rank,
     StopFlag,
     Stopped,
     join,
     prepare,
-    rank_from_environment,
     rank_log,
-    rendezvous_environment,
     take_usr1_for_sigterm,
 )
+from trainer.processes.rank import Rank, rank_from_environment, starts_its_node
 from trainer.processes.temporary import own_folder, take_sockets
 
 PRELOAD = [
@@ -60,10 +64,10 @@ PRELOAD = [
     "trainer.loop.loop",
 ]
 """Modules that every process needs, imported once by the server that they are forked from."""
-PATIENCE = datetime.timedelta(hours=1)
-"""How long processes of a cluster wait for work from rank 0."""
-STORE_PATIENCE = datetime.timedelta(minutes=1)
-"""How long a process tries to reach the store of torchrun, which was there before the process was."""
+LAUNCHER = "MILLRACE_LAUNCH"
+"""The variable with the words that start a command of the trainer on a cluster, such as `srun --kill-on-bad-exit=1`."""
+LEAVE_SECONDS = 10.0
+"""How long rank 0 waits at the end for the others, whose store ends with it."""
 WATCH_SECONDS = 0.25
 """How often a process of torchrun looks whether torchrun is still there."""
 GRACE_SECONDS = 1.0
@@ -99,19 +103,43 @@ def count_processes(parallel: ParallelConfig) -> int:
     """
     if not exits.has_address_space(LEAST_ADDRESS_SPACE):
         raise MemoryError
-    if rank := rank_from_environment(os.environ):
-        return rank.size
+    rank = rank_from_environment(os.environ)
+    nodes = 1
+    if rank is not None:
+        if not starts_its_node(os.environ):
+            return rank.size
+        nodes = rank.size
     gpus = 0 if parallel.device == "cpu" else _count_gpus()
     if parallel.device == "cuda" and not gpus:
         raise ConfigError("parallel.device cuda: torch sees no GPU on this machine; set it to auto or cpu")
     rest = parallel.pp * parallel.dp_shard * parallel.tp
-    processes = rest * (parallel.dp_replicate or max(1, gpus // rest))
-    if gpus and processes > gpus:
+    fewest = math.lcm(rest, nodes) // rest
+    processes = rest * (parallel.dp_replicate or max(fewest, gpus * nodes // rest))
+    if processes % nodes:
         raise ConfigError(
-            f"parallel: {processes} processes, but this machine has {gpus} GPU(s): lower a degree, start it with "
+            f"parallel: {processes} processes do not divide among {nodes} nodes: change a degree, or start another "
+            "number of tasks"
+        )
+    if gpus and processes > gpus * nodes:
+        there = f"this machine has {gpus} GPU(s)" if nodes == 1 else f"{nodes} nodes have {gpus} GPU(s) each"
+        raise ConfigError(
+            f"parallel: {processes} processes, but {there}: lower a degree, start it with "
             "torchrun on more machines, or set parallel.device to cpu"
         )
     return processes
+
+
+def launcher() -> list[str]:
+    """Return the words that this command is to be started again after, once: those of MILLRACE_LAUNCH.
+
+    Raises ConfigError if there is no such program.
+    """
+    words = shlex.split(os.environ.pop(LAUNCHER, ""))
+    if not words or rank_from_environment(os.environ):
+        return []
+    if not shutil.which(words[0]):
+        raise ConfigError(f"{LAUNCHER} {shlex.join(words)}: no program {words[0]} in PATH; correct it, or unset it")
+    return words
 
 
 def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: Path | None = None) -> Any:
@@ -122,27 +150,35 @@ def launch(function: Function, parallel: ParallelConfig, *arguments: Any, logs: 
     """
     take_usr1_for_sigterm()
     if rank := rank_from_environment(os.environ):
-        return _run_ranked(rank, function, (logs, function, parallel, arguments))
+        met = meeting.meet(rank)
+        job = jobs.Job(logs, count_processes(parallel), arguments[0] if arguments else None)
+        job.send(met.store)
+        return _run_ranked(rank, met, (logs, function, parallel, arguments), job.processes)
     size = count_processes(parallel)
+    ranks = [Rank(number, size, local_number=number, local_size=size) for number in range(size)]
     with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
-        processes: list[_LocalProcess] = []
-        try:
-            with waiting("starting the training's processes"):
-                _await_server()
-                for number in range(size):
-                    rank = Rank(number, size, local_number=number, local_size=size)
-                    with _signals_wait():
-                        processes.append(_LocalProcess(rank, f"{folder}/store", (logs, function, parallel, arguments)))
-            return _result(processes, logs)
-        except (KeyboardInterrupt, SystemExit) as stopped:
-            if len(processes) == size:  # otherwise the started ones wait for one that never comes
-                _ask_to_stop(processes)
-            if isinstance(stopped, KeyboardInterrupt) and (saved := _saved(processes)):
-                raise KeyboardInterrupt(stopped.args[0] if stopped.args else signal.SIGINT, f"saved {saved}") from None
-            raise
-        finally:
-            for process in processes:
-                process.end()
+        return _run_local(ranks, f"{folder}/store", (logs, function, parallel, arguments))
+
+
+def _run_local(ranks: list[Rank], store: "str | meeting.Address", call: Call) -> Any:
+    """Run the processes of this machine; return the result of the first."""
+    processes: list[_LocalProcess] = []
+    try:
+        with waiting("starting the training's processes"):
+            _await_server()
+            for rank in ranks:
+                with _signals_wait():
+                    processes.append(_LocalProcess(rank, store, call))
+        return _result(processes, call[0])
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        if len(processes) == len(ranks):  # otherwise the started ones wait for one that never comes
+            _ask_to_stop(processes)
+        if isinstance(stopped, KeyboardInterrupt) and (saved := _saved(processes)):
+            raise KeyboardInterrupt(stopped.args[0] if stopped.args else signal.SIGINT, f"saved {saved}") from None
+        raise
+    finally:
+        for process in processes:
+            process.end()
 
 
 def served(function: Function, kind: type[Any]) -> bool:
@@ -152,27 +188,37 @@ def served(function: Function, kind: type[Any]) -> bool:
     """
     take_usr1_for_sigterm()  # from the command's first line, not only during training
     rank = rank_from_environment(os.environ)
-    if rank is not None and "TORCHELASTIC_RUN_ID" in os.environ:
-        threading.Thread(target=_end_with_torchrun, daemon=True).start()
-    if rank is None or rank.number == 0:
+    if rank is None:
         return False
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=_end_with_torchrun, daemon=True).start()
     log.configure()
     try:
-        _run_ranked(rank, function, kind)
+        met = meeting.meet(rank)
+        if rank.number == 0:
+            atexit.register(jobs.dismiss, met.store)  # whatever it ends with, the others are not left waiting
+            return False
+        if job := jobs.receive(met.store, kind, rank.number):
+            _run_ranked(rank, met, (job.logs, function, job.work.parallel, (job.work,)), job.processes)
     except UserError as error:
-        print_error(f"rank {rank.number}: {error}")
+        print_error(_named(rank, error))
         raise SystemExit(1) from None
     return True
+
+
+def _named(rank: Rank, error: UserError) -> str:
+    where = f"rank {rank.number} on {meeting.node_name()}"
+    return str(error) if str(error).startswith(where) else f"{where}: {error}"
 
 
 class _LocalProcess:
     """A local training process, seen from the parent."""
 
-    def __init__(self, rank: Rank, store: str, call: Call) -> None:
+    def __init__(self, rank: Rank, store: "str | meeting.Address", call: Call) -> None:
         context = _forkserver()
         self.rank = rank
         self.outcome: tuple[str, Any, float] | None = None
-        """(value | stopped | user | bug | died, its detail, time) once it is known."""
+        """(value | stopped | user | bug | lost | died, its detail, time) once it is known."""
         self.connection, child_end = context.Pipe(duplex=False)
         level = logging.getLogger().getEffectiveLevel()
         self.child = context.Process(target=_local_main, args=(child_end, level, rank, store, *call))
@@ -183,7 +229,7 @@ class _LocalProcess:
     @property
     def failed(self) -> bool:
         """Whether it ended with an error."""
-        return self.outcome is not None and self.outcome[0] in ("user", "bug", "died")
+        return self.outcome is not None and self.outcome[0] in ("user", "bug", "lost", "died")
 
     def listen(self) -> None:
         """Receive the outcome that the process sent, or record that it died."""
@@ -265,6 +311,9 @@ def _failure(failed: list[_LocalProcess], logs: Path | None) -> UserError:
             f"training process {process.rank.number} {how} (out of memory?): run the same command again to go on from "
             f"the last checkpoint, perhaps with a smaller micro batch{see}"
         )
+    if "bug" not in outcomes:
+        process, line = outcomes["lost"]
+        return UserError(f"training process {process.rank.number} {line}{see}")
     process, (summary, trace) = outcomes["bug"]
     print(trace, file=sys.stderr, end="")
     return UserError(f"training process {process.rank.number} failed: {summary}{see}")
@@ -331,6 +380,8 @@ class _Report:
             where = f"{error.filename}: " if error.filename else ""
             line = f"{where}{error.strerror}; fix the cause (free space, permissions) and run it again"
             outcome = ("user", line)
+        elif line := lost_touch(error):
+            outcome = ("lost", line)
         else:
             summary = f"{type(error).__name__}: {error}".splitlines()[0]
             outcome = ("bug", (summary, "".join(traceback.format_exception(error))))
@@ -342,7 +393,7 @@ def _local_main(
     connection: Connection,
     level: int,
     rank: Rank,
-    store: str,
+    store: "str | meeting.Address",
     logs: Path | None,
     function: Function,
     parallel: ParallelConfig,
@@ -351,20 +402,21 @@ def _local_main(
     """Run a local training process, from start to exit."""
     log.configure(logging.getLevelName(level))
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
-    if loopback:
+    if loopback and isinstance(store, str):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
     flag = StopFlag()
     with _Report(connection) as report, flag.listening(interrupts=False), rank_log(logs, rank.number):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*PARENTS_SIGNALS, signal.SIGUSR1})
         threading.Thread(target=_end_with_parent, daemon=True).start()
         import torch.distributed as dist
 
         process = prepare(rank, parallel, flag)
-        if not Path(store).parent.exists():
+        if isinstance(store, str) and not Path(store).parent.exists():
             # The command has ended, and the server that would have told it of this process was killed. torch would wait
             # for the folder for minutes, with the GIL held, so that nothing here could see the parent's end.
             os._exit(1)
-        join(process, dist.FileStore(store, rank.size), parallel)  # pyright: ignore[reportPrivateImportUsage]
+        found: Any = dist.FileStore(store, rank.size) if isinstance(store, str) else store.open()  # pyright: ignore
+        join(process, found, parallel)
         value = function(process, *arguments)
         report.value = value if rank.number == 0 else None
         dist.barrier()
@@ -396,32 +448,65 @@ def _end_with_torchrun() -> None:
     os._exit(1)
 
 
-def _run_ranked(rank: Rank, function: Function, call: Call | type[Any]) -> Any:
-    """Run a process that torchrun or Slurm started: rank 0 passes on its `call`, the others receive a job of a type."""
+def _run_ranked(rank: Rank, met: "meeting.Meeting", call: Call, processes: int) -> Any:
+    """Do this process's part of the work of several that torchrun or Slurm started, of `processes` in all."""
+    stopped: BaseException | None = None
+    value = None
+    try:
+        value = _run_node(rank, met, call, processes) if starts_its_node(os.environ) else _run_rank(rank, met, call)
+    except (Stopped, KeyboardInterrupt, SystemExit) as error:
+        stopped = error
+    jobs.leave(met.store, rank, LEAVE_SECONDS)
+    if stopped is None:
+        return value
+    if rank.number:
+        # The status is rank 0's to give: srun would kill the others after the first that is not 0.
+        sys.stderr.flush()
+        os._exit(0)
+    raise (_preempted(stopped) if isinstance(stopped, Stopped) else stopped) from None
+
+
+def _run_rank(rank: Rank, met: "meeting.Meeting", call: Call) -> Any:
+    """Work as one training process."""
     import torch.distributed as dist
 
-    os.environ.update(rendezvous_environment(rank, os.environ))
+    logs, function, parallel, arguments = call
     flag = StopFlag()
-    with flag.listening(interrupts=True):
-        patience = STORE_PATIENCE if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else PATIENCE
-        rendezvous: Any = dist.rendezvous("env://", timeout=patience)  # pyright: ignore[reportPrivateImportUsage]
-        store = next(iter(rendezvous))[0]
-        store.set_timeout(PATIENCE)
-        if isinstance(call, tuple):
-            logs, _, parallel, arguments = call
-            jobs.send(store, logs, arguments)
-        else:
-            logs, job = jobs.receive(store, call)
-            parallel, arguments = job.parallel, (job,)
-        join(process := prepare(rank, parallel, flag), store, parallel)
+    with flag.listening(interrupts=True), rank_log(logs, rank.number):
         try:
-            with rank_log(logs, rank.number):
-                value = function(process, *arguments)
-        except Stopped as stopped:
-            raise (SystemExit(PREEMPTED) if rank.number else _preempted(stopped)) from None
-        dist.barrier()
+            join(process := prepare(rank, parallel, flag), met.store, parallel)
+            value = function(process, *arguments)
+            dist.barrier()
+        except RuntimeError as error:
+            if line := lost_touch(error):
+                raise UserError(f"rank {rank.number} on {meeting.node_name()} {line}") from error
+            raise
         dist.destroy_process_group()
     return value
+
+
+def _run_node(task: Rank, met: "meeting.Meeting", call: Call, processes: int) -> Any:
+    """Start the processes of this node, and supervise them."""
+    here = processes // task.size
+    if call[2].device != "cpu" and (gpus := _count_gpus()) and gpus < here:
+        raise ConfigError(f"node {meeting.node_name()} has {gpus} GPU(s), and {here} processes are to run on it")
+    if task.number:
+        exits.unwind_on_signals()
+    first = task.number * here
+    return _run_local([Rank(first + i, processes, i, here) for i in range(here)], met.address, call)
+
+
+def lost_touch(error: BaseException) -> str:
+    """Return what to say if an exchange with other processes failed, which are likely to say why; else nothing."""
+    if not re.search(r"gloo|nccl|Connection (closed|reset)|Broken pipe|TCPStore", f"{error}", re.IGNORECASE):
+        return ""
+    if not isinstance(error, RuntimeError):
+        return ""
+    reason = re.sub(r"^\[[^\]]*\]\s*", "", str(error).partition("\n")[0])
+    return (
+        f"lost touch with another process ({reason}): see the errors of the others, and whether their nodes and the "
+        "network are well; the same command goes on from the last checkpoint"
+    )
 
 
 def _await_server() -> None:
@@ -449,7 +534,12 @@ def _signals_wait() -> Generator[None]:
 @functools.cache
 def _forkserver() -> Any:
     take_sockets()
-    start_forkserver(PRELOAD)
+    # Slurm sends SIGUSR1 to every process of a step; the server has to outlive it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        start_forkserver(PRELOAD)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return multiprocessing.get_context("forkserver")
 
 

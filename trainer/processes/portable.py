@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from pipelines.errors import ConfigError
 from trainer.config import ParallelConfig
+from trainer.processes.rank import rank_from_environment
 
 VARIABLES = {
     "ATEN_CPU_CAPABILITY": "default",  # torch's own kernels
@@ -23,6 +24,14 @@ VARIABLES = {
 
 
 def environment(parallel: ParallelConfig, **_: object) -> dict[str, str]:
+    """Return the variables with which a stage has to start again; none under torchrun and srun.
+
+    There it has met the other processes already, and these could not do the same.
+    """
+    return {} if rank_from_environment(os.environ) else missing_variables(parallel)
+
+
+def missing_variables(parallel: ParallelConfig) -> dict[str, str]:
     """Return the variables that a process with this section has to start with, apart from those it has.
 
     Other settings that the user made of the C library stay.
@@ -37,7 +46,7 @@ def environment(parallel: ParallelConfig, **_: object) -> dict[str, str]:
 
 def require(parallel: ParallelConfig) -> None:
     """Raise ConfigError if this process did not start with the variables that the section needs."""
-    if missing := environment(parallel):
+    if missing := missing_variables(parallel):
         raise ConfigError(
             "parallel.determinism portable: this process started without "
             f"{_shell(missing)}: under torchrun and Slurm, export these first; elsewhere run the stage as a command"

@@ -1,4 +1,4 @@
-"""One training process: its rank, its device and arithmetic, the signals that stop it, and its log.
+"""One training process: its device and arithmetic, the signals that stop it, and its log.
 
 torch is imported inside the functions, so that the parent of the processes need not import it.
 """
@@ -8,10 +8,9 @@ import datetime
 import faulthandler
 import logging
 import os
-import re
 import signal
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from pipelines.errors import ConfigError
 from trainer.config import ParallelConfig
 from trainer.processes import portable
 from trainer.processes.compiled import keep_compiled_code
+from trainer.processes.rank import Rank
 
 if TYPE_CHECKING:
     import torch
@@ -65,16 +65,6 @@ def take_usr1_for_sigterm() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
-    """The number of a process among all processes, and among those of its machine."""
-
-    number: int
-    size: int
-    local_number: int
-    local_size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Process:
     """A training process: its rank, its device, and whether it computes deterministically."""
 
@@ -82,40 +72,6 @@ class Process:
     device: "torch.device"
     exact: bool
     stop: StopFlag
-
-
-def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
-    """Return the rank that torchrun or srun gave this process; None if neither started it."""
-    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"} <= environment.keys():
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        return Rank(*(int(environment[name]) for name in names))
-    # srun sets these for each task; a batch script outside srun has the job's SLURM_NTASKS only.
-    if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-        per_node = re.match(r"\d+", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
-        return Rank(*(int(environment[name]) for name in names), local_size=int(per_node[0]) if per_node else 1)
-    return None
-
-
-def rendezvous_environment(rank: Rank, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of torch's `env://` that a process of srun lacks."""
-    if "RANK" in environment:
-        return {}
-    variables = {"RANK": str(rank.number), "WORLD_SIZE": str(rank.size), "LOCAL_RANK": str(rank.local_number)}
-    if "MASTER_ADDR" not in environment:
-        variables["MASTER_ADDR"] = first_host(environment.get("SLURM_STEP_NODELIST", ""))
-    if "MASTER_PORT" not in environment:
-        # Two jobs on one machine must not share a port.
-        variables["MASTER_PORT"] = str(20000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000)
-    return variables
-
-
-def first_host(nodelist: str) -> str:
-    """Return the first host of Slurm's compressed list: `gpu[07-09,12],login1` -> `gpu07`."""
-    match = re.match(r"([^,\[]+)(?:\[(\w+))?", nodelist)
-    if not match:
-        raise ConfigError(f"SLURM_STEP_NODELIST {nodelist!r}: no host in it; set MASTER_ADDR")
-    return match[1] + (match[2] or "")
 
 
 def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:

@@ -39,12 +39,12 @@ def test_a_profile_exists_for_each_kind_of_source() -> None:
 def test_a_profile_says_the_command_that_uses_it(profile: str) -> None:
     """The command in its comment composes, whatever paths it names."""
     text = (ROOT / "configs" / "profile" / f"{profile}.yaml").read_text()
-    commands = [line for line in text.splitlines() if line.startswith("#   python -m pipelines use ")]
+    commands = [line for line in text.splitlines() if line.startswith("#   millrace use ")]
     if profile == "sample":
         assert commands == []
         return
     (command,) = commands
-    name, *overrides = command.removeprefix("#   python -m pipelines use ").split()
+    name, *overrides = command.removeprefix("#   millrace use ").split()
     assert name == profile
     compose(name, overrides)
 
@@ -53,10 +53,8 @@ def test_a_profile_says_the_command_that_uses_it(profile: str) -> None:
 def test_the_commands_of_the_pages_compose(page: str) -> None:
     """And the trainer takes what they compose, which it checks later, when it starts."""
     lines = (ROOT / page).read_text().splitlines()
-    commands = [
-        line.partition("#")[0].partition("&&")[0] for line in lines if line.startswith("python -m pipelines use ")
-    ]
-    whole = [command.split()[4:] for command in commands if "..." not in command and "--" not in command]
+    commands = [line.partition("#")[0].partition("&&")[0] for line in lines if line.startswith("millrace use ")]
+    whole = [command.split()[2:] for command in commands if "..." not in command and "--" not in command]
     assert len(whole) >= 2
     for profile, *overrides in whole:
         params = compose(profile, overrides)

@@ -17,7 +17,8 @@ from tests.trainer import small
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan import Plan, plan_finetuning, plan_pretraining
 from trainer.pretrain import PretrainJob
-from trainer.processes.process import Process, Rank, StopFlag, set_arithmetic
+from trainer.processes.process import Process, StopFlag, set_arithmetic
+from trainer.processes.rank import Rank
 from trainer.weights.records import read_curve_rows
 
 Trained = dict[str, Any]

@@ -18,7 +18,8 @@ from tests.trainer.small import TWO
 from trainer.config import ParallelConfig
 from trainer.processes import launch as launching
 from trainer.processes.launch import count_processes, launch
-from trainer.processes.process import Process, Rank, Stopped
+from trainer.processes.process import Process, Stopped
+from trainer.processes.rank import Rank
 
 ROOT = Path(__file__).parents[3]
 
