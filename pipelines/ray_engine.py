@@ -7,14 +7,15 @@ bytes. What a node does before its first shard, `work_on_node`, refuses another 
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib
 import importlib.metadata
 import logging
 import os
-import pickle
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -100,7 +101,7 @@ class RayEngine:
             return
         with _signals_named():
             self.prepare()
-            call = self._ray.put((pickle.dumps(function), str(Path.cwd()), str(self._scratch), self._versions()))
+            call = self._ray.put((function, str(Path.cwd()), str(self._scratch), self._versions()))
         done: dict[int, R | Exception] = {}
         lost: list[str] = []
         todo = collections.deque(_Try(number, item, self._share) for number, item in enumerate(items))
@@ -155,7 +156,7 @@ class RayEngine:
             item = todo.popleft()
             options = {"memory": item.memory} if item.memory else {}
             task = self._task.options(max_retries=RETRIES, scheduling_strategy="SPREAD", **options)
-            self._running[task.remote(call, pickle.dumps(item.item))] = item
+            self._running[task.remote(call, item.item)] = item
 
     def _finished(self) -> list[Any]:
         """Wait for a task to end; return all that have."""
@@ -169,7 +170,15 @@ class RayEngine:
         errors = self._ray.exceptions
         try:
             node, result, records = self._ray.get(ref)
-        except (errors.RayTaskError, errors.TaskCancelledError):
+        except errors.RayTaskError as error:
+            # Ray reads a task before ours can ask for versions.
+            if not isinstance(error.cause, errors.RaySystemError):
+                raise
+            what = str(error.cause).partition("\n")[0]
+            address = re.search(r"ip=([^,)]+)", str(error))
+            why = f"node {address[1] if address else '(unknown)'}: cannot import this version of the code ({what})"
+            raise UserError(f"{why}; install the same version on every node") from None
+        except errors.TaskCancelledError:
             raise
         except errors.LocalRayletDiedError:
             raise KilledError("Ray was killed on this machine; finished work is kept: run the same again") from None
@@ -338,7 +347,7 @@ def _check_address(address: str) -> None:
 def _make_task(ray: Any) -> Any:
     """Return the task. It is sent as code, unlike all else, so that a node without ours can say so."""
 
-    def task(call: Any, item: bytes) -> Any:
+    def task(call: Any, item: Any) -> Any:
         import importlib
 
         node = importlib.import_module("ray").get_runtime_context().get_node_id()
@@ -351,14 +360,16 @@ def _make_task(ray: Any) -> Any:
     return ray.remote(task)
 
 
-def work_on_node(call: tuple[bytes, str, str, dict[str, str]], item: bytes) -> tuple[Any, list[dict[str, Any]]]:
+def work_on_node(
+    call: tuple[Callable[[Any], Any], str, str, dict[str, str]], item: Any
+) -> tuple[Any, list[dict[str, Any]]]:
     """Work on one item in a worker of a node. Returns the result or the error, and what was logged."""
     function, folder, scratch, expected = call
     handler = _Collecting()
     logging.getLogger().addHandler(handler)
     try:
         _check_node(folder, scratch, tuple(sorted(expected.items())))
-        return pickle.loads(function)(pickle.loads(item)), handler.records  # noqa: S301 (of our own driver)
+        return function(item), handler.records
     except BaseException as error:  # noqa: BLE001 (as a pool of processes does: the driver raises it)
         return _portable(error), handler.records
     finally:
@@ -409,7 +420,7 @@ class _Collecting(logging.Handler):
 def _portable(error: BaseException) -> BaseException:
     """Return an error as it can be sent, with the lines of its traceback for a bug."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301
+        copy.copy(error)  # made again from its class and arguments, as on the other side
     except Exception:  # noqa: BLE001 (whatever its class makes of that)
         error = RuntimeError("".join(traceback.format_exception(error)))
     if not isinstance(error, UserError):

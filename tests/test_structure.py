@@ -281,6 +281,7 @@ IMPORTS_WHAT_CANNOT_COUNT = {
     "pipelines/project/profiles.py": "all stages, for their parameters",
     "pipelines/project/completion.py": "all stages, for their options",
     "pipelines/project/slurm.py": "the stage whose script is printed",
+    "pipelines/ray_engine.py": "Ray, no module of ours",
     "pipelines/project/status.py": "all stages, for their parameters",
     "trainer/checks.py": "packages for curves, no modules of ours",
     "dataprep/programs.py": "the stage itself, as another program's command, which the graph does not use",

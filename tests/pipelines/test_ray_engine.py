@@ -124,12 +124,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(address: str | None, module: str, *arguments: object) -> "subprocess.Popen[str]":
+def start(address: str | None, module: str, *arguments: object, folder: Path = ROOT) -> "subprocess.Popen[str]":
     """Start a stage in a process of its own, with everything that it prints at hand."""
     words = [*map(str, arguments), "--engine", "ray", *(["--ray-address", address] if address else [])]
     return subprocess.Popen(
         [sys.executable, "-m", module, *words],
-        cwd=ROOT,
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -194,6 +194,20 @@ def test_a_node_with_another_version_is_refused_by_its_name(corpus: Path, nodes:
     assert process.returncode == 1, stderr
     assert f"error: node {name}: has another version: ftfy 6.0.0 there, 6.3.1 here; install the same" in stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_node_that_cannot_import_the_code_is_refused(corpus: Path, nodes: TestCluster, tmp_path: Path) -> None:
+    (tmp_path / "other" / "pipelines").mkdir(parents=True)
+    (tmp_path / "other" / "pipelines" / "__init__.py").write_text("")
+    nodes.add({"PYTHONPATH": os.pathsep.join([str(tmp_path / "other"), os.environ["PYTHONPATH"]])})
+    try:
+        process = start(nodes.address, "dataprep.clean", corpus / "raw", tmp_path / "out", folder=tmp_path)
+        _, stderr = process.communicate(timeout=200)
+    finally:
+        nodes.kill(-1)
+    assert process.returncode == 1, stderr
+    assert re.search(r"error: node [\d.]+: cannot import this version of the code \(", stderr), stderr
+    assert "install the same version on every node" in stderr
 
 
 def length(text: str) -> int:
@@ -358,6 +372,6 @@ def test_an_engine_by_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_a_worker_says_what_it_lacks(tmp_path: Path) -> None:
-    error, _ = work_on_node((b"", "/nowhere/at/all", str(tmp_path), {}), b"")
+    error, _ = work_on_node((length, "/nowhere/at/all", str(tmp_path), {}), "")
     assert isinstance(error, NodeError)
     assert "does not see /nowhere/at/all" in str(error)
