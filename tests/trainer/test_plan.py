@@ -188,3 +188,16 @@ def test_a_plan_has_what_the_sections_leave_open() -> None:
         "dp_replicate": 2,
         "processes": 4,
     }
+
+
+def test_what_a_cluster_has_left_shares_a_batch_unevenly(caplog: pytest.LogCaptureFixture) -> None:
+    """Only where the number of replicas is open: a number that was asked for has to fit."""
+    config = PretrainConfig(global_batch_size=12, micro_batch_size=2)
+    assert plan_pretraining(config, ParallelConfig(), 5, elastic=True) == Layout(
+        processes=5, data_ranks=5, micro_batch_size=2
+    )
+    assert "5 data-parallel processes share a batch of 12 unevenly, 3 samples at most" in caplog.text
+    assert plan_pretraining(config, ParallelConfig(), 6, elastic=True) == plan_pretraining(config, ParallelConfig(), 6)
+    for parallel, processes in ((ParallelConfig(dp_replicate=5), 5), (ParallelConfig(), 13)):
+        with pytest.raises(ConfigError, match="global_batch_size 12 does not divide by"):
+            plan_pretraining(config, parallel, processes, elastic=True)

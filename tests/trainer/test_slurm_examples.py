@@ -5,6 +5,7 @@ A trial Slurm has no GPUs and few cores, so lines that ask for these are left ou
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -42,7 +43,7 @@ def is_slurm() -> bool:
 @pytest.mark.parametrize("name", ["tasks.slurm", "repro.slurm", "torchrun.slurm"])
 def test_an_example_trains(name: str, road: Road, tmp_path: Path) -> None:
     arguments = pretrain_arguments(road.train, road.val, tmp_path / "out")
-    file = script(name, f"python -m trainer.pretrain {' '.join(arguments)}", tmp_path)
+    file = script(name, f"python -m trainer.pretrain {shlex.join(arguments)}", tmp_path)
     meet = {"MASTER_ADDR": "127.0.0.1"} if name != "torchrun.slurm" else {}
     variables = environment(PYTHONPATH=str(ROOT), GLOO_SOCKET_IFNAME="lo", **meet)
     if is_slurm():
