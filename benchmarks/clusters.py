@@ -4,24 +4,33 @@
     python -m benchmarks.clusters large    # shards of 64 MB of text
 
 Both run `clean`, in turn, with as many workers as there are cores. Ray is started anew for each run, and its start and
-end count. The published folders are compared byte for byte.
+end count. The published folders are compared byte for byte. CPU seconds are those of all processes of the session, read
+from /proc five times a second: Ray's daemon leaves its workers' to nobody.
 """
 
+import contextlib
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from benchmarks.processes import measure
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from dataprep.clean.stage import STAGE
+from pipelines import store
+from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest
 from pipelines.stage import run_command
 from tests.dataprep.corpora import digests
 
 ARTICLES = Path("dataprep/sample/articles")
 ROUNDS = 2
-TINY, LARGE = 10_000, 6
+TINY, LARGE = 10_000, 8
 LARGE_BYTES = 64_000_000
 
 
@@ -46,6 +55,37 @@ def large(folder: Path) -> None:
                 size += file.write(line + "\n")
 
 
+def merge(shards: Path, merged: Path) -> Path:
+    """Make one shard of the eight or so that each file has become."""
+    merged.mkdir()
+    entries: dict[str, FileEntry] = {}
+    files = sorted(shards.glob("part-*.parquet"))
+    each = len(files) // LARGE
+    for number in range(LARGE):
+        name = f"part-{number:05d}.parquet"
+        tables = [pq.read_table(file) for file in files[number * each : (number + 1) * each]]
+        pq.write_table(pa.concat_tables(tables), merged / name, row_group_size=1000, compression="zstd")
+        file = merged / name
+        entries[name] = FileEntry(sum(map(len, tables)), file.stat().st_size, store.sha256(file))
+    Manifest(entries, Counts()).save(merged / MANIFEST)
+    return merged
+
+
+def measure(command: list[str]) -> tuple[float, float]:
+    """Run a command; return its seconds, and the CPU seconds of all processes of its session."""
+    cpu: dict[tuple[int, float], float] = {}
+    started = time.perf_counter()
+    process = subprocess.Popen(command, start_new_session=True)
+    while process.poll() is None:
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(each.pid) == process.pid:
+                    cpu[each.pid, each.create_time()] = sum(each.cpu_times()[:2])
+        time.sleep(0.2)
+    assert process.returncode == 0
+    return time.perf_counter() - started, sum(cpu.values())
+
+
 def main() -> None:
     """Print seconds and CPU seconds of each engine in turn."""
     kind = sys.argv[1]
@@ -59,9 +99,7 @@ def main() -> None:
                 run_command(STAGE, [str(source), str(folder / "shards"), "--min-tokens", "0", "--log-level", "error"])
                 == 0
             )
-            source = folder / "shards"
-            sizes = [file.stat().st_size for file in source.glob("*.parquet")]
-            print(f"{len(sizes)} shards, {sum(sizes) / 1e6:,.0f} MB compressed")
+            source = merge(folder / "shards", folder / "merged")
         for number in range(ROUNDS):
             for engine in ("local", "ray"):
                 output = folder / f"{engine}-{number}"
@@ -76,8 +114,8 @@ def main() -> None:
                     "--log-level",
                     "error",
                 ]
-                usage = measure([str(word) for word in command])
-                print(f"{kind}, {engine}: {usage.seconds:.1f} s, {usage.cpu:.1f} CPU s", flush=True)
+                seconds, cpu = measure([str(word) for word in command])
+                print(f"{kind}, {engine}: {seconds:.1f} s, {cpu:.1f} CPU s", flush=True)
             assert digests(folder / f"local-{number}") == digests(folder / f"ray-{number}")
             subprocess.run(["rm", "-rf", folder / f"local-{number}", folder / f"ray-{number}"], check=True)
 

@@ -25,10 +25,10 @@ from annotated_types import Interval
 
 from pipelines import exits, store
 from pipelines.arguments import Parser
+from pipelines.called import called
 from pipelines.config import PARAMS_YAML, NonNegative, read_yaml
 from pipelines.documents import count_rows, open_parquet, part_files
 from pipelines.errors import ConfigError, UserError
-from pipelines.helptext import called
 from pipelines.manifest import MANIFEST, load_checked
 from pipelines.terminal import print_error, visible
 

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 from pipelines import exits, store
 from pipelines.arguments import OneLineParser
+from pipelines.called import called
 from pipelines.command import StageSpec
 from pipelines.errors import ConfigError, UserError
-from pipelines.helptext import called
 from pipelines.locks import locked
 from pipelines.manifest import SCRATCH, WORK
 from pipelines.stage import run_command

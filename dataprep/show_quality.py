@@ -17,10 +17,10 @@ from pathlib import Path
 from dataprep.quality.model import DIGITS, QualityModel, Word
 from pipelines import exits
 from pipelines.arguments import Parser
+from pipelines.called import called
 from pipelines.config import Count
 from pipelines.documents import Row, is_jsonl, jsonl_files, part_files, read_rows
 from pipelines.errors import ConfigError, UserError
-from pipelines.helptext import called
 from pipelines.jsonl import BrokenLineError, read_jsonl
 from pipelines.terminal import print_error, print_line
 

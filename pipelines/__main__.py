@@ -35,9 +35,9 @@ from typing import Any
 
 from pipelines import exits
 from pipelines.arguments import Parser
+from pipelines.called import as_called, called
 from pipelines.config import PARAMS_YAML, Count, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
-from pipelines.helptext import as_called, called
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
 from pipelines.terminal import print_error, print_line, visible
 

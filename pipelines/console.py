@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipelines import exits
+from pipelines.called import BY_NAME
 from pipelines.errors import nearest
-from pipelines.helptext import BY_NAME
 from pipelines.installed import has_code
 from pipelines.terminal import print_error
 

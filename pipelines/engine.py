@@ -36,6 +36,9 @@ KILLED = (
 class Engine(Protocol):
     """Runs the shards of a stage."""
 
+    several_machines: bool
+    """Whether one machine may read what another has written, and has to find it after the other was lost."""
+
     def prepare(self) -> None:
         """Start what a `map` of several items would otherwise wait for."""
         ...
@@ -62,6 +65,7 @@ class LocalEngine:
 
     def __init__(self, workers: int, preload: Sequence[str]) -> None:
         self.workers = workers
+        self.several_machines = False
         self._preload = preload
         self._context = multiprocessing.get_context("forkserver")
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None

@@ -18,29 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TextIO
 
 from pipelines import exits
+from pipelines.called import as_called, called
 
 COLUMNS = 80
 """Most columns of a text; tyro's tables of options take those of the terminal."""
-BY_NAME = "millrace"
-"""`python -X millrace -m dataprep.clean` is how `millrace clean` runs it: no child process inherits that."""
-_OURS = re.compile(r"python -m ((?:dataprep|trainer)\.\w+|pipelines)\b")
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\[(?:[^\[\]]|\[[^\[\]]*\])*\]|\S)+""")
 """A word of a command, with the blanks in quotes, and in the brackets around what may be left out."""
 _COMMENT = re.compile(r" {3,}")
 """What is between an example and what it does."""
-
-
-def called(module: str) -> str:
-    """Return how the user calls a command: `millrace clean`, or else `python -m dataprep.clean`."""
-    if BY_NAME not in sys._xoptions:  # pyright: ignore[reportPrivateUsage] (documented: CPython's -X)
-        return f"python -m {module}"
-    package, _, name = module.rpartition(".")
-    return f"{BY_NAME} {name.replace('_', '-')}" if package else BY_NAME
-
-
-def as_called(text: str) -> str:
-    """Return a text of ours with the commands in it as the user calls them."""
-    return _OURS.sub(lambda match: called(match[1]), text)
 
 
 def described(doc: str) -> str:
@@ -94,7 +79,7 @@ def _join_lines(command: Any) -> None:
         if dataclasses.is_dataclass(kind):
             _join_lines(kind)
         if name in docs:
-            command.__annotations__[name] = Annotated[hint, arg(help=docs[name])]
+            command.__annotations__[name] = Annotated[hint, arg(help=as_called(docs[name]))]
 
 
 def _docs_of_fields(cls: Any) -> dict[str, str]:

@@ -4,6 +4,7 @@ import logging
 import sys
 from typing import TextIO
 
+from pipelines.called import as_called
 from pipelines.terminal import visible
 
 
@@ -15,12 +16,7 @@ class OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the message, with unprintable characters escaped."""
-        text = super().formatMessage(record)
-        if "python -m" in text:
-            from pipelines.helptext import as_called  # here, since it brings modules that most messages do without
-
-            text = as_called(text)
-        return visible(text)
+        return visible(as_called(super().formatMessage(record)))
 
 
 class CurrentStderr(logging.StreamHandler):

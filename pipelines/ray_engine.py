@@ -41,6 +41,7 @@ RETRIES = 3
 ENVIRONMENT = {
     "RAY_task_oom_retries": "2",  # Ray's own number is endless: a shard that needs more than a node has would never end
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # of a Ray of our own: as the local engine's workers, and not 15
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """What Ray reads when it is imported; what the user has set stays."""
@@ -63,6 +64,7 @@ class RayEngine:
     def __init__(self, workers: int, address: str | None, scratch: Path) -> None:
         self._workers = workers
         self._address = address or os.environ.get("RAY_ADDRESS") or "local"
+        self.several_machines = self._address != "local"
         self._scratch = scratch.absolute()
         self._ray: Any = None
         self._task: Any = None

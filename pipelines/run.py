@@ -109,7 +109,7 @@ class StageRun:
                 self._receipt(target, part),
                 function.__qualname__,
                 scratch=not self.is_published(target),
-                shared=self.share is not None,
+                shared=self.share is not None or self.engine.several_machines,
             )
             for part in parts
         ]

@@ -14,11 +14,9 @@ every task reads all of them.
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
-import platform
 import re
 import socket
 import time
@@ -31,10 +29,10 @@ from pipelines import store
 from pipelines.command import RunOptions, StageSpec
 from pipelines.engine import Engine
 from pipelines.errors import ConfigError, UserError
-from pipelines.installed import code_digest
 from pipelines.locks import InUseError, locked
 from pipelines.ownership import scratch_folders
 from pipelines.progress import track
+from pipelines.ray_engine import FORMATS, versions
 from pipelines.run import ShardTask, StageRun
 
 if TYPE_CHECKING:
@@ -49,9 +47,7 @@ FOLDER = "shares"
 POLL_SECONDS = 0.5
 """Time between two looks whether a lock is free."""
 _RANGE = re.compile(r"(\d{1,9})/(\d{1,9})")
-_MARK = re.compile(r"(\d+)-of-(\d+)@(.+)@\w+")
-_LIBRARIES = ("numpy", "pyarrow")
-"""Which read and write every shard; those that shape a stage's output are in its fingerprint."""
+_MARK = re.compile(r"(\d+)-of-(\d+)@(.+)@[\w-]+")
 
 MAPS: Mapping[str, int] = {
     "urls": 4,
@@ -211,7 +207,7 @@ class Share:
         machines = self.range.count
         begun = {
             "by": self.name,
-            **versions(),
+            **versions_here(),
             "machines": machines,
             "workers": run.workers * machines,
             "memory_budget": run.memory_budget * machines,
@@ -297,7 +293,7 @@ def take_over(run: StageRun) -> None:
     if not file.exists():
         return
     begun = store.read_json(file)
-    for what, here in versions().items():
+    for what, here in versions_here().items():
         if begun.get(what) != here:
             raise UserError(
                 f"{run.scratch}: {begun['by']} began this with {what} {begun.get(what)}, and {_host()} has {here}; use "
@@ -357,7 +353,6 @@ def _mark_of(file: Path) -> "filelock.FileLock":
 
 
 @functools.cache
-def versions() -> dict[str, str]:
-    """Return what has to be the same for all tasks and is not in the fingerprint."""
-    libraries = {name: importlib.metadata.version(name) for name in _LIBRARIES}
-    return {"code": code_digest(), "Python": platform.python_version(), **libraries}
+def versions_here() -> dict[str, str]:
+    """Return what has to be the same for all tasks; libraries that shape a stage's output are in its fingerprint."""
+    return versions(FORMATS)

@@ -4,6 +4,8 @@ import re
 import sys
 from collections.abc import Mapping
 
+from pipelines.called import as_called
+
 MANY = 4
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters but tab and line feed, other line breaks, and what turns the direction of a text."""
@@ -43,8 +45,6 @@ def _escaped(run: str) -> str:
 
 def print_error(error: object) -> None:
     """Print what a command ends with as one line on standard error; commands in it are named as this one was."""
-    from pipelines.helptext import as_called  # here, since it brings modules that most commands end without
-
     print(f"error: {visible(as_called(str(error)))}", file=sys.stderr)
 
 

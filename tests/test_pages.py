@@ -76,6 +76,11 @@ NOT_RUN = {
         *["installs from the network"] * 2,
         "a training; tests/trainer/weights/test_offsite.py kills one and goes on elsewhere",
     ],
+    "docs/howto/several-machines.md": [
+        "installs from the network",
+        *["needs Ray; tests/pipelines/test_ray_engine.py has a cluster"] * 3,
+        "needs Slurm and Ray",
+    ],
     "docs/howto/slurm-arrays.md": ["needs Slurm"],
     "docs/howto/slurm.md": ["the outputs above lie beside the graph's"],
     "docs/howto/trace.md": ["installs from the network"],

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from pipelines import exits
 from pipelines.arguments import Parser
+from pipelines.called import called
 from pipelines.config import Count, check
 from pipelines.errors import ConfigError, UserError
-from pipelines.helptext import called
 from pipelines.manifest import content_hash
 from pipelines.terminal import print_error, print_line
 from trainer.config import PretrainConfig

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pipelines import exits, store
 from pipelines.arguments import Parser
+from pipelines.called import called
 from pipelines.errors import ConfigError, UserError
-from pipelines.helptext import called
 from pipelines.manifest import is_published
 from pipelines.terminal import print_error, print_line
 from trainer.report import fill_markdown

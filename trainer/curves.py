@@ -16,8 +16,8 @@ from typing import Any
 
 from pipelines import exits, store
 from pipelines.arguments import Parser
+from pipelines.called import called
 from pipelines.errors import ConfigError, UserError
-from pipelines.helptext import called
 from pipelines.terminal import print_error
 from trainer.reporting import pictures
 from trainer.reporting.results import Curve, read_curve_columns

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import exits, store
 from pipelines.arguments import Parser
+from pipelines.called import called
 from pipelines.errors import ConfigError, UserError
-from pipelines.helptext import called
 from pipelines.manifest import MANIFEST, is_published
 from pipelines.progress import waiting
 from pipelines.terminal import print_error, print_line

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines import console, store
+from pipelines.addresses import address_of
 from pipelines.command import Documents, Invocation, StageSpec, parse
 from pipelines.errors import ConfigError, did_you_mean
 from pipelines.manifest import WORK, is_published
@@ -96,6 +97,12 @@ def script(stage: str, words: Sequence[str], resources: Resources) -> str:
     for option in ("shard_range", "limit"):
         if getattr(call.options, option):
             raise ConfigError(f"slurm: --{option.replace('_', '-')}: not for the command of all tasks; leave it out")
+    for path in [*call.outputs.values(), *(path for paths in call.inputs.values() for path in paths)]:
+        if address := address_of(path):
+            raise ConfigError(
+                f"slurm: {address}: the tasks of an array share files; name a folder that all of them see, and copy to "
+                "or from the store before or afterwards"
+            )
     if resources.tasks < 2:
         raise ConfigError(f"slurm: --tasks {resources.tasks}: expected 2 or more; one job needs no array")
     command = [sys.executable, "-m", spec.command, *words, *_limits(words, resources)]
@@ -139,6 +146,8 @@ def count_arrays(spec: StageSpec, call: Invocation) -> int:
 
     Each path of JSON lines is made shards by a map of its own.
     """
+    if spec.name == "download" and not call.sections["config"].replay and not call.sections["config"].hub_repository:
+        return 0  # a crawl is not divided: all tasks but the first would wait for it
     kinds = {name: kind for name, (kind, _) in spec.inputs.items()}
     documents = [path for name, paths in call.inputs.items() if kinds[name] is Documents for path in paths]
     return MAPS[spec.name] + sum(not is_published(path) for path in documents)

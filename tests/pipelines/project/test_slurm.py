@@ -140,6 +140,11 @@ def test_a_stage_of_one_step_is_one_job(folder: Path, capsys: pytest.CaptureFixt
     assert {"--qos=long", "--account", "x"} < {*(folder / "jobs" / "1.options").read_text().splitlines()}
 
 
+def test_a_crawl_is_one_job_and_a_replay_is_shared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--array" not in printed(capsys, "download", "--", "urls", "pages")
+    assert "--array=0-7" in printed(capsys, "download", "--", "urls", "pages", "--replay", "archive.warc")
+
+
 def test_without_words_the_command_is_that_of_the_graph(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +162,7 @@ def test_without_words_the_command_is_that_of_the_graph(
         (["clean", "--", "raw", "out", "--no-such"], "--no-such: no such option"),
         (["clean", "--", "raw", "out", "--limit", "3"], "slurm: --limit: not for the command of all tasks"),
         (["clean", "--", "raw", "out", "--shard-range", "0/3"], "slurm: --shard-range: not for the command of all"),
+        (["clean", "--", "raw", "s3://mill/out"], "slurm: s3://mill/out: the tasks of an array share files"),
         (["clean", "--tasks", "1", "--", "raw", "out"], "--tasks 1: expected 2 or more"),
         (["clean", "--tasks", "0", "--", "raw", "out"], "--tasks"),
         (["clean", "--memory", "much", "--", "raw", "out"], "slurm: --memory much: expected a size such as 16G"),
