@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from pipelines.called import BY_NAME
 from pipelines.console import GROUPS, PROJECT, Group
-from pipelines.helptext import BY_NAME
 
 FOLDER = Path(__file__).parent / "reference"
 PAGES = {

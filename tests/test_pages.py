@@ -45,6 +45,9 @@ STANDS_FOR: dict[str, dict[str, str]] = {
         "TOKENIZER": "data/sample/tokenizer",
         "--seeds 5": "--seeds 2",
     },
+    "docs/howto/cluster.md": {
+        'MILLRACE_LAUNCH="srun': 'MILLRACE_LAUNCH="$OLDPWD/inputs/slurm/srun',
+    },
     "docs/howto/compare.md": {"-S finetune.lr": "-S finetune.epochs=0 -S finetune.steps=4 -S finetune.lr"},
     "docs/howto/hub-upload.md": NAMES,
     "docs/howto/s3.md": {
@@ -69,6 +72,11 @@ NOT_RUN = {
         "needs GPT-2's weights from the Hub",
         "needs models of all eleven tasks; tests/trainer/test_glue_submission.py makes them",
         "four trainings; tests/trainer/loop/test_watch.py has these options",
+    ],
+    "docs/howto/cluster.md": [
+        "needs a training that runs meanwhile; tests/trainer/test_beside.py has it",
+        "needs a group of users",
+        "needs a group of users",
     ],
     "docs/howto/compare.md": ["names of experiments are chosen at random"],
     "docs/howto/hub-upload.md": ["needs the network and an account"] * 2,

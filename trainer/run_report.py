@@ -107,6 +107,9 @@ def write_page(
     drawn, live = draw_pictures(results, tasks), draw_charts(results, tasks)
     if times.speed.get("step"):
         drawn["speed"], live["speed"] = pictures.speed(times.speed), charts.speeds(times.speed)
+    if times.task_scores.get("step"):
+        drawn["task_scores"] = pictures.task_scores(times.task_scores)
+        live["task_scores"] = charts.task_scores(times.task_scores)
     values = page_values(results, tasks, recipe.losses, own_tokenizer=tokenizer.kind == "train")
     ledger = ledger if ledger and ledger.is_dir() else None
     values["corpus"] = read_corpus(ledger, results)

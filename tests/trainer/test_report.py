@@ -790,6 +790,24 @@ def test_the_report_by_hand_has_hardware_times_and_speeds_that_the_stage_has_not
     assert [word for word in ("H100", "2 h 3 min", "750 ms", 'id="times"') if word in page(results)] == []
 
 
+def test_the_report_by_hand_shows_scores_of_tasks_over_steps(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        {"step": 10, "tasks": {"piqa": {"docs": 9, "acc": 0.5}, "validation": {"docs": 3, "bits_per_byte": 2.5}}},
+        {"step": 20, "tasks": {"piqa": {"docs": 9, "acc": 0.625}, "validation": {"docs": 3, "bits_per_byte": 2.25}}},
+    ]
+    file = results / "runs/web-tiny/pretrain.watch/scores.jsonl"
+    write(file, "".join(f"{json.dumps(line)}\n" for line in lines))
+    reader = full_report(results, capsys)
+    accuracy, bits = reader.charts["task_scores"]
+    assert (accuracy["title"], accuracy["data"]) == ("Tasks: acc", [[10, 20], [0.5, 0.625]])
+    assert (bits["title"], bits["lines"][0]["name"]) == ("Tasks: bits_per_byte", "validation")
+    assert "Scores during training" in reader.text
+    write(file, "[]\n")
+    paths = [str(results / name) for name in ("stats/web", "stats/web-tiny", "runs/web-tiny", "reports/web-tiny.html")]
+    assert run_report.main(paths) == 1
+    assert "scores.jsonl: expected a line of scores for each step" in capsys.readouterr().err
+
+
 def test_a_part_of_a_task_and_a_trial_say_so(results: Path) -> None:
     runs = results / "runs/web-tiny"
     write(runs / "score/scores.json", {"tasks": {"hellaswag": {"docs": 3, "acc": 1.0}}, "centred_mean": None})

@@ -502,7 +502,7 @@ def lost_touch(error: BaseException) -> str:
         return ""
     if not isinstance(error, RuntimeError):
         return ""
-    reason = re.sub(r"^\[[^\]]*\]\s*", "", str(error).partition("\n")[0])
+    reason = re.sub(r"^\[[^\]]*\]\s*", "", str(error).partition("\n")[0].partition(". This ")[0])
     return (
         f"lost touch with another process ({reason}): see the errors of the others, and whether their nodes and the "
         "network are well; the same command goes on from the last checkpoint"

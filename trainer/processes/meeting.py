@@ -169,8 +169,8 @@ def _arrive(store: Any, rank: Rank, patience: float) -> str:
         raise UserError(
             f"rank {rank.number} on {node_name()}: rank 0 did not answer within {minutes():g} minutes: see its error"
         )
-    store.set(f"{PREFIX}/confirmed/{name}", json.dumps(time.time()))
     prefix = json.loads(answer)["prefix"]
+    store.set(f"{prefix}/confirmed/{name}", json.dumps(time.time()))
     roll = await_key(store, f"{prefix}/roll", patience + SAY_SECONDS)
     if roll is None:
         raise UserError(f"rank {rank.number} on {node_name()}: not all ranks have arrived: see the error of rank 0")
@@ -230,8 +230,8 @@ def _answer(store: Any, prefix: str, number: int, arrived: dict[int, _Arrival], 
     if number not in arrived or arrived[number].name != said["name"]:
         arrived[number] = _Arrival(said["name"], said["node"], said["versions"], time.time())
         store.set(f"{PREFIX}/answer/{said['name']}", json.dumps({"prefix": prefix}))
-    if store.check([f"{PREFIX}/confirmed/{said['name']}"]):
-        confirmed[number] = json.loads(store.get(f"{PREFIX}/confirmed/{said['name']}"))
+    if store.check([f"{prefix}/confirmed/{said['name']}"]):
+        confirmed[number] = json.loads(store.get(f"{prefix}/confirmed/{said['name']}"))
         ahead = confirmed[number] - time.time()
         behind = arrived[number].answered - confirmed[number]
         if max(ahead, behind) > CLOCK_SECONDS:

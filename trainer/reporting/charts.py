@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.reporting.pictures import SPEEDS, column_label, in_unit, smooth, thin, training_column
+from trainer.reporting.pictures import SPEEDS, by_measure, column_label, in_unit, smooth, thin, training_column
 from trainer.reporting.results import Curve
 
+COLORS = 6
+"""Of lines, in the palette of the page."""
 Style = Literal["line", "faint", "points", "dashed"]
 
 
@@ -105,6 +107,17 @@ def speeds(curve: Curve) -> list[Chart]:
     times, time_unit = in_unit(curve["seconds"])
     lines = [(title, Line(unit, *thin(times, curve[column]))) for column, title, unit in SPEEDS]
     return [Chart(title, [line], x_name=time_unit) for title, line in lines if line.x]
+
+
+def task_scores(curve: Curve) -> list[Chart]:
+    """Return the scores of tasks by step of pretraining, a chart for each measure."""
+    return [
+        Chart(
+            f"Tasks: {measure}",
+            [Line(task, curve["step"], curve[column], "points", i % COLORS) for i, (task, column) in each],
+        )
+        for measure, each in by_measure(curve).items()
+    ]
 
 
 def chart_data(charts: Mapping[str, Sequence[Chart]]) -> str:

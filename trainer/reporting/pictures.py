@@ -31,6 +31,8 @@ SPEEDS = (
     ("mfu", "MFU", "MFU"),
 )
 """Columns of speed.csv that are shown, with titles and units."""
+Panel = Callable[[Any], None]
+"""Draws on one pair of axes."""
 _LINE_COLORS = (CLAY[0], DEEP, CLAY[2], "#6b8f3c", SAND)
 
 _STYLE: dict[str, Any] = {
@@ -143,6 +145,34 @@ def _paint_speed(figure: Any, curve: Curve) -> None:
         axes.set_xlabel(unit)
 
 
+def by_measure(curve: Curve) -> dict[str, list[tuple[int, tuple[str, str]]]]:
+    """Return measure -> the number of each task's line, its name and its column."""
+    columns = [(column.rpartition(" "), column) for column in curve if column != "step"]
+    measures = dict.fromkeys(parts[2] for parts, _ in columns)
+    return {
+        measure: list(enumerate((parts[0], column) for parts, column in columns if parts[2] == measure))
+        for measure in measures
+    }
+
+
+def task_scores(curve: Curve) -> str:
+    """Draw the scores of tasks by step of pretraining, a panel for each measure."""
+    panels = [_task_panel(curve, measure, [each for _, each in tasks]) for measure, tasks in by_measure(curve).items()]
+    return draw("task-scores", WIDTH, 3.2 * math.ceil(len(panels) / 2), _paint_panels, panels, 2)
+
+
+def _task_panel(curve: Curve, measure: str, tasks: Sequence[tuple[str, str]]) -> Panel:
+    def paint(axes: Any) -> None:
+        for number, (task, column) in enumerate(tasks):
+            color = _LINE_COLORS[number % len(_LINE_COLORS)]
+            axes.plot(curve["step"], curve[column], color=color, linewidth=1.6, marker="o", markersize=3.5, label=task)
+        axes.set_title(f"Tasks: {measure}")
+        axes.legend(loc="best", fontsize=8.5, labelcolor=INK)
+        _steps(axes)
+
+    return paint
+
+
 def in_unit(seconds: Sequence[float]) -> tuple[list[float], str]:
     """Return times in the unit that suits the last one, and its name."""
     last = max(seconds, default=0)
@@ -184,10 +214,6 @@ def _paint_finetuning(figure: Any, panels: Sequence[tuple[str, Curve, str]], row
         _steps(axes)
         if number == 1:
             axes.legend(loc="best", fontsize=9, labelcolor=INK)
-
-
-Panel = Callable[[Any], None]
-"""Draws on one pair of axes."""
 
 
 def epochs(table: Curve, name: str = "epochs") -> str:

@@ -4,6 +4,8 @@ Only the report that is written by hand shows them: a stage's outputs hold no ti
 """
 
 import csv
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from pipelines.outputs import provenance_path
 from trainer.reporting.belonging import is_of, output_of, read_record
 from trainer.reporting.page import Table, number
 from trainer.reporting.results import ORDER, Curve, Tasks, unfinished_pretraining
+from trainer.scoring.metrics import headline
 from trainer.weights.records import open_curve
 
 AXES = (("pp", "pipeline stages"), ("tp", "tensor-parallel"), ("dp_replicate", "replicas"), ("dp_shard", "ZeRO shards"))
@@ -56,6 +59,8 @@ class Times:
     """Wall time of each stage as it ran last."""
     speed: Curve = field(default_factory=dict[str, list[float]])
     """Columns of speed.csv."""
+    task_scores: Curve = field(default_factory=dict[str, list[float]])
+    """Steps, and the main score of each task after them (`pretrain.score_every`)."""
     samples: dict[str, list[Sample]] = field(default_factory=dict[str, list[Sample]])
     """Prompt -> what the checkpoints made of it."""
     sources: list[list[Source]] = field(default_factory=list[list[Source]])
@@ -96,6 +101,9 @@ def read_times(stats: Path, run_stats: Path, runs: Path, shown: Tasks) -> Times:
     times.finetuning = _finetuning_table(records)
     if speed.exists() and not of_another:
         times.speed = read_speed(speed)
+    scores = runs / "pretrain.watch" / "scores.jsonl"
+    if scores.exists() and not of_another:
+        times.task_scores = read_task_scores(scores)
     return times
 
 
@@ -238,6 +246,20 @@ def read_speed(file: Path) -> Curve:
                 f"{file}:{reader.line_num}: expected numbers; delete the file, training writes it anew"
             ) from None
     return {name: [row[i] for row in rows] for i, name in enumerate(wanted)}
+
+
+def read_task_scores(file: Path) -> Curve:
+    """Return steps, and `TASK MEASURE` -> values, of the lines that a training wrote; raise UserError if it did not."""
+    try:
+        lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        rows = [
+            {"step": line["step"], **{f"{task} {headline(of)}": of[headline(of)] for task, of in line["tasks"].items()}}
+            for line in lines
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{file}: expected a line of scores for each step; delete the file") from None
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [float(row.get(name, math.nan)) for row in rows] for name in names}
 
 
 def _numbers(reader: "csv.DictReader[str]", names: Sequence[str]) -> Iterator[list[float]]:

@@ -170,7 +170,7 @@ def pretrain(folder: Path, tokens: Path, **environment: str) -> "subprocess.Pope
 
 @pytest.mark.slow
 def test_another_machine_goes_on_with_a_killed_training(s3: S3, tmp_path: Path, trials: dict[str, Any]) -> None:
-    """Kill it once its first checkpoint is in the bucket; another folder, with nothing else, ends with the same bytes."""
+    """Kill it once its first checkpoint is in the bucket; another folder ends with the same bytes."""
     tokens = trials["tokenize"][0]
     whole = pretrain(tmp_path / "whole", tokens)
     assert whole.wait() == 0, whole.stderr and whole.stderr.read()
