@@ -15,6 +15,7 @@ import pytest
 from pipelines.documents import part_files, read_rows
 from pipelines.identity import canonical_url
 from pipelines.manifest import MANIFEST
+from pipelines.project import status
 from pipelines.project.explain import explain
 from tests.sample_project import PARAMS, ROOT, RUN, STAGES, losses, repro, run_once, stats
 
@@ -33,6 +34,13 @@ def test_a_second_repro_says_up_to_date(sample: Path) -> None:
     result = repro(sample)
     assert result.returncode == 0
     assert "Data and pipelines are up to date." in result.stdout
+
+
+def test_status_knows_each_output_of_the_graph_the_report_too(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sample)
+    states = [line.split()[:2] for line in list(status.table(STAGES))[1:]]
+    assert ["report", "matches"] in states
+    assert {state for _, state in states} == {"matches"}
 
 
 def expected_pages() -> list[dict[str, Any]]:
