@@ -91,6 +91,8 @@ def data_table() -> Iterator[str]:
 
 
 def _time(hours: float) -> str:
+    if hours < 1 / 60:
+        return f"{hours * 3600:,.0f} s"
     if hours < 1:
         return f"{hours * 60:,.0f} min"
     return f"{hours:,.1f} h" if hours < 48 else f"{hours / 24:,.1f} d"

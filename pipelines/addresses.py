@@ -30,7 +30,7 @@ def split_s3(address: str) -> tuple[str, str]:
     if not key:
         raise ConfigError(f"{address}: a whole bucket; name a folder in it: s3://{name}/FOLDER")
     if any(part in ("", ".", "..") for part in key.split("/")):
-        raise ConfigError(f"{address}: '..', '.' and empty names have no meaning in a bucket; leave them out")
+        raise ConfigError(f"{address}: '..' and '.' have no meaning in a bucket; leave them out")
     return name, key
 
 

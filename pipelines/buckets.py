@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pipelines import store
-from pipelines.errors import UserError
+from pipelines.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -295,6 +295,8 @@ def _open(name: str) -> "S3Store":
     endpoint = (
         os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
     )
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"AWS_ENDPOINT_URL {endpoint}: expected http://HOST or https://HOST")
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
     config |= _credentials(name, profile)

@@ -282,6 +282,8 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
         for parameter, (section, cls) in spec.sections.items()
     }
     configs.check(RunOptions, result.run, "run", where)
+    if result.run.ray_address and result.run.engine != "ray":
+        raise ConfigError(f"{where}: --ray-address {result.run.ray_address}: add --engine ray")
     if result.run.limit and not spec.limit:
         raise ConfigError(f"{where}: --limit: {spec.name} takes all of its input or nothing; leave it out")
     values = {

@@ -172,6 +172,7 @@ def ingest_jsonl(path: Path, folder: Path, name: str, block: int, *, alone: bool
     Damaged compressed data raise UserError, or add a broken row after the good ones if the file is not `alone`.
     """
     counts = Counts()
+    store.require_still_there(path)
     if _is_read_at_once(path):
         memory = native.borrow(_MOST_BYTES)
         data = store.read_span(path, block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES, memory.data)
@@ -200,6 +201,7 @@ def _lines_of(path: Path, block: int, alone: bool) -> Iterator[tuple[int, bytes 
         for offset, line in store.lines_with_offsets(path, MAX_LINE_BYTES, start, stop):
             yield offset, line
     except UserError as error:
+        store.require_still_there(path)
         if alone:
             raise
         yield offset, BrokenLineError(UNREADABLE_FILE, reason_of(error, path))

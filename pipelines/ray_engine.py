@@ -309,7 +309,11 @@ def _start(address: str) -> tuple[Any, str | None]:
         if not isinstance(error, OSError | RuntimeError | ValueError) and "ray." not in type(error).__module__:
             raise
         what = "Ray does not start on this machine" if own else f"--ray-address {address}: cannot be used"
-        raise UserError(f"{what}: {' '.join(str(error).split())}") from None
+        # Ray finds a cluster that asks for tokens no other way than by this variable, and names neither.
+        token = (
+            "" if own or os.environ.get("RAY_AUTH_MODE") else "; if it asks for Ray's token, set RAY_AUTH_MODE=token"
+        )
+        raise UserError(f"{what}: {' '.join(str(error).split())}{token}") from None
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # Ray takes SIGTERM for itself

@@ -30,6 +30,7 @@ from pipelines.command import RunOptions, StageSpec
 from pipelines.engine import Engine
 from pipelines.errors import ConfigError, UserError
 from pipelines.locks import InUseError, locked
+from pipelines.manifest import WORK
 from pipelines.ownership import scratch_folders
 from pipelines.progress import track
 from pipelines.ray_engine import FORMATS, versions
@@ -76,6 +77,15 @@ MAPS: Mapping[str, int] = {
 makes shards of JSON lines): so many arrays of tasks leave nothing but single steps to the plain run. Those of
 `glue_download` that search a task's few rows for duplicates do not count, nor does `extract`'s last, which only adds
 an empty column to some shards of mixed sources."""
+
+
+def submitted(output: Path) -> Path:
+    """Return the file that the jobs of `millrace slurm` look for, to know that their node sees the output's folder.
+
+    It stays until the output is published, since Slurm may run any of the jobs once more.
+    """
+    output = store.real_path(output).absolute()
+    return output.parent / WORK / f"{output.name}.submitted"
 
 
 class ShareDone(Exception):  # noqa: N818 - no error: a task has done its share

@@ -178,6 +178,7 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
             run.provenance["fetched"] = uploads.inputs
         report(call, run, identity, time.time() - started)
         uploads.remove_local()
+        shares.submitted(first).unlink(missing_ok=True)
         for place in _places(run):
             store.remove(place / STAGED)  # first: what is left of a folder promises nothing
             store.remove(place)

@@ -116,6 +116,15 @@ def lines_with_offsets(
         yield from lines_of(file, most_bytes, start, stop)
 
 
+def require_still_there(path: Path) -> None:
+    """Raise UserError for a file that a stage found and that is gone: without it, the output would be another one."""
+    if not os.path.lexists(path):
+        raise UserError(
+            f"{path}: was there when this began, and is gone; put it back (or let this machine see it), and run the "
+            "same command again"
+        )
+
+
 def lines_of(file: BinaryIO, most_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield what `lines_with_offsets` does of an open file."""
     lines = io.BufferedReader(cast(io.RawIOBase, file), _CHUNK)

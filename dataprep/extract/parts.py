@@ -154,6 +154,8 @@ def read_part(reading: Reading, files: Sequence[Path], options: ReadOptions) -> 
     try:
         yield from read_records(reading, files, options)
     except UserError as error:
+        for file in files:
+            store.require_still_there(file)
         yield Broken(reading.names[0], UNREADABLE_FILE, reason_of(error, files[0]))
 
 

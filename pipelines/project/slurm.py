@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines import console, store
+from pipelines import console
 from pipelines.addresses import address_of
 from pipelines.command import Documents, Invocation, StageSpec, parse
 from pipelines.errors import ConfigError, did_you_mean
-from pipelines.manifest import WORK, is_published
+from pipelines.manifest import is_published
 from pipelines.project.graph import GraphStage
 from pipelines.run import parse_size
-from pipelines.shares import MAPS
+from pipelines.shares import MAPS, submitted
 
 _SCRIPT = """\
 #!/bin/bash
@@ -24,7 +24,7 @@ set -euo pipefail
 cd {folder}
 
 # Every job looks for this file first, since a node that does not see the folder would work for itself.
-seen={marker}-$$-$RANDOM
+seen={marker}
 mkdir -p "$(dirname "$seen")"
 touch "$seen"
 seen=$(printf %q "$seen")
@@ -52,16 +52,15 @@ END
 """
 _LAST = """
 publish() {{
-    {{
-        echo "rm -f $seen"
-        cat <<'END'
+    job "$@" <<'END'
 exec {words}
 END
-    }} | job "$@"
 }}
 
 """
 _CHAINED = '--dependency="afterok:${id%%;*}" --kill-on-invalid-dep=yes'
+LEAST_MEMORY = 500 * 10**6
+"""Bytes of a task: one worker takes some 300 MB, and sorting the rest."""
 SIGNAL_SECONDS = 120
 """Time before a job's limit at which it ends its work in order."""
 
@@ -113,7 +112,7 @@ def script(stage: str, words: Sequence[str], resources: Resources) -> str:
         command=shlex.join(["millrace", name, *words]).replace("\n", " "),
         what=f"{counted} that publishes" if arrays else "one job, since its work is one step",
         folder=shlex.quote(str(Path.cwd())),
-        marker=shlex.quote(str(store.real_path(first).absolute().parent / WORK / f"{first.name}.submitted")),
+        marker=shlex.quote(str(submitted(first))),
         name=name,
         options=resources.options,
     )
@@ -159,7 +158,8 @@ def _limits(words: Sequence[str], resources: Resources) -> list[str]:
     limits = [] if "--workers" in given else ["--workers", str(resources.cpus)]
     if resources.memory and "--memory-budget" not in given:
         size = parse_size(resources.memory, "MB") or parse_size(f"{resources.memory}B")
-        if not size:
-            raise ConfigError(f"slurm: --memory {resources.memory}: expected a size such as 16G")
+        if not size or size < LEAST_MEMORY:
+            small = f", {LEAST_MEMORY // 10**6}M or more" if size else ""  # Slurm takes a number alone for megabytes
+            raise ConfigError(f"slurm: --memory {resources.memory}: expected a size such as 16G{small}")
         limits += ["--memory-budget", f"{size // 2 // 10**6}MB"]
     return limits

@@ -272,3 +272,10 @@ def test_a_corpus_that_repeats_itself_is_no_bomb(suffix: str, tmp_path: Path) ->
     text = json.dumps({"text": "The miller opens the gate. " * 300}).encode() + b"\n"
     (tmp_path / f"raw.jsonl{suffix}").write_bytes(PACKERS[suffix](text * 10_000))
     assert sum(1 for _ in store.read_lines(tmp_path / f"raw.jsonl{suffix}")) == 10_000
+
+
+def test_a_file_that_is_gone_since_it_was_listed_ends_the_work(tmp_path: Path) -> None:
+    """Unlike one that is damaged, which costs itself alone: without it the output would be another one."""
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match=r"raw\.jsonl: was there when this began, and is gone; put it back"):
+        ingest_jsonl(tmp_path / "raw.jsonl", tmp_path / "out", "file", 0, alone=False)

@@ -375,3 +375,8 @@ def test_a_worker_says_what_it_lacks(tmp_path: Path) -> None:
     error, _ = work_on_node((length, "/nowhere/at/all", str(tmp_path), {}), "")
     assert isinstance(error, NodeError)
     assert "does not see /nowhere/at/all" in str(error)
+
+
+def test_an_address_without_the_engine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(STAGES["clean"], ["in", "out", "--ray-address", "127.0.0.1:6379"]) == 2
+    assert "--ray-address 127.0.0.1:6379: add --engine ray" in capsys.readouterr().err

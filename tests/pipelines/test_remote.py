@@ -663,3 +663,12 @@ def test_the_hub_as_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             Path(name).write_bytes(data)
     assert shuffle("data", "near") == 0
     assert tree(f"far-{COMMIT}") == tree("far-main") == tree("near")
+
+
+def test_a_server_without_a_scheme_is_refused(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint.removeprefix("http://"))
+    buckets.bucket.cache_clear()
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 2
+    assert "expected http://HOST or https://HOST" in capsys.readouterr().err

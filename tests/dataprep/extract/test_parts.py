@@ -17,6 +17,7 @@ from pipelines import store
 from pipelines.command import Part
 from pipelines.config import KINDS
 from pipelines.documents import read_rows
+from pipelines.errors import UserError
 from pipelines.identity import document_id
 from tests.dataprep.archives import arc_record, http, packed, response, small_records
 from tests.dataprep.readers.test_warc import zstd_frames
@@ -130,3 +131,9 @@ def test_a_part_without_rows_is_one_empty_shard(tmp_path: Path) -> None:
     with DocumentShards(tmp_path, "p", ""):
         pass
     assert list(read_rows(tmp_path / "p-00000.parquet")) == []
+
+
+def test_a_file_that_is_gone_since_it_was_listed_ends_the_work(tmp_path: Path) -> None:
+    options = ReadOptions(max_bytes=1000, text_key="", url_key="", tokenizer=None)
+    with pytest.raises(UserError, match=r"b\.jsonl: was there when this began, and is gone"):
+        list(read_part(Reading("jsonl", ("b.jsonl",), ""), [tmp_path / "b.jsonl"], options))

@@ -121,12 +121,23 @@ def test_a_failed_task_stops_the_jobs_after_it_and_the_script_goes_on_when_run_a
     assert sum(map(int, repeated)) <= 1, "what was done is not repeated"
 
 
+def test_what_jobs_look_for_stays_until_the_output_is_published(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm may run any of them once more, the last one too."""
+    script = printed(capsys, "clean", "--tasks", "2", "--", "raw", "out")
+    assert submit(script.replace("exec ", "false # ")).returncode == 0
+    assert Path(".work/out.submitted").exists()
+    assert submit(script).returncode == 0
+    assert not Path(".work").exists()
+
+
 def test_a_node_that_does_not_see_the_folder_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = printed(capsys, "clean", "--tasks", "2", "--", "raw", "out").replace('touch "$seen"', "")
     assert submit(script).returncode == 0
     assert not Path("out").exists()
     said = logged(folder, "1_0.out")
-    assert f"error: {os.uname().nodename}, job 1: {folder}/.work/out.submitted-" in said
+    assert f"error: {os.uname().nodename}, job 1: {folder}/.work/out.submitted is not here" in said
     assert "this node does not see the folder of the output" in said
 
 
@@ -166,6 +177,7 @@ def test_without_words_the_command_is_that_of_the_graph(
         (["clean", "--tasks", "1", "--", "raw", "out"], "--tasks 1: expected 2 or more"),
         (["clean", "--tasks", "0", "--", "raw", "out"], "--tasks"),
         (["clean", "--memory", "much", "--", "raw", "out"], "slurm: --memory much: expected a size such as 16G"),
+        (["clean", "--memory", "32", "--", "raw", "out"], "--memory 32: expected a size such as 16G, 500M or more"),
         (["clean", "--memory", "16G; rm", "--", "raw", "out"], "expected a size such as 16G"),
     ],
 )
