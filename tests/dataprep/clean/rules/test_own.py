@@ -60,7 +60,7 @@ def test_the_example_of_the_page_rejects_with_rule_value_and_stats(
     for name in "ab":
         lines = [json.dumps({"url": url + name, "text": text + name}) for url, text in texts.items()]
         Path(f"{name}.jsonl").write_text("\n".join(lines))
-    (command,) = re.findall(r"python -m dataprep.clean raw.jsonl clean.jsonl (--rules .*) --sample-rejected 3", PAGE)
+    (command,) = re.findall(r"millrace clean raw.jsonl clean.jsonl (--rules .*) --sample-rejected 3", PAGE)
     words = ["a.jsonl", "b.jsonl", "clean.jsonl", *command.split(), "--workers", str(workers), "--stats", "s.json"]
     assert run_command(CLEAN, words) == 0
     rejected = [json.loads(line) for line in Path("clean.rejected.jsonl").read_text().splitlines()]
