@@ -397,7 +397,7 @@ def test_a_bucket_that_is_not_there(s3: S3, words: tuple[str, str], capsys: pyte
     [
         ("s3://mill", "a whole bucket; name a folder in it"),
         ("s3://Mill_/x", "no name of a bucket"),
-        ("s3://mill/a/../b", "'..', '.' and empty names have no meaning in a bucket"),
+        ("s3://mill/a/../b", "'..' and '.' have no meaning in a bucket"),
         ("hf://datasets/a/b/c", "an output goes to a folder or to s3://"),
         ("s3://mill/a*", "name it without * ? ["),
     ],
