@@ -77,7 +77,8 @@ def check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None:
     for path, output in outputs:
         for target in (written.resolve() for written in written_paths(output)):
             for source in inputs:
-                if target == source.resolve() or target in source.resolve().parents:
+                real = Path(os.path.realpath(source))  # of a link that leads to itself, too, which resolve refuses
+                if target == real or target in real.parents:
                     raise replaces_input(path, source)
             if target in owners:
                 raise UserError(f"{path}: two outputs have the same path; choose two different ones")

@@ -200,7 +200,10 @@ class RayEngine:
         for record in records:
             logging.getLogger(record["name"]).handle(logging.makeLogRecord(record))
         if isinstance(result, BaseException):
-            todo.clear()  # items before it have been handed out
+            # Items after it need not be done. One before it may be here again, whose worker was killed.
+            before = [each for each in todo if each.number < item.number]
+            todo.clear()
+            todo.extend(before)
             result = self._named(result, node)
         done[item.number] = result
 

@@ -166,7 +166,15 @@ class Uploads:
                 f"{output.address}: another run writes there, or was stopped while it did; run that one again, choose "
                 "another output, or replace what it left with --overwrite"
             )
-        if not found or claim:
+        if not found:
+            return set()
+        if claim:  # of a run that was stopped, and is to be replaced with what it replaced
+            others = sorted({*found} - {*claim.get("replaces", ()), *claim.get("writes", ()), output.manifest})
+            if others:
+                raise UserError(
+                    f"{output.bucket.url(output.key_of(others[0]))}: no stage made it, so nothing there is replaced; "
+                    "move it away, or choose another output"
+                )
             return {*found}
         manifest = self._manifest(output) if output.manifest in found else None
         if manifest is None:
@@ -225,9 +233,17 @@ class Uploads:
     def publish(self, fingerprint: str) -> None:
         """Send all outputs, which are complete on this machine."""
         for name, replaces in self.check(fingerprint).items():
-            self._publish(self._destinations[name], replaces)
+            self._publish(self._destinations[name], fingerprint, replaces)
 
-    def _publish(self, output: Destination, replaces: set[str]) -> None:
+    def _announce(self, output: Destination, fingerprint: str, replaces: set[str], manifest: Manifest) -> None:
+        """Have the claim name what will lie there, so that another run can tell it from what is not ours."""
+        key = output.key_of(output.claim)
+        claim = {"fingerprint": fingerprint, "replaces": sorted(replaces), "writes": sorted(manifest.files)}
+        output.bucket.delete([key])
+        if _claim(output.bucket.create(key, store.json_bytes(claim))).get("fingerprint") != fingerprint:
+            raise UserError(f"{output.address}: another run has just begun to write there; choose another output")
+
+    def _publish(self, output: Destination, fingerprint: str, replaces: set[str]) -> None:
         path = manifest_path(output.local)
         manifest, data = Manifest.load(path), store.read_json_bytes(path)
         source, key = output.bucket, output.key_of(output.manifest)
@@ -235,6 +251,7 @@ class Uploads:
         if output.manifest in present and source.read(key) != data:
             source.delete([key])  # it must never describe other files
         base = path.parent
+        self._announce(output, fingerprint, replaces, manifest)
 
         def send(name: str) -> None:
             entry = manifest.files[name]

@@ -43,7 +43,7 @@ from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
 from trainer.processes.computer import describe_computer
 from trainer.processes.process import Process
-from trainer.weights.finished import PublishedRun, find_published, publish, speed_path
+from trainer.weights.finished import RETRAIN, PublishedRun, find_published, publish, speed_path
 from trainer.weights.offsite import CHECKPOINTS, Offsite, Sender
 from trainer.weights.records import checkpoints, summary
 
@@ -166,7 +166,7 @@ def pretrain(
         published = None if run.limit else find_published(run, output, VERSION, parameters, job.expected)
         if published:
             return publish_anew(job, published, run, output)
-        if job.offsite:
+        if job.offsite and not os.environ.get(RETRAIN):
             job.offsite.restore(job.checkpoints, job.sides)
         find_start(job.config, job.plan.steps, model, tokenizer, job.train)
     # With receipts the scratch folder survives an error, and the checkpoints in it must.

@@ -1,5 +1,7 @@
 """The engine `ray`: the bytes of the local engine, whatever happens to nodes, workers and the command itself."""
 
+import collections
+import importlib
 import importlib.util
 import json
 import os
@@ -10,11 +12,12 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipelines import store
+from pipelines import ray_engine, store
 from pipelines.errors import ConfigError, KilledError, UserError
 from pipelines.fingerprint import IDENTITY
 from pipelines.ray_engine import RETRIES, NodeError, RayEngine, work_on_node
@@ -201,8 +204,13 @@ def test_a_node_that_cannot_import_the_code_is_refused(corpus: Path, nodes: Test
     (tmp_path / "other" / "pipelines" / "__init__.py").write_text("")
     nodes.add({"PYTHONPATH": os.pathsep.join([str(tmp_path / "other"), os.environ["PYTHONPATH"]])})
     try:
-        process = start(nodes.address, "dataprep.clean", corpus / "raw", tmp_path / "out", folder=tmp_path)
-        _, stderr = process.communicate(timeout=200)
+        for attempt in range(5):  # until Ray gives the new node a task
+            process = start(
+                nodes.address, "dataprep.clean", corpus / "raw", tmp_path / f"out{attempt}", folder=tmp_path
+            )
+            _, stderr = process.communicate(timeout=200)
+            if process.returncode:
+                break
     finally:
         nodes.kill(-1)
     assert process.returncode == 1, stderr
@@ -380,3 +388,19 @@ def test_a_worker_says_what_it_lacks(tmp_path: Path) -> None:
 def test_an_address_without_the_engine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(STAGES["clean"], ["in", "out", "--ray-address", "127.0.0.1:6379"]) == 2
     assert "--ray-address 127.0.0.1:6379: add --engine ray" in capsys.readouterr().err
+
+
+def test_an_item_that_comes_again_is_not_lost_when_a_later_one_fails(tmp_path: Path) -> None:
+    """Otherwise the items after it would be waited for without end."""
+    engine = RayEngine(0, None, tmp_path)
+    again, failed, later = (ray_engine._Try(number, f"item {number}", 0) for number in (0, 1, 2))
+    todo, done = collections.deque([again, later]), dict[int, Any]()
+    engine._running["ref"] = failed
+    engine._ray = SimpleNamespace(
+        exceptions=importlib.import_module("ray").exceptions,
+        get=lambda _: ("node", UserError("it is broken"), []),
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "node"),
+    )
+    engine._take("ref", todo, done, [])
+    assert [each.number for each in todo] == [0]
+    assert str(done[1]) == "it is broken"

@@ -127,9 +127,9 @@ def test_every_stage_writes_the_same_bytes_to_a_bucket_from_a_bucket(
         if local.is_dir():
             assert s3.tree(f"out/{path}") == tree(path)
             own = [key for key in puts if key.startswith(f"out/{path}/")]
-            assert own[0] == f"out/{path}/staged.json"
+            assert own[:2] == [f"out/{path}/staged.json"] * 2  # whose run it is, and then which files it will have
             assert own[-1] == f"out/{path}/manifest.json"
-            assert sorted(own[1:]) == sorted(f"out/{path}/{each}" for each in tree(path))  # one put each
+            assert sorted(own[2:]) == sorted(f"out/{path}/{each}" for each in tree(path))  # one put each
         else:
             for each in [local, *Path().glob(f"{local.stem}.*json*")]:
                 assert s3.read(f"out/{each.name}") == each.read_bytes()
@@ -672,3 +672,17 @@ def test_a_server_without_a_scheme_is_refused(
     buckets.bucket.cache_clear()
     assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 2
     assert "expected http://HOST or https://HOST" in capsys.readouterr().err
+
+
+def test_a_stopped_run_is_replaced_but_not_what_others_put_beside_it(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = buckets.bucket(BUCKET)
+    claim = {"fingerprint": "another run's", "replaces": [], "writes": ["part-00000.parquet"]}
+    bucket.create("out/staged.json", json.dumps(claim).encode())
+    bucket.create("out/part-00000.parquet", b"half")
+    bucket.create("out/mine.txt", b"a stranger's")
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--overwrite") == 1
+    assert f"s3://{BUCKET}/out/mine.txt: no stage made it, so nothing there is replaced" in capsys.readouterr().err
+    bucket.delete(["out/mine.txt"])
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--overwrite") == 0

@@ -10,7 +10,7 @@ that fails costs a warning. A run that has no checkpoint on its disk begins by l
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,10 +92,10 @@ class Offsite:
         ]:
             source.upload(file, key, file.stat().st_size, store.sha256(file))
 
-    def forget(self, keep: Sequence[int]) -> None:
-        """Remove the checkpoints of other steps than these, each one's `files.json` first."""
+    def forget(self, steps: Iterable[int]) -> None:
+        """Remove the checkpoints of these steps, each one's `files.json` first."""
         source = bucket(self.bucket_name)
-        for step in [step for step in self.listed() if step not in keep]:
+        for step in sorted(steps):
             source.delete([f"{self.folder}/step-{step:08d}/{FILES}"])
             start = f"{self.folder}/step-{step:08d}"
             source.delete([each.key for each in source.list(self.folder) if each.key.startswith(start)])
@@ -115,6 +115,8 @@ class Sender:
         self._waiting: int | None = None
         """The step of the checkpoint that is to be sent next, of which links are kept."""
         self._busy = False
+        self._known = {*checkpoints(root)}
+        """Steps that this machine has, or has sent: those alone may leave the store when they leave the machine."""
         self._thread: threading.Thread | None = None
 
     def offer(self, step: int) -> None:
@@ -165,7 +167,11 @@ class Sender:
             links = self._links(step)
             try:
                 self._offsite.send(links / "files", step, [links / side.name for side in self._sides])
-                self._offsite.forget([*checkpoints(self._root), step])
+                # Others in the store are another machine's, or were sent before this one went on from there.
+                self._known |= {*checkpoints(self._root), step}
+                gone = self._known - {*checkpoints(self._root), step}
+                self._offsite.forget(gone)
+                self._known -= gone
             except (UserError, OSError) as error:
                 logger.warning("the checkpoint of step %d is not in the store, training goes on: %s", step, error)
             except Exception as error:  # noqa: BLE001 (nothing in this thread may end a training, or go unsaid)

@@ -95,6 +95,17 @@ def test_what_is_deleted_here_is_deleted_there_later(s3: S3, tmp_path: Path) -> 
     assert [path.name for path in root.iterdir()] == ["step-00000006"]
 
 
+def test_what_another_machine_sent_stays(s3: S3, tmp_path: Path) -> None:
+    """A machine that goes on from the newest checkpoint has not the others, which may be what is kept of the run."""
+    for machine, step in (("one", 2), ("other", 4)):
+        root = tmp_path / machine
+        sender = Sender(PLACE, root, [])
+        write_checkpoint(root, step)
+        sender.offer(step)
+        sender.close()
+    assert sent(s3) == {2: True, 4: True}
+
+
 def test_a_checkpoint_that_is_not_whole_does_not_count(s3: S3, tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     for step in (2, 4, 6):
