@@ -201,16 +201,16 @@ def test_a_node_with_another_version_is_refused_by_its_name(corpus: Path, nodes:
 
 def test_a_node_that_cannot_import_the_code_is_refused(corpus: Path, nodes: TestCluster, tmp_path: Path) -> None:
     (tmp_path / "other" / "pipelines").mkdir(parents=True)
-    (tmp_path / "other" / "pipelines" / "__init__.py").write_text("")
+    # An empty package would not do: the finder of an editable installation would still find its modules.
+    (tmp_path / "other" / "pipelines" / "__init__.py").write_text("raise ImportError('an earlier release')\n")
+    (tmp_path / "raw").mkdir()
+    for number in range(20):  # more than nodes with running workers finish before the new one has one
+        for file in (corpus / "raw").iterdir():
+            (tmp_path / "raw" / f"{number}-{file.name}").symlink_to(file)
     nodes.add({"PYTHONPATH": os.pathsep.join([str(tmp_path / "other"), os.environ["PYTHONPATH"]])})
     try:
-        for attempt in range(5):  # until Ray gives the new node a task
-            process = start(
-                nodes.address, "dataprep.clean", corpus / "raw", tmp_path / f"out{attempt}", folder=tmp_path
-            )
-            _, stderr = process.communicate(timeout=200)
-            if process.returncode:
-                break
+        process = start(nodes.address, "dataprep.clean", tmp_path / "raw", tmp_path / "out", folder=tmp_path)
+        _, stderr = process.communicate(timeout=200)
     finally:
         nodes.kill(-1)
     assert process.returncode == 1, stderr
