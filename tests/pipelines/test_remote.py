@@ -648,6 +648,7 @@ def test_a_file_that_changed_before_it_was_sent_is_not_sent(s3: S3, tmp_path: Pa
 
 def test_the_hub_as_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # a stage that found no network, run in this process, sets it
     Path("raw.jsonl").write_text("\n".join(LINES))
     halves = {f"data/{n}.jsonl": "\n".join(LINES[12 * n : 12 * n + 12]).encode() for n in range(2)}
     with serve_hub(Hub(halves | {"README.md": b"a card"}, branch="main")) as hub:
