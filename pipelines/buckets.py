@@ -296,7 +296,7 @@ def _open(name: str) -> "S3Store":
         os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
     )
     if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(f"AWS_ENDPOINT_URL {endpoint}: expected http://HOST or https://HOST")
+        raise ConfigError("AWS_ENDPOINT_URL: expected http://HOST or https://HOST")
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
     config |= _credentials(name, profile)

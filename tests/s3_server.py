@@ -45,6 +45,13 @@ class S3:
             region_name="us-east-1",
         )
 
+    def empty(self) -> None:
+        """Remove all objects of the bucket, what was asked so far, and what a test has set."""
+        self.fail, self.before, self.seconds = lambda *_: None, lambda *_: None, 0
+        for key in self.names():
+            self.objects.delete_object(Bucket=BUCKET, Key=key)
+        self.requests.clear()
+
     def names(self, bucket: str = BUCKET) -> list[str]:
         """All keys of a bucket."""
         pages = self.objects.get_paginator("list_objects_v2").paginate(Bucket=bucket)

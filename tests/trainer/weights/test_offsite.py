@@ -35,10 +35,7 @@ def server() -> Generator[S3]:
 
 @pytest.fixture
 def s3(server: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3:
-    server.fail, server.before, server.seconds = lambda *_: None, lambda *_: None, 0
-    for key in server.names():
-        server.objects.delete_object(Bucket=BUCKET, Key=key)
-    server.requests.clear()
+    server.empty()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(buckets, "LONGEST_WAIT", 0.05)
     point_at(server, monkeypatch)
