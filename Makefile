@@ -20,9 +20,11 @@ install: $(VENV)/.installed ## virtual environment with pinned versions
 
 # torch goes first, by pip and by exact version: a CPU build where one is at hand, and nothing replaces it later. The rest
 # goes by uv if pip can get it, in a fifth of pip's time. uv does not read pip's configuration, so it is told pip's indexes;
-# where it fails all the same, pip does its work. Python compiles a module when it first imports it, if it may write there.
-COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(COMPILE)
+# where it fails all the same, pip does its work. Python compiles a module when it first imports it, if it may write there;
+# if not, all modules are compiled at the end, on all cores: pip would take one, and longer than for all the rest.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
+COMPILED_BY_UV := $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
+COMPILED := $(if $(PYTHONDONTWRITEBYTECODE),&& { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; })
 PACKAGES := --constraint constraints.txt --editable '.[dev]'
 INDEXES := awk -F"='" '{ gsub(/\\n/, " ", $$2); sub(/.$$/, "", $$2); sub(/.*\./, "", $$1); n = split($$2, values, " ") } \
 	$$1 ~ /^(index-url|extra-index-url|find-links|constraint)$$/ { for (i = 1; i <= n; i++) print "--" $$1, values[i] } \
@@ -33,13 +35,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard */native/
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) torch==2.13.0
 	@command -v uv > /dev/null || $(PIP) uv==0.13.9 || true
-	@uv pip install --quiet --python $(BIN)/python $(if $(COMPILE),,--compile-bytecode) --index-strategy unsafe-best-match \
+	@uv pip install --quiet --python $(BIN)/python $(COMPILED_BY_UV) --index-strategy unsafe-best-match \
 		$$($(BIN)/python -m pip config list | $(INDEXES) | sort -u) $(PACKAGES) \
-		|| { echo "$(VENV): uv could not do it; now pip, in a few minutes"; $(PIP) $(PACKAGES); }
+		|| { echo "$(VENV): uv could not do it; now pip, in a few minutes"; $(PIP) $(PACKAGES) $(COMPILED); }
 	@touch $@
 
-run: install ## the whole road for the active profile (sample: offline, two to three minutes)
-	@echo "dvc repro: every stage that is not up to date; each says what it does (the sample: two to three minutes)"
+run: install ## the whole road for the active profile (sample: offline, two to four minutes)
+	@echo "dvc repro: every stage that is not up to date; each says what it does (the sample: two to four minutes)"
 	@$(BIN)/dvc repro
 	@echo "The report: $$($(BIN)/python -m pipelines report)"
 

@@ -52,6 +52,7 @@ setup(
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
     ext_modules=[
         compiled("dataprep.native._kernel", SOURCES, HEADERS),
-        compiled("pipelines.native._lines", ["lines"]),
+        compiled("pipelines.native._lines", ["lines"], ["buffers"]),
+        compiled("pipelines.native._hashes", ["hashes"], ["buffers"]),
     ],
 )

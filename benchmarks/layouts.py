@@ -1,12 +1,13 @@
 """Layouts of the trainer on real GPUs: each trains the model of one GPU, and how fast some are.
 
-    python -m benchmarks.layouts WORKDIR [--speed] [--exact] [--no-parity] [--only WORD...] [--skip WORD...]
+    python -m benchmarks.layouts WORKDIR [--speed] [--exact] [--blocks] [--no-parity] [--only WORD...] [--skip WORD...]
 
 Needs nothing but the packages of `trainer/` (no DVC, no network). Each case is five steps of a small GPT-2 through the
 trainer's own launcher, in processes of its own: losses, gradient norms and the weights of a checkpoint are compared
 with those of one GPU in the same precision; of a classifier that is fine-tuned, its outputs for other rows in place of
 weights. `--speed` then times GPT-2 in bf16 with compiled blocks. `--exact`
 trains each of those twice with `determinism: exact`: what that costs, and whether both runs end with the same bits.
+`--blocks` compares blocks with fp64 (`benchmarks/blocks.py`).
 On fewer than four GPUs a degree of 4 is 2.
 """
 
@@ -26,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from benchmarks import blocks
 from benchmarks.gpu import shards
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
@@ -75,10 +77,12 @@ LIMITS = {
     "fp32": (2e-6, 1e-5, 2e-5),
     "bf16": (2e-3, 3e-2, 5e-3),
     "fp16": (5e-4, 1e-2, 2e-3),
+    "fp8": (2e-3, 3e-2, 5e-3),
     "muon": (2e-4, 1e-3, 5e-3),
 }
 """Of losses and gradient norms, relative; of weights, absolute. Muon's iteration rounds to bf16 on GPUs: on a CPU that
-makes of one process with other micro batches one that is 5e-5, 3e-4 and 2e-3 off, in fp32."""
+makes of one process with other micro batches one that is 5e-5, 3e-4 and 2e-3 off, in fp32. fp8 has bf16's: all cases
+have the same micro batches, so the same scales, and differ by what ZeRO rounds to bf16."""
 OUTPUTS = {"fp32": 2e-5, "bf16": 3e-2, "fp16": 4e-3}
 """Of a classifier's outputs, absolute, which are numbers around 1."""
 PEAK_FLOPS = 989e12
@@ -87,7 +91,7 @@ PEAK_FLOPS = 989e12
 OK, REFUSED, SMALL, FAILED = "ok", "refused on this torch", "too few GPUs", "FAILED"
 """What becomes of a case. Refused: a schedule that the trainer takes with a newer torch only."""
 
-SHAPING = ("precision", "optimizer")
+SHAPING = ("precision", "optimizer", "document_mask")
 """Keys of a case with which one GPU, too, computes something else."""
 Keys = dict[str, Any]
 Compute = Callable[[Path, Keys, ParallelConfig], Keys]
@@ -159,6 +163,15 @@ CASES = [
     # The reference is exact: on Hopper, cuDNN's attention both ways against that of trainer/attention.py.
     Case("fast kernels, bf16", {"determinism": "fast"}, {"precision": "bf16"}),
     Case("fast kernels, fp16", {"determinism": "fast"}, {"precision": "fp16"}),
+    Case("plain, bf16", {"kernels": "plain"}, {"precision": "bf16"}),
+    Case("plain, fp16", {"kernels": "plain"}, {"precision": "fp16"}),
+    Case("plain, inside documents, bf16", {"kernels": "plain"}, {"precision": "bf16", "document_mask": True}),
+    Case("fast kernels, fp8", {"determinism": "fast"}, {"precision": "fp8"}),
+    Case("selective recomputation, fp8", {"activation_checkpointing": "selective"}, {"precision": "fp8"}),
+    Case("data parallel, fp8", {"dp_replicate": 4}, {"precision": "fp8"}),
+    Case("ZeRO 2, fp8", {"zero": 2, "dp_shard": 4}, {"precision": "fp8"}),
+    Case("ZeRO 3, fp8", {"zero": 3, "dp_shard": 4}, {"precision": "fp8"}),
+    Case("pipeline 4, fp8", {"pp": 4}, {"precision": "fp8"}),
     Case("full recomputation, bf16, compiled", {"activation_checkpointing": "full"}, COMPILED),
     Case("selective recomputation, bf16, compiled", {"activation_checkpointing": "selective"}, COMPILED),
     Case("ZeRO 2, bf16", {"zero": 2, "dp_shard": 4}, {"precision": "bf16"}),
@@ -183,6 +196,7 @@ TUNED = [
     fp32("fine-tuning, pipeline 4, 1F1B", pp=4),
     fp32("fine-tuning, pipeline 2 x tensor 2", pp=2, tp=2),
     fp32("fine-tuning, pipeline 2 x ZeRO 3, interleaved 1F1B", **INTERLEAVED, zero=3, dp_shard=2),
+    Case("fine-tuning, plain, bf16", {"kernels": "plain"}, {"precision": "bf16"}),
     Case("fine-tuning, ZeRO 2, bf16", {"zero": 2, "dp_shard": 4}, {"precision": "bf16"}),
     Case("fine-tuning, ZeRO 3, fp16", {"zero": 3, "dp_shard": 4}, {"precision": "fp16"}),
 ]  # fmt: skip
@@ -196,6 +210,7 @@ SIZES = {
     "1.5B, 32 heads": (48, 32, 1600),
     "2.7B": (32, 32, 2560),
     "6.7B": (32, 32, 4096),
+    "13B": (40, 40, 5120),
 }
 """Layers, heads and width; the published 1.5B has 25 heads, which 2 and 4 do not divide. 24 heads have 64 values each,
 where 32 have 50, which no fused attention takes without padding."""
@@ -251,6 +266,7 @@ class Speed:
 SPEEDS = [
     Speed("124M", 64, 8, compile=False),
     Speed("124M", 64, 8),
+    Speed("124M", 64, 8, compile=False, precision="fp8"),
     Speed("1.5B", 16, 4),
     Speed("1.5B", 16, 4, {"activation_checkpointing": "full"}, compile=False),
     Speed("1.5B", 16, 4, {"activation_checkpointing": "full"}),
@@ -277,7 +293,8 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--speed", action="store_true", help="time GPT-2 too")
     parser.add_argument("--exact", action="store_true", help="price of determinism: exact, and whether it holds")
-    parser.add_argument("--no-parity", action="store_true", help="time GPT-2 only")
+    parser.add_argument("--blocks", action="store_true", help="errors of blocks beside fp64")
+    parser.add_argument("--no-parity", action="store_true", help="compare no layouts")
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="rows whose name has one of these")
     parser.add_argument("--skip", nargs="+", default=[], metavar="WORD", help="but none of these")
     given = parser.parse_args()
@@ -294,9 +311,11 @@ def main() -> None:
         cases, tuned_cases = [], []
     if not (given.speed or given.exact):
         speeds = []
-    if not (cases or tuned_cases or speeds):
+    sizes = [each for each in blocks.SIZES if given.blocks and wanted(each.name)]
+    if not (cases or tuned_cases or speeds or sizes):
         parser.error(
-            "no row is left: --only and --skip take words of the rows' names, --no-parity wants --speed or --exact"
+            "no row is left: --only and --skip take words of the rows' names, --no-parity wants --speed, --exact or "
+            "--blocks"
         )
     title = f"{gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}"
     print(title, flush=True)
@@ -309,6 +328,8 @@ def main() -> None:
         rows += check_parity(given.work, gpus, cases, pretrained)
         rows += check_parity(given.work, gpus, tuned_cases, tuned)
         rows += ["", counted(rows)]
+    if sizes:
+        rows += ["", *blocks.HEAD, *blocks.rows(sizes, torch.device("cuda"))]
     if speeds and given.exact:
         rows += ["", "| size | GPUs | layout | fast: tokens/s | exact: tokens/s | price | two runs | |"]
         rows += ["| --- | --- | --- | --- | --- | --- | --- | --- |", *measure_exact(given.work, speeds)]
@@ -324,16 +345,17 @@ def main() -> None:
 
 def check_parity(work: Path, gpus: int, cases: list[Case], compute: Compute) -> list[str]:
     """A row of the table for each case."""
-    references: dict[str, Keys] = {}
+    references: dict[frozenset[tuple[str, Any]], Keys] = {}
     rows: list[str] = []
     for case in cases:
         parallel = layout(fitted(case.parallel, gpus), "exact")
         start = time.monotonic()
         try:
-            if case.limits not in references:
-                references[case.limits] = compute(work, case.reference, layout({}, "exact"))
+            key = frozenset(case.reference.items())
+            if key not in references:
+                references[key] = compute(work, case.reference, layout({}, "exact"))
             found = compute(work, case.training, parallel)
-            cells, fits = compared(found, references[case.limits], case.limits)
+            cells, fits = compared(found, references[key], case.limits)
             outcome = OK if fits else FAILED
         except (UserError, ConfigError, TimeoutError) as error:
             cells = f"{error} | | "
@@ -526,13 +548,14 @@ class Timed:
 
 def measure_speeds(work: Path, speeds: list[Speed]) -> list[str]:
     """A row of the table for each of them."""
-    alone: dict[str, float] = {}
+    alone: dict[tuple[str, Precision], float] = {}
 
     def cells(speed: Speed) -> str:
         run = timed(work, speed, "fast")
+        kind = speed.size, speed.precision
         if speed.gpus == 1:
-            alone[speed.size] = max(run.tokens_per_second, alone.get(speed.size, 0.0))
-        one = alone.get(speed.size)
+            alone[kind] = max(run.tokens_per_second, alone.get(kind, 0.0))
+        one = alone.get(kind)
         ratio = f"{run.tokens_per_second / (one * speed.gpus):.1%}" if one and speed.gpus > 1 else ""
         size = f"{speed.micro_batch_size} x {speed.passes}"
         return f"{size} | {run.tokens_per_second:,.0f} | {ratio} | {run.share:.1%} | {run.gibibytes:.0f} |"

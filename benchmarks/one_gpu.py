@@ -52,6 +52,8 @@ class Case:
     nanogpt: bool = False
     lr: float = 6e-4
     """Peak learning rate: for the two sizes, that of GPT-3's models of these sizes (arXiv:2005.14165, table 2.1)."""
+    warmup_share: float = 0.1
+    """Of a curve's steps, the part in which the learning rate rises; `training` may name their number instead."""
 
     @property
     def name(self) -> str:
@@ -89,7 +91,11 @@ weight decay, and with Muon no warm-up; AdamW's rate is of all weights but the e
 
 def sweep() -> list[Case]:
     """Return AdamW and Muon at several learning rates, both with cosine schedules and as Muon's authors had them."""
-    cases = [Case("124M", 64, 2, f"AdamW {lr:g}", COSINE, lr=lr) for lr in (6e-4, 1.2e-3, 2.4e-3, 4.8e-3)]
+    cases = [Case("124M", 64, 2, f"AdamW {lr:g}", COSINE, lr=lr) for lr in (3e-4, 6e-4, 1.2e-3, 2.4e-3, 4.8e-3)]
+    cases += [
+        Case("124M", 64, 2, f"AdamW {lr:g}, warm-up of a third", COSINE, lr=lr, warmup_share=1 / 3)
+        for lr in (6e-4, 1.2e-3)
+    ]
     cases += [
         Case("124M", 64, 2, f"Muon {lr:g}", {**COSINE, "optimizer": "muon", "muon": MuonConfig(lr=lr)}, lr=1.2e-3)
         for lr in (0.01, 0.02, 0.04)
@@ -174,7 +180,7 @@ def run(case: Case, given: argparse.Namespace) -> dict[str, Any]:
     steps = given.steps if given.curves else STEPS
     changes = {"compile": False, "seed": SEED_OF_CURVES, "lr": case.lr}
     if given.curves:
-        changes["warmup_steps"] = steps // 10
+        changes["warmup_steps"] = int(steps * case.warmup_share)
         train, val = given.curves / "train", given.curves / "val"
     else:
         train = layouts.shards(given.work / "gpt2/train", 50_257, 200, 11_000, 1)
@@ -282,7 +288,7 @@ class NanoGPT:
         """Return that of our own trainer for the same settings."""
         from trainer.loop.optimizer import OptimizerConfig, learning_rate
 
-        warmup = steps // 10 if self.given.curves else config.warmup_steps
+        warmup = int(steps * self.case.warmup_share) if self.given.curves else config.warmup_steps
         return learning_rate(OptimizerConfig.of(config, steps, warmup), step)
 
     def batches(self, size: int) -> Any:

@@ -3,7 +3,7 @@
 The ledger is what stage `ledger` writes: a row for each page and document that the corpus has seen, with what became
 of it and why. This prints the address of the page to open; click a column's value there to see only its rows.
 
-    python -m dataprep.browse                             the ledger of the active corpus, of many rows 200,000
+    python -m dataprep.browse                             the active corpus's ledger, at most 200,000 rows
     python -m dataprep.browse data/web/ledger --rows 0    another one, all its rows
 
 Embedding Atlas is no part of this project: the first call installs it, in a fixed version and without its language

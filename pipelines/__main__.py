@@ -68,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and not getattr(options, "folders", None)
         and not getattr(options, "words", None)
     ):
-        print_error("dvc.yaml: not here; run this in the project's folder, or lay one out: millrace init FOLDER")
+        named = ", name folders of outputs" if hasattr(options, "folders") else ""
+        print_error(
+            f"dvc.yaml: not here; run this in the project's folder{named}, or lay one out: millrace init FOLDER"
+        )
         return 2
     try:
         return options.run(options)
@@ -234,7 +237,7 @@ def run_init(options: argparse.Namespace) -> int:
         *(["git add .", "git commit -qm 'A new project'"] if laid.begun else []),
         "dvc repro",
     ]
-    print_line(f"now: {' && '.join(steps)}    # the sample: offline, two to three minutes")
+    print_line(f"now: {' && '.join(steps)}    # the sample: offline, two to four minutes")
     return 0
 
 
@@ -397,7 +400,9 @@ def run_status(_options: argparse.Namespace) -> int:
     from pipelines.project.status import table
 
     params = read_yaml(PARAMS_YAML)
-    for line in table(load_stages(params)):
+    # In a file or a pipe, a line is as long as it needs to be.
+    columns = shutil.get_terminal_size((sys.maxsize, 0)).columns
+    for line in table(load_stages(params), columns):
         print_line(line)
     return 0
 
@@ -530,19 +535,30 @@ def run_slurm(options: argparse.Namespace) -> int:
 
 def run_report(options: argparse.Namespace) -> int:
     """Write the report of the active run with times and speeds, and print its path."""
+    from pipelines.dvc_lock import DVC_LOCK
     from pipelines.names import check_texts
+    from pipelines.report_page import digest, shows
 
     params = read_yaml(PARAMS_YAML)
     check_texts(params, PARAMS_YAML)
     run = params["run"]
-    paths = [f"stats/{params['corpus']['name']}", f"stats/{run}", f"runs/{run}", f"reports/{run}.html"]
+    corpus, page = params["corpus"]["name"], Path("reports", f"{run}.html")
+    paths = [f"stats/{corpus}", f"stats/{run}", f"runs/{run}"]
     if not any(Path(path).is_dir() for path in paths):
         raise UserError(f"runs/{run}: not there yet; make it with dvc repro")
     package = stage_modules()["report"].partition(".")[0]  # in another process: nothing here imports the trainer
-    command = [sys.executable, "-m", f"{package}.run_report", *paths, "--params", str(PARAMS_YAML)]
+    code = [Path(__file__).parent, Path(__file__).parents[1] / package]
+    beside = [f"provenance/{corpus}", f"provenance/{run}", params["data"], DVC_LOCK, PARAMS_YAML]
+    made_of = digest([*paths, *beside, *code])
+    if not options.samples and shows(page, made_of):
+        print_line(str(page))
+        return 0
+    command = [sys.executable, "-m", f"{package}.run_report", *paths, str(page), "--params", str(PARAMS_YAML)]
     command += ["--ledger", f"{params['data']}/ledger"]
     if options.samples:
         command += ["--samples", f"{params['data']}/tokenize/val", f"{params['data']}/tokenizer"]
+    else:  # samples change what the page is made of
+        command += ["--made-of", made_of]
     index = Path(params["data"], "suffix_array", "train")
     if "train" in params["corpus"].get("traced", ()) and index.is_dir():
         command += ["--sources", str(index), f"{params['data']}/tokenize/train", f"{params['data']}/tokenizer"]

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from pipelines.errors import ConfigError
 
 _ADDRESS = re.compile(r"(s3|hf):/+(.*)", re.DOTALL)
+_LIKE_AN_ADDRESS = re.compile(r"(s3|hf):/+", re.IGNORECASE)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PATTERN = re.compile(r"[*?\[]")
 
@@ -19,6 +20,17 @@ def address_of(path: Path | str) -> str | None:
     """Return the address that a path stands for, as people write it; None for a path of this machine."""
     match = _ADDRESS.fullmatch(str(path))
     return f"{match[1]}://{match[2]}" if match else None
+
+
+def check_spelling(word: str) -> None:
+    """Raise ConfigError for a word of a command line that is nearly an address, such as `S3://a/b` or `s3:/a/b`.
+
+    As paths, the first would be a folder of this machine, and the second could not be told from an address.
+    """
+    match = _LIKE_AN_ADDRESS.match(word)
+    if match and match[0] not in ("s3://", "hf://"):
+        meant = f"{match[1].lower()}://{word[match.end() :]}"
+        raise ConfigError(f"{meant}: write the address like this, in small letters and with two slashes")
 
 
 def split_s3(address: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ Nothing that a server says is shown but its status and its code: its answers rep
 """
 
 import configparser
+import contextlib
 import functools
 import hashlib
 import logging
@@ -90,8 +91,8 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def read(self, key: str, start: int | None = None, most: int = store.MOST_JSON) -> bytes:
-        """Return a small object; with `start`, a negative number, only so many of its last bytes."""
+    def find(self, key: str, start: int | None = None, most: int = store.MOST_JSON) -> bytes | None:
+        """Return a small object, or None if it is not there; with `start`, a negative number, its last bytes alone."""
         import obstore
 
         def got() -> bytes:
@@ -100,7 +101,17 @@ class Bucket:
                 raise UserError(f"{self.url(key)}: {result.meta['size']:,} bytes; not a file of ours")
             return bytes(result.bytes())
 
-        return self._found(key, got)
+        try:
+            return self._try(key, got)
+        except FileNotFoundError:
+            return None
+
+    def read(self, key: str, start: int | None = None, most: int = store.MOST_JSON) -> bytes:
+        """Return what `find` does of an object that is there."""
+        data = self.find(key, start, most)
+        if data is None:
+            raise self._missing(key)
+        return data
 
     def download(self, known: Object, path: Path) -> str:
         """Write an object to a file, which appears when it is whole; return its SHA-256.
@@ -142,28 +153,35 @@ class Bucket:
         except FileNotFoundError:
             return False
 
-    def upload(self, path: Path, key: str, size: int, sha256: str) -> None:
-        """Put a file under a key, after comparing the bytes that are sent with its size and digest."""
+    def upload(self, path: Path, key: str, size: int, sha256: str, *, new: bool = False) -> None:
+        """Put a file under a key, after comparing the bytes that are sent with its size and digest.
+
+        `new`: nothing is there, and what someone else puts there meanwhile stays; a file that is sent in parts, which
+        cannot be made to depend on that, replaces it. Raises UserError if something else is there in the end.
+        """
         import obstore
+        from obstore.exceptions import AlreadyExistsError
 
         data = path.read_bytes() if size <= ONE_PUT_BYTES else path
         digest = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else store.sha256(data)
         if digest != sha256:
             raise UserError(f"{path}: changed since it was made, so it is not uploaded; run the same command again")
-        self._found(
-            key,
-            lambda: obstore.put(
-                self._store,
+        whole = isinstance(data, bytes)
+        with contextlib.suppress(AlreadyExistsError):  # perhaps by this same request, of which only the answer was lost
+            self._found(
                 key,
-                data,
-                attributes={DIGEST: digest},
-                chunk_size=ONE_PUT_BYTES,
-                use_multipart=not isinstance(data, bytes),
-                max_concurrency=PARTS_AT_ONCE,
-            ),
-        )
-        found = self.head(key)
-        if found is None or found.bytes != size:
+                lambda: obstore.put(
+                    self._store,
+                    key,
+                    data,
+                    attributes={DIGEST: digest},
+                    mode="create" if new and whole else "overwrite",
+                    chunk_size=ONE_PUT_BYTES,
+                    use_multipart=not whole,
+                    max_concurrency=PARTS_AT_ONCE,
+                ),
+            )
+        if not self.holds(key, size, sha256):
             raise UserError(f"{self.url(key)}: is not in the store as it was sent; run the same command again")
 
     def create(self, key: str, data: bytes) -> bytes:
@@ -176,6 +194,12 @@ class Bucket:
         except AlreadyExistsError:  # perhaps by this same request, of which only the answer was lost
             return self.read(key)
         return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """Put a small object, in place of one that is there."""
+        import obstore
+
+        self._found(key, lambda: obstore.put(self._store, key, data, use_multipart=False))
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; one that is not there is no error."""
@@ -196,10 +220,13 @@ class Bucket:
         try:
             return self._try(key, function)
         except FileNotFoundError:
-            raise UserError(
-                f"{self.url(key)}: no such object or bucket (it may have been removed since the run began); check the "
-                "address"
-            ) from None
+            raise self._missing(key) from None
+
+    def _missing(self, key: str) -> UserError:
+        return UserError(
+            f"{self.url(key)}: no such object or bucket (it may have been removed since the run began); check the "
+            "address"
+        )
 
     def _try(self, key: str, function: Callable[[], T]) -> T:
         """Return what `function` does, tried again while it fails by the network or the server.

@@ -6,7 +6,7 @@ They do without pandas, which `pa.array`, `pa.Table.from_pylist` and `to_numpy` 
 
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -74,14 +74,6 @@ def to_numpy(values: pa.Array | pa.ChunkedArray) -> Array:
             data = np.unpackbits(data, count=stop, bitorder="little").view(bool)
         arrays.append(data[chunk.offset : stop])
     return np.concatenate(arrays)
-
-
-def encoded_values(texts: pa.StringArray) -> list[memoryview]:
-    """Return the UTF-8 of texts without nulls, not copied."""
-    _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
-    encoded = memoryview(data or b"")
-    return [encoded[start:end] for start, end in pairwise(ends)]
 
 
 def large_strings(texts: pa.StringArray) -> pa.LargeStringArray:

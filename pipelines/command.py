@@ -28,6 +28,7 @@ from annotated_types import Ge
 
 from pipelines import config as configs
 from pipelines import presets, store
+from pipelines.addresses import check_spelling
 from pipelines.arguments import Place, check_number, check_words, plain_type
 from pipelines.errors import ConfigError
 from pipelines.helptext import run_tyro
@@ -267,6 +268,8 @@ def parse(spec: StageSpec, arguments: Sequence[str]) -> Invocation:
     )
     all_places = places(spec)
     shows = any(word.startswith("--sample") for word in arguments)  # only the output, for its rejected rows
+    for word in arguments:
+        check_spelling(word.partition("=")[2] if word.startswith("--") else word)
     check_words(arguments, flags(spec), [_optional(place, shows) for place in all_places])
     files = _files(arguments)
     params = _params(files.params)

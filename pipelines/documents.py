@@ -301,8 +301,7 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[p
     """
     names = list(columns) if columns else None
     if path.suffix in (ARROW, SELECTED):
-        _check_columns(path, read_schema(path), columns)
-        batches = _read_arrow(path) if path.suffix == ARROW else Selection.read(path).batches()
+        batches = _read_arrow(path, columns) if path.suffix == ARROW else Selection.read(path).batches(columns)
         yield from (batch.select(names) if names else batch for batch in batches)
         return
     with open_parquet(path) as file:
@@ -355,8 +354,9 @@ def open_arrow(path: Path) -> Generator[pa.RecordBatchFileReader, None, None]:
         yield file
 
 
-def _read_arrow(path: Path) -> Iterator[pa.RecordBatch]:
+def _read_arrow(path: Path, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     with open_arrow(path) as file:
+        _check_columns(path, file.schema, columns)
         yield from map(file.get_batch, range(file.num_record_batches))
 
 
@@ -383,14 +383,27 @@ class Selection:
             metadata, rows = file.schema.metadata, to_numpy(file.read_all()["row"])
         return cls(Path(os.fsdecode(metadata[b"source"])), rows, pa.ipc.read_schema(pa.py_buffer(metadata[b"schema"])))
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, up to 1024 at a time."""
+    def batches(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, up to 1024 at a time. Raises UserError if they lack one of the columns."""
+        _check_columns(self.source, self.schema, columns)
+        return (
+            batch if len(chosen) == batch.num_rows else batch.take(from_numpy(chosen))
+            for batch, chosen in self.chosen()
+        )
+
+    def chosen(self) -> Iterator[tuple[pa.RecordBatch, np.ndarray[Any, Any]]]:
+        """Yield the batches of the shard with the columns of `schema`, and which rows of each are selected, int64."""
         first = 0
         for batch in read_batches(self.source):
             low, high = np.searchsorted(self.rows, (first, first + batch.num_rows))
-            taken = batch if high - low == batch.num_rows else batch.take(from_numpy(self.rows[low:high] - first))
-            yield from conform(pa.Table.from_batches([taken]), self.schema).to_batches()
+            for conformed in conform(pa.Table.from_batches([batch]), self.schema).to_batches():
+                yield conformed, self.rows[low:high] - first
             first += batch.num_rows
+
+
+def chosen_rows(path: Path) -> Iterator[tuple[pa.RecordBatch, np.ndarray[Any, Any] | None]]:
+    """Yield what `read_batches` does; a selection as the batches of its shard, each with the numbers of its rows."""
+    return Selection.read(path).chosen() if path.suffix == SELECTED else ((batch, None) for batch in read_batches(path))
 
 
 @contextlib.contextmanager

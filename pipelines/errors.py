@@ -70,3 +70,11 @@ def shown(value: object) -> str:
     """Return a value as a message shows it: in quotes, on one line, without control characters, and not too long."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def size(num_bytes: float) -> str:
+    """Return a number of bytes as a message shows it: in GB, and in MB or kB where that would be 0.0."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if num_bytes >= 0.1 * unit:
+            return f"{num_bytes / unit:,.1f} {name}"
+    return f"{num_bytes / 1e3:,.1f} kB"

@@ -1,14 +1,17 @@
 """Copies of shards that lie in a store: fetched when work needs them, removed when their room is needed.
 
-Below a scratch folder, `.fetched/lazy/s3/BUCKET/KEY` stands for `s3://BUCKET/KEY`, a folder that a stage published. At
-first only its manifest is there, and `.fetched/records/s3/BUCKET/KEY.json` says what else belongs there. Whoever opens
-a shard, or works on one, holds it by a lock on its copy, which fetches it if there is none. When the copies would take
-more than the budget, those that nobody holds go, the longest unused first; one that is needed again is fetched again.
+Below a scratch folder, a command has a folder of its own, `.fetched/0` or the next that is free, so that no command
+removes or replaces what another one reads. In it, `lazy/s3/BUCKET/KEY` stands for `s3://BUCKET/KEY`, a folder that a
+stage published. At first only its manifest is there, and `records/s3/BUCKET/KEY.json` says what else belongs there.
+Whoever opens a shard, or works on one, holds it by a lock on its copy, which fetches it if there is none. When the
+copies would take more than the budget, those that nobody holds go, the longest unused first; one that is needed again
+is fetched again.
 """
 
 import contextlib
 import fcntl
 import functools
+import itertools
 import json
 import os
 from collections.abc import Generator, Iterable
@@ -27,6 +30,33 @@ AT_ONCE = 8
 _TAIL_BYTES = 1 << 16
 """Bytes of a shard's end that nearly always hold the whole footer of a Parquet file."""
 _MAGIC = b"PAR1"
+_COMING = ".coming"
+"""The end of the name of a file, as large as its shard, that stands for one that a worker is fetching."""
+
+
+@contextlib.contextmanager
+def own_folder(root: Path) -> Generator[Path]:
+    """Give a folder for copies, in the scratch folder `root`, that no other command uses until the `with` ends.
+
+    Copies of earlier commands are in it, but nothing that a killed one left unfinished.
+    """
+    import filelock
+
+    for number in itertools.count():
+        folder = root / FETCHED / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            continue
+        try:
+            for left in [*folder.rglob(".*.tmp"), *folder.rglob(f".*{_COMING}")]:
+                store.remove(left)
+            yield folder
+        finally:
+            lock.release()
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +164,28 @@ def _fetch(file: Path) -> None:
             f"{file}: the store has no such shard by the manifest of its folder; run the same command again"
         )
     record, _, shard = found
-    _make_room(file, shard.bytes, record.budget)
-    digest = bucket(record.bucket).download(Object(shard.key, shard.bytes, shard.etag), file)
-    if digest != shard.sha256:
-        file.unlink(missing_ok=True)
-        raise damaged(bucket(record.bucket).url(shard.key))
+    root = next(folder for folder in file.parents if folder.name == LAZY)
+    coming = file.with_name(f".{file.name}.{store.process_name()}{_COMING}")
+    with _alone(root):
+        _make_room(root, shard.bytes, record.budget)
+        coming.touch()
+        os.truncate(coming, shard.bytes)
+    try:
+        if bucket(record.bucket).download(Object(shard.key, shard.bytes, shard.etag), coming) != shard.sha256:
+            raise damaged(bucket(record.bucket).url(shard.key))
+        with _alone(root):
+            if not file.exists():  # else another worker was faster, and holds its own
+                coming.rename(file)
+    finally:
+        coming.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Generator[None]:
+    """Be the only worker that makes room, or brings a copy."""
+    with (root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def damaged(url: str) -> UserError:
@@ -148,15 +195,19 @@ def damaged(url: str) -> UserError:
     )
 
 
-def _make_room(file: Path, needed: int, budget: int) -> None:
-    """Remove copies that nobody holds, the longest unused first, until `needed` more bytes fit into the budget."""
-    root = next(folder for folder in file.parents if folder.name == LAZY)
+def _make_room(root: Path, needed: int, budget: int) -> None:
+    """Remove copies that nobody holds, the longest unused first, until `needed` more bytes fit into the budget.
+
+    What other workers are fetching counts as if it had come.
+    """
     copies: list[tuple[float, int, Path]] = []
     for copy in root.rglob("part-*"):
-        with contextlib.suppress(FileNotFoundError):
-            status = copy.stat()
-            copies.append((status.st_mtime, status.st_size, copy))
+        status = copy.stat()
+        copies.append((status.st_mtime, status.st_size, copy))
     taken = sum(size for _, size, _ in copies)
+    for coming in root.rglob(f".part-*{_COMING}"):
+        with contextlib.suppress(FileNotFoundError):  # it was given up just now
+            taken += coming.stat().st_size
     for _, size, copy in sorted(copies):
         if taken + needed <= budget:
             return
@@ -165,13 +216,10 @@ def _make_room(file: Path, needed: int, budget: int) -> None:
 
 
 def _remove_unless_held(copy: Path) -> bool:
-    try:
-        descriptor = os.open(copy, os.O_RDONLY)
-    except FileNotFoundError:
-        return True
+    descriptor = os.open(copy, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        copy.unlink(missing_ok=True)
+        copy.unlink()
     except BlockingIOError:
         return False
     finally:

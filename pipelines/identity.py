@@ -18,7 +18,11 @@ import re
 import urllib.parse
 from typing import NamedTuple
 
+import pyarrow as pa
 import xxhash
+
+from pipelines.columns import column
+from pipelines.native.hashes import DIGEST_BYTES, pair_digests
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 TRACKING_NAMES = "|".join(
@@ -224,10 +228,13 @@ def _normal_escape(match: re.Match[str]) -> str:
 
 def document_id(url: str, text: str) -> bytes:
     """Return 16 bytes: xxh3_128 of the canonical URL (or of `url` if it has none), NUL and the text."""
-    return encoded_document_id(url, text.encode("utf-8", "surrogatepass"))
-
-
-def encoded_document_id(url: str, text: bytes | memoryview) -> bytes:
-    """Return `document_id` of a text that is given in UTF-8."""
     canonical = canonical_url(url) or url
-    return xxhash.xxh3_128_digest(b"\0".join((canonical.encode("utf-8", "surrogatepass"), text)))
+    return xxhash.xxh3_128_digest("\0".join((canonical, text)).encode("utf-8", "surrogatepass"))
+
+
+def document_ids(urls: pa.StringArray, texts: pa.StringArray) -> pa.FixedSizeBinaryArray:
+    """Return `document_id` of each row; neither column has nulls."""
+    given = urls.to_pylist()
+    canonical = [url and (canonical_url(url) or url) for url in given]
+    ids = pair_digests(urls if canonical == given else column(canonical, pa.string()), texts)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(DIGEST_BYTES), len(ids), [None, pa.py_buffer(ids)])

@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from pipelines import store
-from pipelines.columns import column, encoded_values
+from pipelines.columns import column
 from pipelines.documents import (
     ARROW,
     DOCUMENT_SCHEMA,
@@ -25,6 +25,7 @@ from pipelines.documents import (
     DocumentWriter,
     Row,
     TableWriter,
+    chosen_rows,
     fills_group,
     read_batches,
     read_rows,
@@ -32,7 +33,7 @@ from pipelines.documents import (
     reason_of,
 )
 from pipelines.errors import RejectedRowError, UserError
-from pipelines.identity import document_id, encoded_document_id
+from pipelines.identity import document_id, document_ids
 from pipelines.manifest import Counts
 from pipelines.metadata import HALF_PAIR, METADATA, METADATA_FIELD, may_have_lost_digits, metadata_of, with_keys
 from pipelines.native import lines as native
@@ -290,22 +291,15 @@ def _taken_columns(reader: native.LineReader, metadata: Mapping[int, str]) -> li
     """Return the columns of what a reader has collected, as `_document_columns` does."""
     rows = reader.rows
     urls, texts, sources = reader.take()
-    doc_ids = list(map(encoded_document_id, urls.to_pylist(), encoded_values(texts)))
-    columns = [column(doc_ids, pa.binary(16)), urls, texts, sources]
+    columns = [document_ids(urls, texts), urls, texts, sources]
     return [*columns, column([metadata.get(row) for row in range(rows)], METADATA_FIELD.type)] if metadata else columns
 
 
 def _document_columns(documents: Sequence[Fields]) -> list[pa.Array]:
     """Return the columns of DOCUMENT_SCHEMA, and `metadata` if any of the documents has some."""
-    urls, texts, sources, metadata = zip(*documents, strict=True)
-    encoded = [text.encode() for text in texts]
-    doc_ids = list(map(encoded_document_id, urls, encoded))
-    columns = [
-        column(doc_ids, pa.binary(16)),
-        column(urls, pa.string()),
-        column(encoded, pa.binary()).view(pa.string()),
-        column(sources, pa.string()),
-    ]
+    *values, metadata = zip(*documents, strict=True)
+    urls, texts, sources = (column(each, pa.string()) for each in values)
+    columns = [document_ids(urls, texts), urls, texts, sources]
     return [*columns, column(metadata, METADATA_FIELD.type)] if any(metadata) else columns
 
 
@@ -327,7 +321,7 @@ def packed_lines(part: Path, suffix: str, clashing: set[str]) -> Iterator[bytes 
     schema = read_schema(part)
     has_metadata = set(schema.names) >= {*DOCUMENT_SCHEMA.names, METADATA}
     if native.writes(schema) and not has_metadata:
-        bundles = native.LineWriter(schema.names, _to_line, BUNDLE_BYTES).bundles(read_batches(part))
+        bundles = native.LineWriter(schema.names, _to_line, BUNDLE_BYTES).bundles(chosen_rows(part))
     elif native.writes(schema):
         bundles = _bundles(_document_lines(part, schema, clashing))
     else:

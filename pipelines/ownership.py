@@ -59,6 +59,9 @@ def check_outputs(call: Invocation, *, resuming: bool) -> None:
     for path, output in outputs:
         if is_jsonl(path) != is_jsonl(output) or (is_jsonl(path) and path.suffix != output.suffix):
             raise UserError(f"{path}: a link to {output}, whose name ends otherwise; name that path itself")
+        for above in output.parents:
+            if _manifest(above / MANIFEST):
+                raise inside_published(path, above)
         if call.options.overwrite or resuming:
             _check_is_ours(path, output, [store.real_path(file) for file in _stats_files(call)])
             continue
@@ -91,6 +94,11 @@ def check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None:
 def replaces_input(output: object, source: object) -> UserError:
     """Return what is said of an output that would take the place of an input."""
     return UserError(f"{output}: the output would replace the input {source}; choose another output")
+
+
+def inside_published(output: object, above: object) -> UserError:
+    """Return what is said of an output in a folder that a stage published, whose manifest would not name it."""
+    return UserError(f"{output}: inside {above}, which a stage published as a whole; choose another output")
 
 
 def _check_is_ours(path: Path, output: Path, mine: Iterable[Path]) -> None:

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines import exits, imports, store
-from pipelines.errors import ConfigError, KilledError, UserError
+from pipelines.errors import ConfigError, KilledError, UserError, size
 from pipelines.fingerprint import IDENTITY
-from pipelines.installed import code_digest
+from pipelines.installed import code_digest, kernels_digest
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,6 +50,11 @@ TASKS_PER_CPU = 4
 """Tasks handed to Ray at a time, so that a worker that is done finds its next one."""
 COUNT_SECONDS = 5.0
 """After which the cluster's CPUs are counted again."""
+NODES_SECONDS = 180.0
+"""Time in which a node that can take a task has to join a cluster that has none left."""
+PASSED = ("AWS_", "MILLRACE_", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE")
+"""What the names of variables begin with that tasks have as the command has them. They travel as an argument of a
+task, as Ray writes that down nowhere: its `runtime_env` is in Ray's logs."""
 CONNECT_SECONDS = 10.0
 LONGEST_END = 10.0
 """Seconds to wait for tasks to end that have been cancelled."""
@@ -76,13 +81,17 @@ class RayEngine:
         """When the CPUs were counted: nodes come and go."""
         self._own_folder: str | None = None
         self._running: dict[Any, _Try] = {}
+        self._without_nodes = 0.0
+        """When it was first found that no node can take a task; 0 if one can."""
+        self._mark = self._scratch / f"seen-by-nodes-{store.process_name()}"
+        """A file of a random name: a node that finds it has the same disk here, and not another one under its path."""
 
     def prepare(self) -> None:
         """Connect to the cluster, or start Ray on this machine."""
         if self._ray is None:
             self._ray, self._own_folder = _start(self._address)
             self._task = _make_task(self._ray)
-            self._cpus, self._share = self._resources()
+            self._count()
             if not self._cpus:
                 raise UserError(f"--ray-address {self._address}: no node of the cluster has a CPU for tasks; add nodes")
 
@@ -101,15 +110,17 @@ class RayEngine:
             return
         with _signals_named():
             self.prepare()
-            call = self._ray.put((function, str(Path.cwd()), str(self._scratch), self._versions()))
+            self._mark.touch()
+            environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
+            call = self._ray.put((function, str(Path.cwd()), str(self._mark), self._versions(), environment))
         done: dict[int, R | Exception] = {}
         lost: list[str] = []
-        todo = collections.deque(_Try(number, item, self._share) for number, item in enumerate(items))
+        todo = collections.deque(_Try(number, item) for number, item in enumerate(items))
         for number in range(len(items)):
             while number not in done:
                 with _signals_named():
                     self._submit(call, todo)
-                    for each in self._finished():
+                    for each in self._finished(todo):
                         self._take(each, todo, done, lost)
             result = done.pop(number)
             if isinstance(result, _LostError):
@@ -130,6 +141,7 @@ class RayEngine:
         if self._ray is None:
             return
         self._cancel()
+        self._mark.unlink(missing_ok=True)
         self._ray.shutdown()
         self._ray = None
         _forget(self._own_folder)
@@ -140,29 +152,69 @@ class RayEngine:
 
     def _resources(self) -> tuple[int, int]:
         """Return how many CPUs the nodes have together, and the memory for each CPU of the poorest."""
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        nodes = self._nodes()
         share = min((int(node.get("memory", 0) // node["CPU"]) for node in nodes), default=0)
         return int(sum(node["CPU"] for node in nodes)), share
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """Return what each node has that can take a task: one that only leads the cluster may have no CPU for any."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
 
     def _submit(self, call: Any, todo: "collections.deque[_Try]") -> None:
         """Hand tasks to Ray until the window is full."""
         if not todo:
             return
         if time.monotonic() - self._counted > COUNT_SECONDS:
-            self._cpus = max(1, self._resources()[0])
-            self._counted = time.monotonic()
-        window = self._workers or self._cpus * TASKS_PER_CPU
+            self._count()
+        window = self._workers or max(1, self._cpus) * TASKS_PER_CPU
         while todo and len(self._running) < window:
             item = todo.popleft()
+            item = item if item.again else dataclasses.replace(item, memory=self._share)
             options = {"memory": item.memory} if item.memory else {}
             task = self._task.options(max_retries=RETRIES, scheduling_strategy="SPREAD", **options)
             self._running[task.remote(call, item.item)] = item
 
-    def _finished(self) -> list[Any]:
-        """Wait for a task to end; return all that have."""
+    def _count(self) -> None:
+        self._cpus, self._share = self._resources()
+        self._counted = time.monotonic()
+
+    def _finished(self, todo: "collections.deque[_Try]") -> list[Any]:
+        """Wait for a task to end; return all that have, or nothing if some have to be handed to Ray anew."""
         refs = list(self._running)
-        self._ray.wait(refs, num_returns=1, fetch_local=False)
+        while not self._ray.wait(refs, num_returns=1, timeout=COUNT_SECONDS, fetch_local=False)[0]:
+            self._count()
+            self._require_nodes()
+            if self._take_back(todo):
+                return []
         return self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
+
+    def _require_nodes(self) -> None:
+        """Raise KilledError if no node has had a CPU for a while: Ray itself would wait without end."""
+        if self._cpus:
+            self._without_nodes = 0.0
+        elif not self._without_nodes:
+            logger.warning("no node of the cluster has a CPU for tasks; waiting up to %.0f s for one", NODES_SECONDS)
+            self._without_nodes = time.monotonic()
+        elif time.monotonic() - self._without_nodes > NODES_SECONDS:
+            raise KilledError(
+                f"--ray-address {self._address}: for {NODES_SECONDS:.0f} s no node of the cluster has had a CPU for "
+                "tasks; finished work is kept: add nodes (ray start --address ...), and run the same command again"
+            )
+
+    def _take_back(self, todo: "collections.deque[_Try]") -> bool:
+        """Take tasks back that were promised more memory than any node has now; return whether there are any.
+
+        Nodes that have come since may be smaller than those that are gone.
+        """
+        if not self._cpus:
+            return False
+        largest = self._largest()
+        stuck = {ref: item for ref, item in self._running.items() if item.memory > largest}
+        for ref in stuck:
+            self._ray.cancel(ref, force=True)
+            del self._running[ref]
+        todo.extendleft(dataclasses.replace(item, memory=largest) for item in reversed(stuck.values()))
+        return bool(stuck)
 
     def _take(self, ref: Any, todo: "collections.deque[_Try]", done: dict[int, Any], lost: list[str]) -> None:
         """Note what came of a task. One whose worker was killed comes first again, with more memory."""
@@ -185,12 +237,10 @@ class RayEngine:
         except errors.RayError as error:
             if not item.again:
                 more = min(2 * item.memory, self._largest())
-                logger.warning(
-                    "%s: %s; once more, with %.1f GB of memory", item.item, _why(self._ray, error), more / 1e9
-                )
+                logger.warning("%s: %s; once more, with %s of memory", item.item, _why(self._ray, error), size(more))
                 todo.appendleft(dataclasses.replace(item, memory=more, again=True))
                 return
-            lost.append(f"{item.item}: {_why(self._ray, error)}, also with {item.memory / 1e9:.1f} GB of memory")
+            lost.append(f"{item.item}: {_why(self._ray, error)}, also with {size(item.memory)} of memory")
             logger.error("%s; put aside, the others are finished first", lost[-1])
             done[item.number] = _LostError()
             return
@@ -209,7 +259,7 @@ class RayEngine:
 
     def _largest(self) -> int:
         """Return the most memory that a node has: a task that asks for more would wait forever."""
-        return max(int(node["Resources"].get("memory", 0)) for node in self._ray.nodes() if node["Alive"])
+        return max((int(node.get("memory", 0)) for node in self._nodes()), default=0)
 
     def _named(self, error: BaseException, node: str) -> BaseException:
         """Return an error that the user can fix with the name of the node, unless that is this machine's."""
@@ -249,7 +299,8 @@ class RayEngine:
 class _Try:
     number: int
     item: Any
-    memory: int
+    memory: int = 0
+    """Bytes that it was last promised."""
     again: bool = False
     """Whether it has been given up once, and now has more memory."""
 
@@ -270,8 +321,8 @@ _MORE_MEMORY = (
 def _why(ray: Any, error: Exception) -> str:
     """Return in words what killed a task."""
     if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return "Ray killed its worker because the node was out of memory"
-    return "its worker was killed (out of memory?) or its node lost, each time it was tried"
+        return "its worker was killed each time, because its node was out of memory"
+    return "its worker was killed each time (out of memory?), or its node was lost"
 
 
 @contextlib.contextmanager
@@ -368,14 +419,15 @@ def _make_task(ray: Any) -> Any:
 
 
 def work_on_node(
-    call: tuple[Callable[[Any], Any], str, str, dict[str, str]], item: Any
+    call: tuple[Callable[[Any], Any], str, str, dict[str, str], dict[str, str]], item: Any
 ) -> tuple[Any, list[dict[str, Any]]]:
     """Work on one item in a worker of a node. Returns the result or the error, and what was logged."""
-    function, folder, scratch, expected = call
+    function, folder, mark, expected, environment = call
+    os.environ.update(environment)
     handler = _Collecting()
     logging.getLogger().addHandler(handler)
     try:
-        _check_node(folder, scratch, tuple(sorted(expected.items())))
+        _check_node(folder, mark, tuple(sorted(expected.items())))
         return function(item), handler.records
     except BaseException as error:  # noqa: BLE001 (as a pool of processes does: the driver raises it)
         return _portable(error), handler.records
@@ -384,25 +436,30 @@ def work_on_node(
 
 
 @functools.cache
-def _check_node(folder: str, scratch: str, expected: tuple[tuple[str, str], ...]) -> None:
+def _check_node(folder: str, mark: str, expected: tuple[tuple[str, str], ...]) -> None:
     """Raise UserError, in a worker's first task, if its node has other versions or does not see the driver's files."""
     imports.hide_pandas()
     found = versions([name for name, _ in expected if name not in _OWN])
     differ = [f"{name} {found[name]} there, {value} here" for name, value in expected if found[name] != value]
     if differ:
         raise NodeError(f"has another version: {'; '.join(differ)}; install the same on every node")
-    for path in (Path(folder), Path(scratch) / IDENTITY):
-        if not path.exists():
-            raise NodeError(f"does not see {path}; every node needs the same shared storage under the same path")
+    shared = "every node needs the same shared storage under the same path"
+    if not Path(folder).exists():
+        raise NodeError(f"does not see {folder}; {shared}")
+    if not Path(mark).exists():
+        raise NodeError(
+            f"does not see what the command wrote to {Path(mark).parent}, but nothing or another disk; {shared}"
+        )
     os.chdir(folder)
 
 
-_OWN = ("code", "python", "unicode")
+_OWN = ("code", "kernels", "python", "unicode")
 
 
 def versions(libraries: Sequence[str]) -> dict[str, str]:
     """Return the versions of all that shapes the bytes of a shard."""
-    found = {"code": code_digest(), "python": platform.python_version(), "unicode": unicodedata.unidata_version}
+    found = {"code": code_digest(), "kernels": kernels_digest(), "python": platform.python_version()}
+    found["unicode"] = unicodedata.unidata_version
     for name in libraries:
         try:
             found[name] = importlib.metadata.version(name)

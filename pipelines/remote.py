@@ -11,6 +11,7 @@ digest of its manifest, or of the Hub; of a file that has neither, the stage's f
 
 import contextlib
 import dataclasses
+import functools
 import glob
 import hashlib
 import os
@@ -23,14 +24,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from pipelines import store
+from pipelines import errors, store
 from pipelines.addresses import address_of, fixed_part, is_pattern, matches, split_hf, split_s3
 from pipelines.buckets import Bucket, Object, bucket
 from pipelines.command import Documents, Invocation, StageSpec, in_order
 from pipelines.config import named_sources
 from pipelines.documents import is_companion
 from pipelines.errors import ConfigError, UserError
-from pipelines.fetched import AT_ONCE, FETCHED, LAZY, RECORDS, WHOLE, Record, Shard, damaged, record_path
+from pipelines.fetched import AT_ONCE, FETCHED, LAZY, RECORDS, WHOLE, Record, Shard, damaged, own_folder, record_path
 from pipelines.manifest import MANIFEST, Manifest, is_published, stored_in
 from pipelines.ownership import check_apart, replaces_input
 from pipelines.progress import track
@@ -48,8 +49,10 @@ _SCHEMES = ("s3", "hf")
 @contextlib.contextmanager
 def localized(spec: StageSpec, call: Invocation) -> Generator[tuple[Invocation, Uploads]]:
     """Give the call with paths of this machine in place of addresses and patterns, and where its outputs go."""
+    if call.options.shard_range:
+        _require_shared(call)
     root = Path(os.environ.get("MILLRACE_SCRATCH") or SCRATCH)
-    call_in_messages(_names(root))
+    call_in_messages({f"{root}/{OUTPUTS}/s3/": "s3://"})
     # Before copies stand for the inputs: as paths, addresses are the same or within each other as any others.
     check_apart(call, [(path, path) for path in call.outputs.values()])
     outputs: dict[str, Path] = {}
@@ -61,22 +64,30 @@ def localized(spec: StageSpec, call: Invocation) -> Generator[tuple[Invocation, 
             outputs[name] = destinations[name].local
     uploads = Uploads(destinations, _shard_store(spec), overwrite=call.options.overwrite)
     uploads.check()
-    fetch = _Fetch(root, destinations.values())
-    inputs = {
-        name: in_order(
-            tuple(each for path in paths for each in fetch.input(path, spec.inputs[name][0])), spec.inputs[name][0]
-        )
-        for name, paths in call.inputs.items()
-    }
-    sections = {name: fetch.section(section) for name, section in call.sections.items()}
-    uploads.inputs = fetch.inputs
-    yield dataclasses.replace(call, inputs=inputs, outputs=outputs, sections=sections), uploads
+    with contextlib.ExitStack() as until_the_end:
+        fetch = _Fetch(root, destinations.values(), until_the_end)
+        inputs = {
+            name: in_order(
+                tuple(each for path in paths for each in fetch.input(path, spec.inputs[name][0])), spec.inputs[name][0]
+            )
+            for name, paths in call.inputs.items()
+        }
+        sections = {name: fetch.section(section) for name, section in call.sections.items()}
+        uploads.inputs = fetch.inputs
+        yield dataclasses.replace(call, inputs=inputs, outputs=outputs, sections=sections), uploads
 
 
-def _names(root: Path) -> dict[str, str]:
-    """Return the folders of copies, and of outputs on their way, with what messages call them."""
-    names = {f"{root}/{FETCHED}/{kind}/{scheme}/": f"{scheme}://" for kind in (LAZY, WHOLE) for scheme in _SCHEMES}
-    return {**names, f"{root}/{OUTPUTS}/s3/": "s3://"}
+def _require_shared(call: Invocation) -> None:
+    """Raise ConfigError if an input or output lies in a store: tasks work on files that they all see."""
+    paths = [path for paths in (*call.inputs.values(), call.outputs.values()) for path in paths]
+    paths += [Path(path) for section in call.sections.values() for _, path, _ in named_sources(section)]
+    for path in paths:
+        if address_of(path) or stored_in(path):
+            where = "" if address_of(path) else f" (its files lie in {stored_in(path)})"
+            raise ConfigError(
+                f"--shard-range {call.options.shard_range}: {path}{where}: the tasks of an array share files; name a "
+                "folder that all of them see, and copy to or from the store before or afterwards"
+            )
 
 
 def _shard_store(spec: StageSpec) -> ShardStore | None:
@@ -103,10 +114,19 @@ def _destination(address: str, root: Path) -> Destination:
 class _Fetch:
     """Brings the inputs of one run, and notes what they were."""
 
-    def __init__(self, root: Path, outputs: Collection[Destination]) -> None:
+    def __init__(self, root: Path, outputs: Collection[Destination], until_the_end: contextlib.ExitStack) -> None:
         self._root = root
         self._outputs = outputs
+        self._until_the_end = until_the_end
         self.inputs: dict[str, dict[str, Any]] = {}
+
+    @functools.cached_property
+    def _own(self) -> Path:
+        """The folder of copies that is this command's until it ends."""
+        folder = self._until_the_end.enter_context(own_folder(self._root))
+        names = {f"{folder}/{kind}/{scheme}/": f"{scheme}://" for kind in (LAZY, WHOLE) for scheme in _SCHEMES}
+        call_in_messages(names)
+        return folder
 
     def input(self, path: Path, kind: type) -> list[Path]:
         """Return what stands for one path or address of the command line: of documents, any number of files."""
@@ -202,7 +222,10 @@ class _Fetch:
         return copy
 
     def _keep_equal(self, copy: Path, shards: Mapping[str, Shard]) -> None:
-        """Remove copies of shards that the folder in the store no longer has, and what was kept of their ends."""
+        """Remove copies of shards that the folder in the store no longer has, and what was kept of their ends.
+
+        So are copies of another size, which a power failure can leave.
+        """
         try:
             before = store.read_json(record_path(copy))["shards"]
         except UserError:
@@ -210,7 +233,10 @@ class _Fetch:
         known = {name: entry["sha256"] for name, entry in before.items()}
         for file in store.list_files(copy):
             name = file.relative_to(copy).as_posix()
-            if name != MANIFEST and (name not in shards or known.get(name) != shards[name].sha256):
+            if name == MANIFEST:
+                continue
+            entry = shards.get(name)
+            if not entry or known.get(name) != entry.sha256 or file.stat().st_size != entry.bytes:
                 file.unlink()
         for name, digest in known.items():
             if name not in shards or shards[name].sha256 != digest:
@@ -224,6 +250,7 @@ class _Fetch:
         lazy = lazy and any(fnmatchcase(name, "part-*.parquet") for name in manifest.files)
         digest = hashlib.sha256(data).hexdigest()
         copy = self._copy("stored", digest[:16], folder.resolve().name, kind=LAZY if lazy else WHOLE)
+        call_in_messages({f"{copy}/": f"{folder}/"})
         self.inputs[str(folder)] = {"store": address, "manifest": digest}
         if lazy:
             with store.create(copy / MANIFEST, durable=False) as file:
@@ -232,6 +259,7 @@ class _Fetch:
                 name: Shard(place.key_of(entry.sha256), entry.bytes, entry.sha256, "", entry.rows)
                 for name, entry in manifest.files.items()
             }
+            self._keep_equal(copy, shards)
             Record(place.bucket_name, _budget(copy), shards).save(record_path(copy))
             return copy
         objects = {name: Object(place.key_of(entry.sha256), entry.bytes, "") for name, entry in manifest.files.items()}
@@ -255,7 +283,7 @@ class _Fetch:
         return self._chosen(address, {key: self._copy("s3", source.name, key) for key in found}, kind)
 
     def _from_hub(self, address: str, kind: type) -> list[Path]:
-        from pipelines.hub import HubDataset, HubFile, commit_of
+        from pipelines.hub import HubDataset, commit_of
 
         repository, revision, wanted = split_hf(address)
         dataset = HubDataset(repository, commit_of(repository, revision))
@@ -270,15 +298,15 @@ class _Fetch:
         self.inputs[address] = {"revision": dataset.revision, "objects": len(chosen)}
         folder = self._copy("hf", "datasets", f"{repository}@{dataset.revision}")
 
-        def get(file: HubFile, target: Path) -> None:
-            taken = dataset.take(file, target.with_name(f".{target.name}.part"))
-            if taken.parent == target.parent:
-                taken.rename(target)
-            else:
-                store.link_or_copy(taken, target)
+        def get(each: Object, target: Path) -> None:
+            file, partial = files[each.key], target.with_name(f".{target.name}.part")
+            taken = dataset.take(file, partial)
+            if taken != partial:
+                store.link_or_copy(taken, partial)
+            partial.rename(target)
 
-        missing = {name: file for name, file in chosen.items() if not (folder / name).is_file()}
-        _bring(folder, missing, lambda file: file.size, get)
+        objects = {path: Object(path, file.size, file.digest) for path, file in chosen.items()}
+        self._fetch(folder, objects, get, alone=False)
         if is_pattern(wanted):
             return self._chosen(address, {path: folder / path for path in sorted(chosen)}, kind)
         return [folder / wanted]
@@ -292,16 +320,22 @@ class _Fetch:
         start = fixed_part(pattern.partition("://")[2].partition("/")[2] if "://" in pattern else pattern)
         if pattern.startswith("hf://"):
             start = fixed_part(split_hf(pattern)[2])
-        folder = self._root / FETCHED / CHOSEN / hashlib.sha256(pattern.encode()).hexdigest()[:16]
-        store.remove(folder)
-        for name, path in found.items():
-            link = folder / (name.removeprefix(f"{start}/") if start else name.lstrip("/"))
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path.resolve())
+        links = {name.removeprefix(f"{start}/") if start else name.lstrip("/"): path for name, path in found.items()}
+        links = {name: str(path.resolve()) for name, path in links.items()}
+        # Named by what it holds, so that it never changes under another command, and tasks of one array share it.
+        folder = self._root / FETCHED / CHOSEN / hashlib.sha256(store.json_bytes(links)).hexdigest()[:16]
+        if not folder.is_dir():
+            making = folder.with_name(f".{folder.name}.{store.process_name()}.tmp")
+            for name, target in links.items():
+                (making / name).parent.mkdir(parents=True, exist_ok=True)
+                (making / name).symlink_to(target)
+            with contextlib.suppress(OSError):  # another command has just made the same
+                making.rename(folder)
+            store.remove(making)
         return [folder]
 
     def _copy(self, scheme: str, *names: str, kind: str = WHOLE) -> Path:
-        return self._root.joinpath(FETCHED, kind, scheme, *names)
+        return self._own.joinpath(kind, scheme, *names)
 
     def _fetch(
         self, folder: Path, objects: Mapping[str, Object], get: "Callable[[Object, Path], None]", *, alone: bool = True
@@ -309,21 +343,21 @@ class _Fetch:
         """Have copies of objects in a folder; if it is `alone`, with nothing else in it."""
         for copy in store.list_files(folder) if alone and folder.is_dir() else [folder / name for name in objects]:
             name = copy.relative_to(folder).as_posix()
-            if name not in objects or self._known(copy) != [objects[name].bytes, objects[name].etag]:
+            if name not in objects or not self._is_copy_of(objects[name], copy):
                 copy.unlink(missing_ok=True)
         missing = {name: each for name, each in objects.items() if not (folder / name).is_file()}
         for name, each in missing.items():
             store.write_json(self._object_record(folder / name), [each.bytes, each.etag], durable=False)
         _bring(folder, missing, lambda each: each.bytes, get)
 
-    def _known(self, copy: Path) -> Any:
-        """Return size and etag of the object that a copy is of."""
+    def _is_copy_of(self, each: Object, copy: Path) -> bool:
+        """Return whether a file is a whole copy of an object, by size and by what was fetched under its name."""
         file = self._object_record(copy)
-        return store.read_json(file) if file.is_file() else None
+        known = store.read_json(file) if file.is_file() else None
+        return known == [each.bytes, each.etag] and copy.is_file() and copy.stat().st_size == each.bytes
 
     def _object_record(self, copy: Path) -> Path:
-        kept = self._root / FETCHED
-        return (kept / RECORDS / copy.relative_to(kept)).with_name(f"{copy.name}.object.json")
+        return (self._own / RECORDS / copy.relative_to(self._own)).with_name(f"{copy.name}.object.json")
 
     def _note(self, address: str, objects: Sequence[Object]) -> None:
         digest = hashlib.sha256("".join(f"{each.key}\0{each.etag}\0{each.bytes}\n" for each in objects).encode())
@@ -366,7 +400,7 @@ def _bring(
     needed, free = sum(size(each) for each in missing.values()), shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{folder}: {needed / 1e9:.1f} GB to fetch, {free / 1e9:.1f} GB free there; free some space, or set "
+            f"{folder}: {errors.size(needed)} to fetch, {errors.size(free)} free there; free some space, or set "
             "MILLRACE_SCRATCH to a folder on a larger disk"
         )
 

@@ -288,7 +288,7 @@ def do_shard(function: ShardFunction, arguments: tuple[Any, ...], task: ShardTas
     receipt: dict[str, Any] = {"inputs": task.inputs, "step": task.step, "counts": counts.to_json(), "files": files}
     if task.shared:
         receipt["synced"] = True
-    store.write_json(task.receipt, receipt, durable=task.is_synced)
+    store.write_json(task.receipt, receipt, durable=task.is_synced, indent=None)
     return receipt
 
 

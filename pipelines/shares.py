@@ -205,15 +205,17 @@ class Share:
     def join(self, run: StageRun) -> None:
         """Enter a run, under its lock: other tasks and runs then see this one until `leave`.
 
-        Raises UserError if the run was begun with other code, or tasks with other parameters are at work.
+        Raises UserError if tasks began it with other code or another number of them, or the output with other
+        parameters; what this one has made of scratch until then is removed.
         """
         folder = run.scratch / FOLDER
-        for other in scratch_folders(self._finals[0]):
-            if other != run.scratch and (busy := live_tasks(other)):
-                raise UserError(
-                    f"{self._finals[0]}: {busy[0]} is at work on it with other parameters, inputs or versions; give "
-                    "all tasks the same command, or end that task first"
-                )
+        try:
+            self._require_same(run)
+            take_over(run)
+        except UserError:
+            if not folder.exists() and not (run.scratch / "receipts").exists():
+                store.remove(run.scratch)
+            raise
         machines = self.range.count
         begun = {
             "by": self.name,
@@ -224,11 +226,34 @@ class Share:
         }
         if not (folder / "begun.json").exists():
             store.write_json(folder / "begun.json", begun)
-        take_over(run)
+            take_over(run)
         self._mark = _mark_of(
             folder / "live" / f"{self.range.index}-of-{self.range.count}@{_host()}@{store.process_name()}"
         )
         self._scratch, run.share = run.scratch, self
+
+    def _require_same(self, run: StageRun) -> None:
+        output = self._finals[0]
+        for other in scratch_folders(output):
+            file = other / FOLDER / "begun.json"
+            if other == run.scratch:
+                if file.exists() and store.read_json(file)["machines"] != self.range.count:
+                    raise UserError(
+                        f"{output}: {store.read_json(file)['by']} began it, so {self.name} is none of its tasks; give "
+                        "all the same number of tasks, finish with the command without --shard-range, or start anew: "
+                        f"python -m pipelines gc --delete {other}"
+                    )
+            elif busy := live_tasks(other):
+                raise UserError(
+                    f"{output}: {busy[0]} is at work on it with other parameters, inputs or versions than {self.name}; "
+                    "give all tasks the same command, or end that task first"
+                )
+            elif file.exists():
+                raise UserError(
+                    f"{output}: {store.read_json(file)['by']} began it with other parameters, inputs or versions than "
+                    f"{self.name}; give all tasks the same command, or remove what it began: python -m pipelines gc "
+                    f"--delete {other}"
+                )
 
     def leave(self) -> None:
         """Take this task for ended, whatever it has done."""

@@ -142,13 +142,12 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
         return
     if spec.check_config:
         spec.check_config(**call.sections)
-    _check_inputs(spec, call)
+    check_inputs(spec, call)
     for name, path in call.outputs.items():
         _check_name_of(path, spec, is_table=name in spec.tables)
     finals = {name: store.real_path(path) for name, path in call.outputs.items()}
     check_outputs(call, resuming=is_half_published(store.real_path(first)))
     if shard_range := shares.shard_range_of(spec, call.options):
-        uploads.require_shared(call.options.shard_range or "")
         _do_share(spec, call, finals, shares.Share(shard_range, finals.values()))
         return
     identity = _identity(spec, call)
@@ -163,7 +162,7 @@ def _run_local(spec: StageSpec, call: Invocation, uploads: Uploads) -> None:
         except UserError as error:
             if not run.can_resume(error):
                 store.remove(run.scratch)
-                uploads.release()
+                uploads.release(run.fingerprint)
             raise
         run.stats.update(result if isinstance(result, Mapping) else {})
         name, output = next(iter(run.outputs.items()))
@@ -354,7 +353,8 @@ def _value(value: Any) -> str:
     return "not set" if value is None else shown(value)
 
 
-def _check_inputs(spec: StageSpec, call: Invocation) -> None:
+def check_inputs(spec: StageSpec, call: Invocation) -> None:
+    """Raise UserError for an input, or a source that a section names, that is not there or cannot be read."""
     if call.options.sample_rejected and not all(
         call.inputs[name] for name, (_, needed) in spec.inputs.items() if needed
     ):

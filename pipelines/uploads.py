@@ -4,25 +4,33 @@ A run first claims the place: it puts `staged.json` there, with its fingerprint 
 unless there is one. So nobody finds out after hours that he may not write, two machines do not write to one place, and
 the same command goes on after a kill: it sends only what is missing. An output that is to be replaced stays until the
 new one is complete on this machine; while that is sent, there is none.
+
+With `--overwrite`, a run takes a place from another, which may be stopped or at work: that cannot be seen. The last one
+to claim it is the only one that publishes, since a run sends each file, and the manifest, only while its claim is
+there, and only after what lies there is what it sent. Runs of one fingerprint make the same bytes, so they share a
+claim.
 """
 
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from pipelines import store
 from pipelines.addresses import split_s3
 from pipelines.buckets import Bucket, bucket
 from pipelines.documents import is_jsonl
-from pipelines.errors import ConfigError, UserError
+from pipelines.errors import UserError
 from pipelines.fetched import AT_ONCE
 from pipelines.manifest import MANIFEST, STORED, FileEntry, Manifest, manifest_path
 from pipelines.outputs import rejected_name
-from pipelines.ownership import STAGED
+from pipelines.ownership import STAGED, inside_published
 from pipelines.progress import track
+
+logger = logging.getLogger(__name__)
 
 _MARK = "millrace.json"
 _FORMAT = {"format": "files by sha256", "version": 1}
@@ -139,14 +147,6 @@ class Uploads:
         self.inputs: dict[str, dict[str, Any]] = {}
         """Address -> what was fetched from it, for the provenance."""
 
-    def require_shared(self, shard_range: str) -> None:
-        """Raise ConfigError if an input or output lies in a store: tasks work on files that they all see."""
-        for address in (*self.inputs, *(output.address for output in self._destinations.values())):
-            raise ConfigError(
-                f"--shard-range {shard_range}: {address}: the tasks of an array share files; name a folder that all of "
-                "them see, and copy to or from the store afterwards"
-            )
-
     def check(self, fingerprint: str = "") -> dict[str, set[str]]:
         """Return for each output the names of what it replaces; raise UserError for one that this run may not write.
 
@@ -157,6 +157,7 @@ class Uploads:
         return {name: self._check(each, fingerprint) for name, each in self._destinations.items()}
 
     def _check(self, output: Destination, fingerprint: str) -> set[str]:
+        _require_outside(output)
         found = output.present()
         claim = _claim(output.bucket.read(output.key_of(output.claim))) if found.pop(output.claim, None) else None
         if claim and (not fingerprint or claim.get("fingerprint") == fingerprint):
@@ -176,7 +177,7 @@ class Uploads:
                     "move it away, or choose another output"
                 )
             return {*found}
-        manifest = self._manifest(output) if output.manifest in found else None
+        manifest = _manifest_at(output, output.key_of(output.manifest)) if output.manifest in found else None
         if manifest is None:
             some = ", ".join(sorted(name or output.key for name in found)[:3])
             raise UserError(
@@ -193,33 +194,35 @@ class Uploads:
             raise UserError(f"{output.address}: exists already; choose another output, or replace it with --overwrite")
         return {*found}
 
-    def _manifest(self, output: Destination) -> Manifest | None:
-        try:
-            return Manifest.parse(json.loads(output.bucket.read(output.key_of(output.manifest))), output.address)
-        except (UserError, ValueError):
-            return None
-
     def claim(self, fingerprint: str) -> None:
         """Say in the place of each output that this run writes there."""
         for name, replaces in self.check(fingerprint).items():
             output = self._destinations[name]
-            key, data = (
-                output.key_of(output.claim),
-                store.json_bytes({"fingerprint": fingerprint, "replaces": sorted(replaces)}),
-            )
-            there = output.bucket.create(key, data)
+            data = store.json_bytes({"fingerprint": fingerprint, "replaces": sorted(replaces)})
+            there = output.bucket.create(output.key_of(output.claim), data)
             if _claim(there).get("fingerprint") != fingerprint:
                 if not self._overwrite:
                     raise UserError(
                         f"{output.address}: another run has just begun to write there; choose another output"
                     )
-                output.bucket.delete([key])
-                output.bucket.create(key, data)
+                logger.warning(
+                    "%s: taken from another run, which can no longer publish there (--overwrite)", output.address
+                )
+                output.bucket.delete([output.key_of(output.claim)])
+                output.bucket.create(output.key_of(output.claim), data)
 
-    def release(self) -> None:
-        """Take the claims back, of a run that leaves nothing to go on with."""
+    def release(self, fingerprint: str) -> None:
+        """Take the claims of a run back that leaves nothing to go on with; what keeps it from that is only logged.
+
+        A claim stays where it alone says that what a stopped run left may be replaced.
+        """
         for output in self._destinations.values():
-            output.bucket.delete([output.key_of(output.claim)])
+            try:
+                there = {*output.present()} - {output.claim}
+                if _is_mine(output, fingerprint) and (not there or output.manifest in there):
+                    output.bucket.delete([output.key_of(output.claim)])
+            except UserError as error:
+                logger.warning("%s", error)
 
     def take_away(self, name: str, output: Path) -> bool:
         """Return whether the files of an output are not on this machine in the end."""
@@ -231,35 +234,47 @@ class Uploads:
             self._shards.take(staged)
 
     def publish(self, fingerprint: str) -> None:
-        """Send all outputs, which are complete on this machine."""
-        for name, replaces in self.check(fingerprint).items():
-            self._publish(self._destinations[name], fingerprint, replaces)
+        """Send all outputs, which are complete on this machine; raise UserError for one whose claim is not this run's.
 
-    def _announce(self, output: Destination, fingerprint: str, replaces: set[str], manifest: Manifest) -> None:
-        """Have the claim name what will lie there, so that another run can tell it from what is not ours."""
-        key = output.key_of(output.claim)
-        claim = {"fingerprint": fingerprint, "replaces": sorted(replaces), "writes": sorted(manifest.files)}
-        output.bucket.delete([key])
-        if _claim(output.bucket.create(key, store.json_bytes(claim))).get("fingerprint") != fingerprint:
-            raise UserError(f"{output.address}: another run has just begun to write there; choose another output")
+        One whose claim is gone is fine if the same run has published it meanwhile, from another machine.
+        """
+        for output in self._destinations.values():
+            data = store.read_json_bytes(manifest_path(output.local))
+            claim = _claim_at(output)
+            if claim.get("fingerprint") == fingerprint:
+                self._publish(output, fingerprint, {*claim.get("replaces", ())}, data)
+            elif claim or output.bucket.find(output.key_of(output.manifest)) != data:
+                raise _taken(output)
 
-    def _publish(self, output: Destination, fingerprint: str, replaces: set[str]) -> None:
-        path = manifest_path(output.local)
-        manifest, data = Manifest.load(path), store.read_json_bytes(path)
+    def _publish(self, output: Destination, fingerprint: str, replaces: set[str], data: bytes) -> None:
+        manifest, base = Manifest.load(manifest_path(output.local)), manifest_path(output.local).parent
         source, key = output.bucket, output.key_of(output.manifest)
-        present = output.present()
-        if output.manifest in present and source.read(key) != data:
+        # From now on the claim names what will lie there, so that another run can tell it from what is not ours.
+        claim = {"fingerprint": fingerprint, "replaces": sorted(replaces), "writes": sorted(manifest.files)}
+        _require_mine(output, fingerprint)
+        source.put(output.key_of(output.claim), store.json_bytes(claim))
+        present = output.present()  # after that: another run may have published until then
+        if output.manifest in present and source.find(key) != data:
+            if output.manifest not in replaces:
+                raise _taken(output)
             source.delete([key])  # it must never describe other files
-        base = path.parent
-        self._announce(output, fingerprint, replaces, manifest)
+
+        def is_there(name: str) -> bool:
+            entry = manifest.files[name]
+            return source.holds(output.key_of(name), entry.bytes, entry.sha256)
 
         def send(name: str) -> None:
-            entry = manifest.files[name]
-            there = present.get(name) == entry.bytes and source.holds(output.key_of(name), entry.bytes, entry.sha256)
-            if not there:
-                source.upload(base / name, output.key_of(name), entry.bytes, entry.sha256)
+            if not (present.get(name) == manifest.files[name].bytes and is_there(name)):
+                _require_mine(output, fingerprint)
+                source.delete([output.key_of(name)] if name in present else [])
+                entry = manifest.files[name]
+                source.upload(base / name, output.key_of(name), entry.bytes, entry.sha256, new=True)
 
         _each(manifest.files, send, f"upload {output.address}")
+        with ThreadPoolExecutor(AT_ONCE) as pool:  # a run that lost its claim may have had a file on its way
+            if not all(pool.map(is_there, manifest.files)):
+                raise _taken(output)
+        _require_mine(output, fingerprint)
         if source.create(key, data) != data:
             raise UserError(
                 f"{output.address}: another run has published something else there meanwhile; choose another output"
@@ -287,6 +302,44 @@ def _each(items: Collection[str], send: Callable[[str], None], what: str) -> Non
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _require_outside(output: Destination) -> None:
+    """Raise UserError for an output in a folder that a stage published, whose manifest would not name it."""
+    for above in PurePosixPath(output.key).parents[:-1]:
+        if _manifest_at(output, f"{above}/{MANIFEST}"):
+            raise inside_published(output.address, output.bucket.url(str(above)))
+
+
+def _manifest_at(output: Destination, key: str) -> Manifest | None:
+    """Return the manifest of a stage at a key; None if there is none."""
+    try:
+        return Manifest.parse(json.loads(output.bucket.find(key) or b""), output.bucket.url(key))
+    except (UserError, ValueError):
+        return None
+
+
+def _claim_at(output: Destination) -> dict[str, Any]:
+    """Return what the claim on an output's place says; nothing if there is none."""
+    return _claim(output.bucket.find(output.key_of(output.claim)) or b"")
+
+
+def _is_mine(output: Destination, fingerprint: str) -> bool:
+    return _claim_at(output).get("fingerprint") == fingerprint
+
+
+def _require_mine(output: Destination, fingerprint: str) -> None:
+    """Raise UserError unless the claim on an output's place is that of this run."""
+    if not _is_mine(output, fingerprint):
+        raise _taken(output)
+
+
+def _taken(output: Destination) -> UserError:
+    return UserError(
+        f"{output.address}: another run has taken this place meanwhile (with --overwrite), or someone has changed what "
+        "lies there, so this one does not publish; its work is kept: once no other run writes there, run the same "
+        "command again with --overwrite, or choose another output"
+    )
 
 
 def _claim(data: bytes) -> dict[str, Any]:

@@ -32,7 +32,7 @@ for _name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
 
 COLLECTIVE_SECONDS = 300
 """Until an exchange is given up; only to end a hang, since on a busy machine processes wait long for each other."""
-pytest_plugins = ("tests.skips", "tests.sample_project")
+pytest_plugins = ("tests.skips", "tests.nightly_limit", "tests.sample_project")
 
 
 def pytest_configure() -> None:
@@ -42,8 +42,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the sample: it takes minutes, and whoever needs it later would wait for it."""
-    items.sort(key=lambda item: item.path.name != "test_sample.py")
+    """Begin with the files that take minutes: others wait for the sample, and the pages would end alone."""
+    first = {"test_sample.py": 0, "test_pages.py": 1}
+    items.sort(key=lambda item: first.get(item.path.name, 2))
 
 
 def pytest_collection_finish() -> None:

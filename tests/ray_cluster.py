@@ -28,22 +28,25 @@ class TestCluster:
 
     __test__ = False
 
-    def __init__(self) -> None:
+    def __init__(self, first_cpus: int = 1) -> None:
         from ray.cluster_utils import Cluster
 
-        self._folder = tempfile.mkdtemp(prefix="ray-test-", dir="/tmp")
-        first = {"num_cpus": 1, "node_name": "mill-0", "object_store_memory": STORE, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args={**first, "temp_dir": self._folder})
+        self.folder = tempfile.mkdtemp(prefix="ray-test-", dir="/tmp")
+        Path("/tmp/ray").mkdir(exist_ok=True)  # where Ray notes the address, wherever its files are
+        first = {"num_cpus": first_cpus, "node_name": "mill-0", "object_store_memory": STORE}
+        first |= {"include_dashboard": False, "temp_dir": self.folder}
+        self._cluster = Cluster(initialize_head=True, head_node_args=first)
         self._number = 0
         self.nodes: list[Any] = []
         self.address: str = self._cluster.address
 
-    def add(self, environment: Mapping[str, str] | None = None) -> str:
-        """Add a node; return its name."""
+    def add(self, environment: Mapping[str, str] | None = None, memory: int | None = None) -> str:
+        """Add a node; return its name. `memory`: bytes for tasks, or what Ray finds free."""
         self._number += 1
         name = f"mill-{self._number}"
+        more = {"memory": memory} if memory else {}
         node = self._cluster.add_node(
-            num_cpus=1, node_name=name, object_store_memory=STORE, env_vars=dict(environment or {})
+            num_cpus=1, node_name=name, object_store_memory=STORE, env_vars=dict(environment or {}), **more
         )
         self.nodes.append(node)
         return name
@@ -54,18 +57,18 @@ class TestCluster:
 
     def close(self) -> None:
         self._cluster.shutdown()
-        subprocess.run(["rm", "-rf", self._folder], check=True)
+        subprocess.run(["rm", "-rf", self.folder], check=True)
 
 
 @contextlib.contextmanager
-def cluster() -> Generator[TestCluster]:
-    """Start three nodes; their workers find the code by PYTHONPATH."""
+def cluster(first_cpus: int = 1, others: int = 2) -> Generator[TestCluster]:
+    """Start the first node and others; their workers find the code by PYTHONPATH."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))
-    made = TestCluster()
+    made = TestCluster(first_cpus)
     try:
-        made.add()
-        made.add()
+        for _ in range(others):
+            made.add()
         yield made
     finally:
         made.close()

@@ -23,6 +23,8 @@ class S3:
     """Method and key of each request, in the order in which they were answered."""
     fail: Callable[[str, str, int], int | None] = lambda method, key, number: None
     """Method, key and number of a request -> the status to answer instead."""
+    expired: str = ""
+    """The id of a key that is refused."""
     seconds: float = 0
     """How long each answer takes."""
     before: Callable[[str, str], None] = lambda method, key: None
@@ -47,7 +49,7 @@ class S3:
 
     def empty(self) -> None:
         """Remove all objects of the bucket, what was asked so far, and what a test has set."""
-        self.fail, self.before, self.seconds = lambda *_: None, lambda *_: None, 0
+        self.fail, self.before, self.seconds, self.expired = lambda *_: None, lambda *_: None, 0, ""
         for key in self.names():
             self.objects.delete_object(Bucket=BUCKET, Key=key)
         self.requests.clear()
@@ -93,6 +95,8 @@ def serve_s3(bucket: str = BUCKET) -> Generator[S3]:
         with lock:
             server.requests.append((method, key))
             status = server.fail(method, key, len(server.requests))
+            if server.expired and f"Credential={server.expired}/" in environ.get("HTTP_AUTHORIZATION", ""):
+                status = 403
         if status:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start(f"{status} Trouble", [("Content-Length", "0")])

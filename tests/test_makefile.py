@@ -42,8 +42,12 @@ def test_uv_is_told_the_indexes_of_pip() -> None:
     ]
 
 
+@pytest.mark.parametrize("unwritten", ["", "1"])
 @pytest.mark.parametrize(("uv_status", "by_pip"), [("0", False), ("1", True)])
-def test_pip_installs_torch_and_all_else_only_where_uv_fails(tmp_path: Path, uv_status: str, by_pip: bool) -> None:
+def test_pip_installs_torch_and_all_else_only_where_uv_fails(
+    tmp_path: Path, uv_status: str, by_pip: bool, unwritten: str
+) -> None:
+    """What Python will not write when it imports a module is compiled once, at the end and on all cores."""
     log, venv = tmp_path / "log", tmp_path / "venv"
     for name, script in {
         "python": f'[ "$2" = venv ] && mkdir -p "$3/bin" && cp "$0" "$3/bin/python" || echo "python $*" >> {log}',
@@ -52,13 +56,16 @@ def test_pip_installs_torch_and_all_else_only_where_uv_fails(tmp_path: Path, uv_
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = make("install", f"VENV={venv}", f"PYTHON={tmp_path}/python", PATH=path, PYTHONDONTWRITEBYTECODE="")
+    done = make("install", f"VENV={venv}", f"PYTHON={tmp_path}/python", PATH=path, PYTHONDONTWRITEBYTECODE=unwritten)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{venv}: installing pinned versions")
     pip = "python -m pip --disable-pip-version-check install --quiet --no-compile"
     project = "--constraint constraints.txt --editable .[dev]"
     lines = log.read_text().splitlines()
     assert lines[0] == f"{pip} torch==2.13.0"
+    compiled = lines.pop() if by_pip and unwritten else ""
+    assert compiled == (f"python -m compileall -qq -j 0 {venv}/lib" if by_pip and unwritten else "")
+    assert ("--compile-bytecode" in lines[-1 - by_pip]) == bool(unwritten)
     assert lines[-1 - by_pip].startswith(f"uv pip install --quiet --python {venv}/bin/python ")
     assert lines[-1 - by_pip].endswith(project)
     assert (lines[-1] == f"{pip} {project}") == by_pip

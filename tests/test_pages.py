@@ -10,7 +10,7 @@ from pipelines import console
 from tests.pages import PAGES, SET_UPS, Block, Page, is_printed, run, script, write_inputs
 from tests.s3_server import point_at, serve_s3
 
-NAMES = {"runs/RUN": "runs/sample-tiny-pp2", "data/CORPUS": "data/sample"}
+NAMES = {"runs/RUN": "runs/sample-tiny-dp2", "data/CORPUS": "data/sample"}
 PLANNED = {"millrace plan --write": "millrace plan --gpus 1 --gpu h100 --write"}
 LEARNED = {"provenance/*/pretrain.json": "inputs/on-gpus.json"}
 STANDS_FOR: dict[str, dict[str, str]] = {
@@ -40,7 +40,7 @@ STANDS_FOR: dict[str, dict[str, str]] = {
         "millrace explain http": "millrace use sample\nmillrace explain http",
         "train:123456": "train:1234",
         "--step 120": "--step 12",
-        "mrpc EXPORT": "mrpc runs/sample-tiny-pp2/export",
+        "mrpc EXPORT": "mrpc runs/sample-tiny-dp2/export",
         " glue_tokenize/mrpc": " --epochs 0 --steps 2 data/sample/glue_tokenize/mrpc",
         "TOKENIZER": "data/sample/tokenizer",
         "--seeds 5": "--seeds 2",
@@ -75,8 +75,8 @@ NOT_RUN = {
     ],
     "docs/howto/cluster.md": [
         "needs a training that runs meanwhile; tests/trainer/test_beside.py has it",
-        "needs a group of users",
-        "needs a group of users",
+        "needs a group of users; tests/test_shared_cache.py has one",
+        "needs a group of users; tests/test_shared_cache.py has one",
     ],
     "docs/howto/compare.md": ["names of experiments are chosen at random"],
     "docs/howto/hub-upload.md": ["needs the network and an account"] * 2,

@@ -38,7 +38,7 @@ def test_a_second_repro_says_up_to_date(sample: Path) -> None:
 
 def test_status_knows_each_output_of_the_graph_the_report_too(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(sample)
-    states = [line.split()[:2] for line in list(status.table(STAGES))[1:]]
+    states = [line.split()[:2] for line in list(status.table(STAGES, 300))[1:]]
     assert ["report", "matches"] in states
     assert {state for _, state in states} == {"matches"}
 

@@ -48,23 +48,21 @@ def test_one_archive_gives_the_same_manifests_with_one_worker_another_hash_seed_
 
 
 @pytest.mark.nightly
-def test_the_profile_with_tensor_parallelism_trains_the_model_of_two_pipeline_stages(
-    sample: Path, tmp_path: Path
-) -> None:
+def test_the_profile_with_tensor_parallelism_trains_the_model_of_two_replicas(sample: Path, tmp_path: Path) -> None:
     other = clone(tmp_path / "tensor")
     shutil.copytree(sample / "data", other / "data")
     use = [sys.executable, "-m", "pipelines", "use", "sample_tp"]
     subprocess.run(use, cwd=other, env=environment(), capture_output=True, check=True)
     params = yaml.safe_load((other / "params.yaml").read_text())
-    assert (PARAMS["parallel"]["pp"], params["parallel"]["pp"], params["parallel"]["tp"]) == (2, 1, 2)
+    assert (PARAMS["parallel"]["dp_replicate"], PARAMS["parallel"]["tp"], params["parallel"]["tp"]) == (2, 1, 2)
     trained = [stage for stage in load_stages(params, other / "dvc.yaml") if stage.name in ("pretrain", "export")]
     run_stages(other, trained)
-    pipeline, tensor = (
+    replicas, tensor = (
         losses(folder / "runs" / run / "pretrain" / "curve.csv")
         for folder, run in ((sample, RUN), (other, params["run"]))
     )
-    assert tensor[:20] == pytest.approx(pipeline[:20], rel=1e-5)
-    assert statistics.fmean(tensor[-20:]) == pytest.approx(statistics.fmean(pipeline[-20:]), rel=1e-2)
+    assert tensor[:20] == pytest.approx(replicas[:20], rel=1e-5)
+    assert statistics.fmean(tensor[-20:]) == pytest.approx(statistics.fmean(replicas[-20:]), rel=1e-2)
     assert (other / "runs" / params["run"] / "export" / "model.safetensors").exists()
 
 

@@ -10,7 +10,8 @@ backward pass of whole rows in either case.
 """
 
 import logging
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 WIDEST_HEAD = 128
 """Columns; wider heads need a newer cuDNN, and in flash attention's backward pass the largest GPUs."""
+WIDTH_MULTIPLE = 8
+"""Kernels in 16 bits are for heads of a multiple of so many columns."""
 MOST_SEQUENCES = 2**16 - 1
 """Of one call of flash attention: it launches blocks for each along the grid's second dimension."""
 HALF = (torch.bfloat16, torch.float16)
@@ -29,35 +32,114 @@ HALF = (torch.bfloat16, torch.float16)
 mixes_kernels = False
 """Whether `attend` may take kernels of two libraries: set for each process by `choose_kernels`."""
 takes_fa4 = False
-"""Whether the backward pass is FlashAttention-4's: set for each model by `choose_fa4`."""
+"""Whether the backward pass is FlashAttention-4's: set for each training by `choose_for`."""
+says_mask = False
+"""Whether this process says that a pass has too many documents, until it has."""
 takes_lengths = False
 """Whether there is flash attention for sequences of several lengths: set for each process by `choose_kernels`."""
 
 
-def choose_kernels(*, exact: bool, gpu: torch.device | None) -> None:
-    """Decide for this process; both libraries must have the kernels, and cuDNN be what torch would take by itself."""
+def choose_kernels(*, exact: bool, gpu: torch.device | None, plain: bool = False) -> None:
+    """Decide for this process; both libraries must have the kernels, and cuDNN be what torch would take by itself.
+
+    `plain`: take neither.
+    """
     global mixes_kernels, takes_lengths  # noqa: PLW0603 - one choice per process, like torch's own
-    capability = (0, 0) if gpu is None else torch.cuda.get_device_capability(gpu)
+    capability = (0, 0) if gpu is None or plain else torch.cuda.get_device_capability(gpu)
     mixes_kernels = exact and capability >= (9, 0) and torch.backends.cudnn.is_available()
     takes_lengths = capability >= (8, 0) and torch.backends.cuda.is_flash_attention_available()
 
 
-def choose_fa4(*, wanted: bool, device: torch.device, head_width: int, says: bool) -> None:
-    """Decide whether models of this process take FlashAttention-4's backward pass; say what it lacks, if `says`."""
-    global takes_fa4  # noqa: PLW0603 - as above
-    lacking = flash_attention_4.lacking(device, head_width) if wanted else ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a training asks of attention."""
+
+    section: Literal["pretrain", "finetune"]
+    device: torch.device
+    dtype: torch.dtype
+    head_width: int
+    length: int
+    """Tokens of a sample."""
+    in_documents: bool
+    dropout: float
+    plain: bool = False
+    """Whether kernels for sequences of several lengths are switched off."""
+
+    @property
+    def is_padded(self) -> bool:
+        """Return whether a GPU has no kernel for heads of this width."""
+        return self.device.type == "cuda" and self.dtype in HALF and self.head_width % WIDTH_MULTIPLE != 0
+
+    @property
+    def without_fa4(self) -> str:
+        """Return why FlashAttention-4 is not taken: nothing if it is."""
+        if lacking := flash_attention_4.lacking(self.device, self.head_width):
+            return lacking
+        if self.dtype not in HALF:
+            return f"it is for bf16 and fp16, and this is fp32 ({self.section}.precision)"
+        if self.in_documents:
+            return "it is for whole rows (pretrain.document_mask)"
+        if self.dropout:
+            return f"it has no dropout ({self.section}.attention_dropout)"
+        if self.length == 1:
+            return "samples have one token"
+        return ""
+
+    @property
+    def without_lengths(self) -> str:
+        """Return why a GPU attends inside documents by a mask: nothing if it does not."""
+        if self.dtype not in HALF:
+            return f"the kernel is for bf16 and fp16, and this is fp32 ({self.section}.precision)"
+        if not _fits(self.dtype, self.head_width):
+            return (
+                f"the kernel is for heads up to {WIDEST_HEAD} wide, in multiples of {WIDTH_MULTIPLE}, and these are "
+                f"{self.head_width} (model.n_embd / model.n_head)"
+            )
+        if self.plain:
+            return "parallel.kernels is plain"
+        if not takes_lengths:
+            return f"torch has no kernel for it on {torch.cuda.get_device_name(self.device)}"
+        return ""
+
+
+def choose_for(use: Use, *, fa4: bool, says: bool) -> None:
+    """Decide whether this training takes FlashAttention-4's backward pass (`fa4`: it was asked for).
+
+    `says`: whether this process says where attention is slower than it could be, and why.
+    """
+    global takes_fa4, says_mask  # noqa: PLW0603 - as above
+    lacking = use.without_fa4 if fa4 else ""
     if lacking and says:
         logger.warning("parallel.attention fa4: %s; attention takes torch's kernels", lacking)
-    takes_fa4 = wanted and not lacking
+    takes_fa4 = fa4 and not lacking
+    if says and use.is_padded:
+        logger.warning(
+            "heads are %d wide (model.n_embd / model.n_head), no multiple of %d: attention pads them, which is slower",
+            *(use.head_width, WIDTH_MULTIPLE),
+        )
+    by_mask = use.without_lengths if use.in_documents and use.device.type == "cuda" else ""
+    if by_mask and says:
+        logger.warning("pretrain.document_mask: %s; attention takes a mask, which is slower", by_mask)
+    says_mask = says and not by_mask
 
 
 def documents_of(starts_BT: Tensor, room: int, dtype: torch.dtype, head_width: int) -> Tensor:
     """Return what keeps `attend` inside documents: `boundaries` where a kernel takes them, else `document_mask`.
 
+    Where only too many documents keep the kernel out, that is said once.
+
     `room`: the most documents that there may be in all rows together; 0: not known, which needs the mask.
     """
+    global says_mask  # noqa: PLW0603 - as above
     if takes_lengths and 0 < room <= MOST_SEQUENCES and _fits(dtype, head_width):
         return boundaries(starts_BT, room)
+    if takes_lengths and room > MOST_SEQUENCES and says_mask:
+        logger.warning(
+            "pretrain.document_mask: the kernel is for up to %d documents in a pass, and there may be %d, so attention "
+            "takes a mask, which is slower: lower pretrain.micro_batch_size",
+            *(MOST_SEQUENCES, room),
+        )
+        says_mask = False
     return document_mask(starts_BT)
 
 
@@ -94,7 +176,7 @@ def attend(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, documents: Tensor | N
 
 
 def _fits(dtype: torch.dtype, head_width: int) -> bool:
-    return dtype in HALF and head_width % 8 == 0 and head_width <= WIDEST_HEAD
+    return dtype in HALF and head_width % WIDTH_MULTIPLE == 0 and head_width <= WIDEST_HEAD
 
 
 def _attend_to_lengths(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, ends: Tensor) -> Tensor:

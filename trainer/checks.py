@@ -64,6 +64,21 @@ def check_pretrain(config: PretrainConfig, model: ModelConfig, parallel: Paralle
         )
     check_loss_scale("pretrain", config.loss_scale)
     check_optimizer(config)
+    if config.optimizer == "muon" and parallel.offload_fraction != 1:
+        raise ConfigError(
+            f"parallel.offload_fraction {parallel.offload_fraction:g} with pretrain.optimizer muon, whose state is "
+            "offloaded as a whole: set it to 1, or optimizer to adamw"
+        )
+    if parallel.streams and config.optimizer == "muon":
+        raise ConfigError(
+            "parallel.offload all with pretrain.optimizer muon, whose matrices stay on the GPU: set offload to "
+            "optimizer, or zero to 1, 2 or 3 over dp_shard 2 or more"
+        )
+    if parallel.streams and config.precision == "fp8":
+        raise ConfigError(
+            "parallel.offload all with pretrain.precision fp8, which keeps copies of all weights on the GPU: set "
+            "precision to bf16, or offload to optimizer"
+        )
     check_length("pretrain", config)
     check_samples(config)
     check_saving(config)
@@ -198,14 +213,26 @@ def check_parallel(parallel: ParallelConfig, n_layer: int, n_head: int, *, n_emb
             f"parallel: zero 0 over dp_shard {parallel.dp_shard}: set zero to 1, 2 or 3, so that these processes shard "
             "something, or dp_shard to 1"
         )
-    if parallel.offload == "auto":
-        raise ConfigError(
-            "parallel.offload auto: not implemented yet; choose what to keep on the host: "
-            "optimizer, or all with zero 1, 2 or 3, or none"
-        )
-    if parallel.offload == "all" and not parallel.zero:
-        raise ConfigError("parallel.offload all: needs zero 1, 2 or 3; without ZeRO set offload to optimizer")
+    _check_offload(parallel)
     _check_pipeline(parallel, n_layer, compiled=compiled)
+
+
+def _check_offload(parallel: ParallelConfig) -> None:
+    if parallel.offload == "all" and not parallel.zero and not parallel.streams:
+        raise ConfigError(
+            "parallel.offload all over pp or tp: needs zero 1, 2 or 3; without ZeRO set offload to optimizer"
+        )
+    if parallel.streams and (parallel.activation_checkpointing == "none" or parallel.checkpoint_every > 1):
+        raise ConfigError(
+            "parallel.offload all: a block's weights are on the GPU only for its passes, so that the backward pass has "
+            "to compute each block anew; set activation_checkpointing to full or selective and checkpoint_every to 1, "
+            "or offload to optimizer"
+        )
+    if parallel.offload_fraction != 1 and parallel.offload != "optimizer":
+        raise ConfigError(
+            f"parallel.offload_fraction {parallel.offload_fraction:g} with offload {parallel.offload}: is a share of "
+            "what offload optimizer takes; set offload to optimizer, or offload_fraction to 1"
+        )
 
 
 def check_portable(parallel: ParallelConfig, *, compiled: str = "") -> None:

@@ -108,7 +108,12 @@ class ParallelConfig(HasIdentity):
     zero: Literal[0, 1, 2, 3] = 0
     """State that dp_shard shards: 1 the optimizer's, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "all", "auto"] = "none"
-    """State kept in the host's memory. auto, by the memory that is left as in Gemini, is not implemented yet."""
+    """State kept in the host's memory. optimizer: fp32 weights, moments and gradients on their way, 16 bytes a weight,
+    while the GPU has matrices in half precision; all: weights and gradients too, on one GPU a block at a time.
+    auto, as Gemini's: before the run, the first of none, optimizer with the least fraction, and all that fits."""
+    offload_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """With offload optimizer: about the share of the state that is on the host, in whole blocks from the last one on;
+    the GPU updates the rest. Less than 1: the embeddings' stays on the GPU."""
     schedule: Literal[
         "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"
     ] = "1f1b"
@@ -129,9 +134,10 @@ class ParallelConfig(HasIdentity):
     """How long processes wait for each other before training ends; raise it for slow file systems."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: on GPUs if there are any."""
-    kernels: Literal["triton", "torch"] = "triton"
+    kernels: Literal["triton", "torch", "plain"] = "triton"
     """How GPUs compute blocks in 16 bits, the loss, and dropout: with this project's Triton kernels, or with torch's
-    operations, which pretrain.compile makes faster. Over tp without sequence_parallel, or with placements: torch's."""
+    operations, which pretrain.compile makes faster. Over tp without sequence_parallel, or with placements: torch's.
+    plain: torch's, and without any other path that is only faster and on by default."""
     attention: Literal["torch", "fa4"] = "torch"
     """Kernels of attention's backward pass on Hopper and newer GPUs: torch's own choice, or FlashAttention-4's, which
     are faster for heads 64 or 128 wide (extra fa4). Attention inside documents or with dropout takes torch's."""
@@ -145,6 +151,19 @@ class ParallelConfig(HasIdentity):
     def identity(self) -> dict[str, Any]:
         """Return nothing, since every layout trains the same model, unless equal bytes were asked for."""
         return {"determinism": self.determinism} if self.determinism == "portable" else {}
+
+    @property
+    def streams(self) -> bool:
+        """Whether the weights of blocks come from the host for each pass, and nothing is sharded.
+
+        Where state is sharded, FSDP2 does that.
+        """
+        return self.offload == "all" and self.pp == self.tp == self.dp_shard == 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether every path that is only faster is off, unless it was asked for by a parameter of its own."""
+        return self.kernels == "plain"
 
     @property
     def fusible(self) -> bool:
@@ -341,7 +360,8 @@ class PretrainConfig(OptimizerFields, WatchConfig, HasIdentity):
     """Steps between checkpoints; there is always one after the last step."""
     async_save: HowToRun[bool] = True
     """Write checkpoints in the background, from a copy in the host's memory: each process keeps room for a copy of its
-    weights and optimizer state throughout training."""
+    weights and optimizer state throughout training. With parallel.offload they are written from where they are instead,
+    and training waits."""
     keep: Published[Count] = 2
     """Number of newest checkpoints to keep and publish."""
     keep_every: Published[NonNegative] = 0
@@ -423,7 +443,8 @@ class FinetuneConfig(OptimizerFields, WatchConfig, HasIdentity):
     loss_scale: LossScaleConfig = LossScaleConfig()
     fp32_residual: bool = False
     compile: HowToRun[bool] = False
-    """Compile each block with torch.compile, as in pretraining, for each rounded length of the rows."""
+    """Compile each block with torch.compile, for each rounded length of the rows. Blocks of parallel.kernels=triton
+    need it not."""
     scored_train_rows: NonNegative = 1000
     """Training rows, evenly spread, to score after each epoch in addition to the validation rows; 0: none."""
     checkpoint_every: HowToRun[Count] = 500

@@ -27,17 +27,21 @@ lacking = ""
 """What these kernels lack on this machine, until that is said."""
 
 
-def choose_kernels(*, wanted: bool, gpu: torch.device | None) -> None:
-    """Decide for this process whether dropout takes the kernels of `trainer.kernels.dropout`."""
+def choose_kernels(*, wanted: bool, gpu: torch.device | None, says: bool = True) -> None:
+    """Decide for this process whether dropout takes the kernels of `trainer.kernels.dropout`.
+
+    `says`: whether this process says what they lack.
+    """
     global fused, lacking  # noqa: PLW0603 - one choice per process, like torch's own
     fused, lacking = None, ""
     if not wanted or gpu is None:
         return
-    lacking = kernels.lacking(gpu)
-    if not lacking:
+    reason = kernels.lacking(gpu)
+    if not reason:
         from trainer.kernels import dropout
 
         fused = dropout
+    lacking = reason if says else ""
 
 
 def _uses_kernels() -> bool:

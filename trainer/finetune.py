@@ -275,6 +275,7 @@ def train_once(process: Process, mesh: "Mesh", job: FinetuneJob) -> dict[str, An
     from trainer.loop import hooks
     from trainer.loop.guard import Replicas
     from trainer.loop.loop import train
+    from trainer.loop.placing import Measured
     from trainer.loop.watch import watching
 
     config = job.config
@@ -282,24 +283,28 @@ def train_once(process: Process, mesh: "Mesh", job: FinetuneJob) -> dict[str, An
     training = prepare(process, mesh, job, rows)
     training.watch = job.watch
     name = f"finetune {job.task}"
+    predictions = Predictions(training, rows)
     callbacks = [
         Replicas(job.parallel.compare_every),
         hooks.Curve(job.scratch / "curve.csv"),
         hooks.Progress(name, config.log_every, phases=config.log_phases),
         hooks.Epochs(
-            *(name, job.scratch / "epochs.csv", job.scratch / "curve.csv"), lambda _: validate(training, job, rows)
+            *(name, job.scratch / "epochs.csv", job.scratch / "curve.csv"), lambda _: validate(predictions, job)
         ),
-        hooks.Speeds(job.scratch / "segments.json", job.plan.layout.record(job.parallel)),
-        hooks.Checkpoints(job.checkpoints, keep=1, in_background=config.async_save),
+        hooks.Speeds(job.scratch / "segments.json", job.plan.layout.record(training.parallel)),
+        Measured(config),
+        hooks.Checkpoints(
+            job.checkpoints, keep=1, in_background=config.async_save and training.parallel.offload == "none"
+        ),
         *watching("finetune", config, job.parallel, job.watch),
     ]
     train(training, callbacks)
-    predictions = {path.stem: predict_split(training, path, rows) for path in (*job.splits, *job.tests)}
+    predicted = {path.stem: predictions.of(path) for path in (*job.splits, *job.tests)}
     if not mesh.is_first:
         return {}
     counts = {"rows": len(rows), "steps": training.step, "tokens": training.tokens, "num_labels": rows.num_labels}
-    store.write_json(job.result, {**counts, "predictions": predictions})
-    return {**counts, "predictions": predictions}
+    store.write_json(job.result, {**counts, "predictions": predicted})
+    return {**counts, "predictions": predicted}
 
 
 def extent(trained: Mapping[str, Any], rows: int, config: FinetuneConfig) -> str:
@@ -344,9 +349,10 @@ def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") 
         )
     if not training.resume(job.checkpoints):
         weights = huggingface.read_weights(job.base.folder)
-        body = {name: weight for name, weight in training.model.weights.items() if name != "score.weight"}
+        body = {name: weight for name, weight in training.model.masters.items() if name != "score.weight"}
         # The padding token's row becomes 0; the head keeps its random weights.
         huggingface.fill(body, weights, job.base.folder)
+        training.model.take_masters()
     return training
 
 
@@ -398,16 +404,39 @@ def predict_split(
     return {"index": rows.indexes.tolist(), "label": rows.labels.tolist(), "logits": logits}
 
 
-def validate(training: "Training", job: FinetuneJob, train_rows: "GlueRows") -> dict[str, float]:
+class Predictions:
+    """What a training's weights predict for whole splits, made once for each state of the weights.
+
+    The last epoch's validation is of the weights that are published, which then need not predict the split again.
+    """
+
+    def __init__(self, training: "Training", train_rows: "GlueRows") -> None:
+        self.training = training
+        self.train_rows = train_rows
+        self._step = training.step
+        self._made: dict[Path, dict[str, Any]] = {}
+
+    def of(self, path: Path) -> dict[str, Any]:
+        """Return the result of `predict_split` for all rows; every process must ask for the same splits."""
+        if self._step != self.training.step:
+            self._step, self._made = self.training.step, {}
+        if path not in self._made:
+            self._made[path] = predict_split(self.training, path, self.train_rows)
+        return self._made[path]
+
+
+def validate(predictions: Predictions, job: FinetuneJob) -> dict[str, float]:
     """Return loss and scores on training and validation rows as `<split>_<score>`; empty outside the first process."""
     import torch
 
     from trainer.loss import class_loss
 
+    training, train_rows, at_most = predictions.training, predictions.train_rows, job.config.scored_train_rows
     measures: dict[str, float] = {}
-    train = {train_rows.path: job.config.scored_train_rows} if job.config.scored_train_rows else {}
-    for path, at_most in {**train, **dict.fromkeys(job.splits)}.items():
-        rows, num_labels = predict_split(training, path, train_rows, at_most), train_rows.num_labels
+    for path in (*([train_rows.path] if at_most else []), *job.splits):
+        whole = path != train_rows.path
+        rows = predictions.of(path) if whole else predict_split(training, path, train_rows, at_most)
+        num_labels = train_rows.num_labels
         if training.mesh.is_first:
             loss = class_loss(torch.tensor(rows["logits"]), torch.tensor(rows["label"])) / len(rows["label"])
             scores = score(job.task, rows["label"], predict(rows["logits"], num_labels), num_labels)

@@ -136,9 +136,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return hidden_grad_ND, weight_grad_VD, *nothing
 
 
+adds_inside = True
+"""Whether GPUs add products to fp32 tensors inside of them: set for each process (`process.set_arithmetic`)."""
+
+
 def add_product(total_VD: Tensor, left_VN: Tensor, right_ND: Tensor) -> None:
     """Add a product to an fp32 tensor; on a GPU inside the product, which is not rounded to 16 bits on the way."""
-    if total_VD.is_cuda and right_ND.dtype != torch.float32:
+    if adds_inside and total_VD.is_cuda and right_ND.dtype != torch.float32:
         torch.addmm(total_VD, left_VN, right_ND, out_dtype=torch.float32, out=total_VD)
     else:
         total_VD += left_VN @ right_ND

@@ -234,6 +234,8 @@ class Transformer(nn.Module):
         self.part = SequencePart()
         self.look_up: LookUp | None = None
         """Does the work of both embeddings at once, if set."""
+        self.at_block: Callable[[int, Tensor], None] | None = None
+        """Called with each block's number and input before the block, if set."""
         self.wte = nn.Embedding(shape.padded_vocab, shape.n_embd) if stage.first else None
         self.wpe = nn.Embedding(shape.n_positions, shape.n_embd) if stage.first else None
         self.h = nn.ModuleDict({str(layer): Block(shape) for layer in stage.layers})
@@ -254,6 +256,8 @@ class Transformer(nn.Module):
         documents = None if starts_BT is None else self._documents(starts_BT, room)
         keys_LBT = None if keys_BT is None else at_layers(keys_BT, self.shape.n_layer)
         for layer, block in self.h.items():
+            if self.at_block is not None:
+                self.at_block(int(layer), x_BTD)
             x_BTD = block(x_BTD, None if keys_LBT is None else keys_LBT[int(layer)], documents)
         return x_BTD if self.ln_f is None else self.ln_f(x_BTD)
 

@@ -43,7 +43,8 @@ from trainer.plan.recipe import describe_recipe
 from trainer.processes import launch, portable
 from trainer.processes.computer import describe_computer
 from trainer.processes.process import Process
-from trainer.weights.finished import RETRAIN, PublishedRun, find_published, publish, speed_path
+from trainer.processes.rank import is_restarted_with_fewer
+from trainer.weights.finished import RETRAIN, PublishedRun, find_published, missing_steps, publish, speed_path
 from trainer.weights.offsite import CHECKPOINTS, Offsite, Sender
 from trainer.weights.records import checkpoints, summary
 
@@ -140,8 +141,9 @@ def pretrain(
     mixture = [run.sha256(Path(folder)) for folder in config.mixture]
     data = {"train": run.sha256(train.path), "val": run.sha256(val.path)}
     data = {**data, "mixture": mixture} if mixture else data
-    elastic = "TORCHELASTIC_RUN_ID" in os.environ
-    layout = plan_pretraining(config, parallel, launch.count_processes(parallel), elastic=elastic)
+    layout = plan_pretraining(
+        config, parallel, launch.count_processes(parallel), elastic=is_restarted_with_fewer(os.environ)
+    )
     log_micro_batch("pretrain", config.micro_batch_size, layout)
     with waiting("pretrain: comparing the tokens with their manifests"):
         tokenizer = check_tokens(train.path, [*map(Path, config.mixture), val.path])
@@ -167,7 +169,8 @@ def pretrain(
         if published:
             return publish_anew(job, published, run, output)
         if job.offsite and not os.environ.get(RETRAIN):
-            job.offsite.restore(job.checkpoints, job.sides)
+            with waiting("pretrain: looking for its checkpoints in the store"):
+                job.offsite.restore(job.checkpoints, job.sides)
         find_start(job.config, job.plan.steps, model, tokenizer, job.train)
     # With receipts the scratch folder survives an error, and the checkpoints in it must.
     (run.scratch / "receipts").mkdir(exist_ok=True)
@@ -177,6 +180,8 @@ def pretrain(
     if run.stats_file:
         with store.create(speed_path(run.stats_file)) as file:
             file.write(job.speed.read_bytes())
+    if job.offsite and (elsewhere := missing_steps(config, checkpoints(job.checkpoints), job.scratch, job.plan.steps)):
+        job.offsite.fetch(job.checkpoints, elsewhere)  # another machine made them
     best = publish(config, checkpoints(job.checkpoints), job.scratch, output, job.plan.steps)
     return results(trained, best, run, output)
 
@@ -304,6 +309,7 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
     from trainer.loop import hooks
     from trainer.loop.guard import Replicas
     from trainer.loop.loop import train
+    from trainer.loop.placing import Measured
     from trainer.loop.watch import watching
 
     config = job.config
@@ -316,7 +322,8 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
         hooks.Curve(job.curve, untrained=measure),
         hooks.Progress("pretrain", config.log_every, phases=config.log_phases),
         hooks.Epochs("pretrain", job.epochs, job.curve),
-        hooks.Speeds(job.segments, job.plan.layout.record(job.parallel)),
+        hooks.Speeds(job.segments, job.plan.layout.record(training.parallel)),
+        Measured(config),
         hooks.SpeedCurve(job.speed, config.log_every),
         hooks.Checkpoints(
             job.checkpoints,
@@ -324,7 +331,7 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
             keep_every=config.keep_every,
             keep_best=config.keep_best,
             curve=job.curve,
-            in_background=config.async_save,
+            in_background=config.async_save and training.parallel.offload == "none",
             sender=Sender(job.offsite, job.checkpoints, job.sides) if job.offsite else None,
         ),
         *watching("pretrain", config, job.parallel, job.watch),
@@ -411,7 +418,7 @@ def validation(job: PretrainJob) -> "Callable[[Training], float]":
             samples=config.validation_samples,
             mesh=training.mesh,
             document_mask=config.document_mask,
-            one_shape=config.compile or training.mesh.device.type == "cuda",
+            one_shape=config.compile or (training.mesh.device.type == "cuda" and not job.parallel.plain),
         )
         return score.loss
 

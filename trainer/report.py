@@ -8,7 +8,7 @@ matrices and the worst rows. The page lists what is missing. With `--params`, it
 names: results of a task that was removed since then stay where they are, and a warning names them. Without, it shows
 every task that it finds. No time or speed is in it: `python -m pipelines report` writes the page that has those.
 
-    python -m trainer.report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 report/ --ledger data/sample/ledger
+    python -m trainer.report stats/sample stats/sample-tiny-dp2 runs/sample-tiny-dp2 report/ --ledger data/sample/ledger
 """
 
 import csv

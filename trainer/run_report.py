@@ -1,6 +1,6 @@
 """Write the report of a run as it stands, with hardware, wall times, speeds and memory, also while it trains.
 
-    python -m trainer.run_report stats/sample stats/sample-tiny-pp2 runs/sample-tiny-pp2 reports/sample-tiny-pp2.html
+    python -m trainer.run_report stats/sample stats/sample-tiny-dp2 runs/sample-tiny-dp2 reports/sample-tiny-dp2.html
 
 It is the page of stage `report` and a section of what differs between equal runs, from `provenance/`. `--params` names
 the parameters, as for the stage; `python -m pipelines report` gives all of this for the active run. With `--samples`,
@@ -15,6 +15,7 @@ from pipelines import exits, log, store
 from pipelines.arguments import Parser
 from pipelines.config import load_section, read_yaml
 from pipelines.errors import ConfigError, UserError
+from pipelines.report_page import ending
 from pipelines.terminal import print_error, print_line
 from trainer.config import EvaluateConfig
 from trainer.report import (
@@ -32,7 +33,6 @@ from trainer.reporting.corpus import read_corpus
 from trainer.reporting.page import page_values
 from trainer.reporting.results import Tasks, read_results
 from trainer.reporting.samples import add_samples, by_prompt, samples_of
-from trainer.reporting.sources import sources_of
 from trainer.reporting.task_results import read_tasks
 from trainer.reporting.times import read_times
 
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar=("INDEX", "TOKENS", "TOKENIZER"),
         help="show where the generated texts come from, by a folder of suffix_array, its tokens and their tokenizer",
     )
+    parser.add_argument("--made-of", default="", help="a digest of all this, to be written into the page")
     page = ""
     try:
         options = parser.parse_args(arguments)
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             val, tokenizer = options.samples
             add_samples(options.run_stats, options.runs, val, tokenizer, _evaluate_section(options.params))
         paths = (options.stats, options.run_stats, options.runs, options.page, options.params, options.ledger)
-        write_page(*paths, sources=options.sources)
+        write_page(*paths, sources=options.sources, made_of=options.made_of)
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
@@ -93,8 +94,12 @@ def write_page(
     params: Path | None,
     ledger: Path | None,
     sources: Sequence[Path] | None = None,
+    made_of: str = "",
 ) -> None:
-    """Read everything and write the page. Raises UserError if there is nothing yet, or files that no stage wrote."""
+    """Read everything and write the page, which ends with `made_of` if there is such a digest.
+
+    Raises UserError if there is nothing yet, or files that no stage wrote.
+    """
     if not any(path.is_dir() for path in (stats, run_stats, runs)):
         raise UserError(f"{runs}: not there yet; make it with dvc repro")
     glue, corpus_glue, recipe, tokenizer = _sections(params)
@@ -114,6 +119,8 @@ def write_page(
     ledger = ledger if ledger and ledger.is_dir() else None
     values["corpus"] = read_corpus(ledger, results)
     if sources:
+        from trainer.reporting.sources import sources_of  # imports torch
+
         index, tokens, made_by = sources
         try:
             times.sources = sources_of(results.texts, index, tokens, made_by, ledger)
@@ -121,7 +128,7 @@ def write_page(
             times.no_sources = str(error)
             logger.warning("the page is without the sources of its texts: %s", error)
     with store.create(page) as file:
-        file.write(render_html(values, drawn, live, times).encode())
+        file.write(render_html(values, drawn, live, times).encode() + ending(made_of))
 
 
 def _sections(params: Path | None) -> tuple[ShownTasks, TokenizedTasks, PublishedLosses, UsedTokenizer]:

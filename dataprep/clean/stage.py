@@ -137,9 +137,9 @@ def _warn_of_pre_tokens(config: CleanConfig, counts: Counts) -> None:
     rejected = counts.rejected.get(TOO_FEW_TOKENS, 0)
     if rejected and not given(config.tokenizer):
         logger.warning(
-            "clean.tokenizer: none given, and %s documents have too few of GPT-2's pre-tokens, which are fewer than "
-            "tokens; give clean.tokenizer=FILE_OR_FOLDER to count tokens, if you have one",
-            f"{rejected:,}",
+            "clean.tokenizer: none given, and %s too few of GPT-2's pre-tokens, which are fewer than tokens; give "
+            "clean.tokenizer=FILE_OR_FOLDER to count tokens, if you have one",
+            "1 document has" if rejected == 1 else f"{rejected:,} documents have",
         )
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from dataprep.dedup.banding import Banding
 from dataprep.dedup.corpus import Corpus
 from dataprep.dedup.signatures import band_hashes, is_empty, read_signatures
+from dataprep.native.kernel import kernel
 from pipelines.command import Part
 from pipelines.manifest import Counts
 
@@ -109,9 +110,15 @@ def save_sorted(path: Path, keys: Array, columns: Sequence[Array]) -> None:
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype("<u8")), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for band in keys:
-            order = np.argsort(band, kind="stable")
+            order = _order(band)
             for values in (band, *columns):
                 file.write(values[order].astype("<u8", copy=False).data)
+
+
+def _order(keys: Array) -> Array:
+    """Return the positions of hashes in ascending order, those of equal ones as they come."""
+    native = kernel()
+    return native.order(keys) if native else np.argsort(keys, kind="stable")
 
 
 def load_mapped(path: Path) -> Array:
@@ -137,7 +144,7 @@ def gather_slice(files: Sequence[Path], part: Slice, band: int) -> Array:
         stored = load_mapped(file)[band]
         of_files.append(np.array(stored[:, part.within(stored[0])]))
     records = np.concatenate(of_files, axis=1)
-    return records[:, np.argsort(records[0], kind="stable")]
+    return records[:, _order(records[0])]
 
 
 def buckets(keys: Array) -> tuple[Array, Array]:

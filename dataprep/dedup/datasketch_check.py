@@ -50,7 +50,7 @@ class SignatureCheck:
 
     def compare(self, documents: pa.RecordBatch, signatures: Array) -> None:
         """Compare the signatures of the sampled documents of a batch. Raises UserError if one differs."""
-        for row in self._sample.rows(documents.column("doc_id").to_pylist()):
+        for row in self._sample.rows(documents.column("doc_id")):
             doc_id, url, text = (documents.column(name)[row].as_py() for name in ("doc_id", "url", "text"))
             equal = self._is_equal(text, signatures[row])
             oracle.compare(self._counts, LIBRARY, equal=equal, row=oracle.name_of(doc_id, url), what="its signature")
@@ -106,8 +106,9 @@ def _sampled(signature_files: Sequence[Path], corpus: Corpus, left_out: Array) -
     for first, file in zip(corpus.first, signature_files, strict=False):
         sample, start = oracle.Sample(first=FIRST, one_in=ONE_IN), first
         for batch in read_batches(file, ["doc_id"]):
-            doc_ids = batch.column("doc_id").to_pylist()
-            yield from ((start + row, doc_ids[row]) for row in sample.rows(doc_ids) if not left_out[start + row])
+            doc_ids = batch.column("doc_id")
+            rows = (row for row in sample.rows(doc_ids) if not left_out[start + row])
+            yield from ((start + row, doc_ids[row].as_py()) for row in rows)
             start += len(doc_ids)
 
 

@@ -26,9 +26,10 @@ from dataprep.dedup.shingles import Shingle, Shingles, find_shingles, is_chunked
 from dataprep.native.kernel import kernel
 from dataprep.text.folding import Texts, fold_texts, raw_texts, text_hashes, text_pieces
 from dataprep.text.spelling import LAYOUT
-from pipelines.columns import column, from_numpy
+from pipelines.columns import from_numpy
 from pipelines.documents import ARROW, read_batches, read_schema
 from pipelines.errors import UserError
+from pipelines.native.hashes import DIGEST_BYTES
 
 Array = np.ndarray[Any, Any]
 
@@ -198,13 +199,13 @@ def _create(path: Path, schema: pa.Schema) -> pq.ParquetWriter | pa.RecordBatchF
 
 
 def _sign_batch(batch: pa.RecordBatch, shard: int, first: int, signer: Signer, schema: pa.Schema) -> pa.RecordBatch:
-    hashes: list[bytes] = []
+    hashes: list[Array] = [np.empty((0, DIGEST_BYTES), np.uint8)]
     signatures: list[Array] = [np.empty((0, signer.meta.num_perm), np.uint32)]
     for _, texts in text_pieces(batch.column("text")):
         normalised = signer.normalised(texts)
-        hashes += text_hashes(normalised)
+        hashes.append(text_hashes(normalised))
         signatures.append(signer.signatures(normalised))
-    stored = np.concatenate(signatures).astype("<u4")
+    stored = np.concatenate(signatures).astype("<u4", copy=False)
     columns = [
         from_numpy(np.full(batch.num_rows, shard, np.int32)),
         from_numpy(np.arange(first, first + batch.num_rows, dtype=np.int64)),
@@ -213,12 +214,16 @@ def _sign_batch(batch: pa.RecordBatch, shard: int, first: int, signer: Signer, s
         batch.column("source"),
         pc.call_function("utf8_length", [batch.column("text")]).cast(pa.int64()),
         pc.call_function("utf8_slice_codeunits", [batch.column("text")], pc.SliceOptions(0, START_CHARACTERS)),
-        column(hashes, pa.binary(16)),
-        pa.FixedSizeBinaryArray.from_buffers(
-            schema.field("signature").type, batch.num_rows, [None, pa.py_buffer(stored.tobytes())]
-        ),
+        _binary_rows(np.concatenate(hashes)),
+        _binary_rows(stored),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _binary_rows(rows: Array) -> pa.FixedSizeBinaryArray:
+    """Return the bytes of each row of a contiguous array with two dimensions."""
+    kind = pa.binary(rows.shape[1] * rows.itemsize)
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(rows), [None, pa.py_buffer(rows)])
 
 
 def read_meta(path: Path) -> SignatureMeta:

@@ -1,4 +1,4 @@
-"""Readings of an HTML page by resiliparse: its main text, its marked article, and all of its text.
+"""Readings of an HTML page by resiliparse: its main text, its marked article, and the blocks likely to be main text.
 
 Each takes a small part of the time of trafilatura. resiliparse's main text keeps captions, bylines and
 teasers; inside an element marked as the article (`itemprop=articleBody`, <article>, class="post-content" and the like)
@@ -13,6 +13,8 @@ import unicodedata
 from resiliparse.extract.html2text import extract_plain_text  # pyright: ignore[reportMissingModuleSource]
 from resiliparse.parse.html import HTMLTree
 from resiliparse.parse.html.node import ElementNode  # pyright: ignore[reportMissingModuleSource]
+
+from dataprep.extract.blocks import Block, main_blocks, read_blocks
 
 MARKED_SHARE = 0.8
 """Lowest ratio of a marked element's text length to the page's; between 0.8 and 0.9, F1 differs by less than .001."""
@@ -67,9 +69,18 @@ class PageReader:
         return self._read(self._tree, _PAGE_JUNK)
 
     @functools.cached_property
-    def whole_text(self) -> str:
-        """Return all text of the page that can be seen, with its navigation and footers."""
-        return self._read(self._tree, (), main_content=False)
+    def _blocks(self) -> list[Block]:
+        return read_blocks(self._tree, tables=self._tables)
+
+    @functools.cached_property
+    def whole_chars(self) -> int:
+        """Return the characters of all text of the page that can be seen, with its navigation and footers."""
+        return sum(len(block.text) + 1 for block in self._blocks)
+
+    def main_blocks(self) -> tuple[str, float]:
+        """Return the blocks that are probably main text, and how right that is likely to be, as F1."""
+        text, expected = main_blocks(self._blocks, self.page_text, self.marked_text)
+        return tidy(text), expected
 
     @functools.cached_property
     def _marked(self) -> list[ElementNode]:
@@ -80,6 +91,7 @@ class PageReader:
         """Return whether any element says that it is an article or its body."""
         return any(element.tag == "article" or _is_body(element) for element in self._marked)
 
+    @functools.cached_property
     def marked_text(self) -> str:
         """Return the text of the first marked element with nearly all of the page's text; empty without one."""
         if not self._marked:
@@ -94,7 +106,7 @@ class PageReader:
     @functools.cached_property
     def part_text(self) -> str:
         """Return all text of the largest marked element, or of the page's main part, if it is half of the page's."""
-        least = max(MARKED_CHARS, PART_OF_WHOLE * len(self.whole_text))
+        least = max(MARKED_CHARS, PART_OF_WHOLE * self.whole_chars)
         mains = self._tree.body.query_selector_all(_MAIN_PARTS).values() if self._tree.body else ()
         for elements in (self._marked, mains):
             largest = max(elements, key=lambda element: len(element.text or ""), default=None)
@@ -114,7 +126,7 @@ class PageReader:
         if sum(len(element.text or "") for element in hidden) < MARKED_CHARS:  # often style sheets
             return False
         text = self._read(self._tree, (), main_content=False, noscript=True)
-        return len(text) - len(self.whole_text) >= max(MARKED_CHARS, len(self.whole_text))
+        return len(text) - self.whole_chars >= max(MARKED_CHARS, self.whole_chars)
 
     def link_share(self) -> float:
         """Return the share of `page_text` in lines that are nothing but a link."""

@@ -29,19 +29,29 @@ static int64_t unstable(const Texts *texts, uint8_t *marks) {
     return count;
 }
 
-/* Whether a text has a soft hyphen, a hyphen at the end of a line, or one of the characters from U+FF00 on. */
+/* Whether the word before a hyphen that ends a line may go on in the next line: between `before`, the hyphen's place, and
+   `after`, the newline's, there are only blanks. Letters above ASCII are left to Python. */
+static inline int may_join(const uint8_t *start, const uint8_t *before, const uint8_t *after, const uint8_t *end) {
+    if (before == start || !(before[-1] >= 0x80 || ((before[-1] | 32) >= 'a' && (before[-1] | 32) <= 'z'))) return 0;
+    for (after++; after < end && (*after == ' ' || *after == '\t'); after++) continue;
+    return after < end && (*after >= 0x80 || (*after >= 'a' && *after <= 'z'));
+}
+
+/* Whether a text has a soft hyphen, a word that a hyphen breaks over two lines, or a character of another width, which
+   are between U+FF00 and U+FFDC. */
 static int has_layout(const uint8_t *p, const uint8_t *end) {
     for (const uint8_t *const start = p; p < end; p += BLOCK) {
         Block block = load_block(p, end);
         for (uint64_t lines = block_newlines(&block); lines; lines &= lines - 1) {
-            const uint8_t *at = p + __builtin_ctzll(lines);
+            const uint8_t *newline = p + __builtin_ctzll(lines), *at = newline;
             if (at > start && at[-1] == '\r') at--;
             while (at > start && (at[-1] == ' ' || at[-1] == '\t')) at--;
-            if (at > start && at[-1] == '-') return 1;
+            if (at > start && at[-1] == '-' && may_join(start, at - 1, newline, end)) return 1;
         }
         for (uint64_t wide = block_wide(&block); wide; wide &= wide - 1) {
             const uint8_t *at = p + __builtin_ctzll(wide);
-            if (end - at > 1 && (*at == 0xc2 ? at[1] == 0xad : *at == 0xef && at[1] >= 0xbc)) return 1;
+            if (*at == 0xc2 && end - at > 1 && at[1] == 0xad) return 1;
+            if (*at == 0xef && end - at > 2 && at[1] >= 0xbc && (at[1] < 0xbf || at[2] <= 0x9c)) return 1;
         }
     }
     return 0;

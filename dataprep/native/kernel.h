@@ -69,6 +69,8 @@ extern const Kernel kernel_avx2;
 
 /* Sorts hashes[0:count] and drops repetitions; returns how many are left, or NO_MEMORY. */
 int64_t sort_distinct(uint64_t *hashes, int64_t count);
+/* Writes the places of the keys in ascending order, those of equal keys as they come; returns 0 or NO_MEMORY. */
+int64_t find_order(const uint64_t *keys, int64_t count, int64_t *order);
 /* Returns how many values two sorted sets share. */
 int64_t count_shared(const uint64_t *a, int64_t num_a, const uint64_t *b, int64_t num_b);
 

@@ -9,7 +9,6 @@ Texts have the form of `dataprep.text.folding.Texts`: UTF-8 bytes, and where eac
 """
 
 import functools
-import importlib
 import logging
 import multiprocessing
 import os
@@ -21,6 +20,7 @@ import numpy as np
 
 from dataprep.text.characters import character_flags
 from pipelines.errors import ConfigError
+from pipelines.native import built
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,12 @@ class Kernel:
         self.module.shared(tuple(np.ascontiguousarray(each, np.uint64) for each in arrays), *slices, out)
         return out
 
+    def order(self, keys: Array) -> Array:
+        """Return what `np.argsort(keys, kind="stable")` does for uint64; fast if the high bits differ, as in hashes."""
+        order = np.empty(len(keys), np.int64)
+        self.module.order(np.ascontiguousarray(keys, np.uint64), order)
+        return order
+
 
 def _flat(texts: Span) -> Span:
     """Return texts with the types and the layout that the compiled module reads."""
@@ -123,7 +129,7 @@ def kernel() -> Kernel | None:
 def _compiled() -> Any:
     """Return the compiled module; None if it was not built or, with a warning, if it cannot be loaded."""
     try:
-        return importlib.import_module(_MODULE)
+        return built.load(_MODULE, 2)
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == _MODULE
         if not missing and multiprocessing.parent_process() is None:  # once, and not by each worker

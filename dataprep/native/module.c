@@ -250,6 +250,24 @@ static PyObject *py_shared(PyObject *self, PyObject *args) {
     return done;
 }
 
+static PyObject *py_order(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *o[2];
+    if (!PyArg_ParseTuple(args, "OO", &o[0], &o[1])) return NULL;
+    NEW_BUFFERS(buffers);
+    const uint64_t *keys;
+    int64_t *order, result = 0;
+    if ((keys = items(&buffers, o[0], "keys", 8, -1, 0))) {
+        Py_ssize_t count = last_length(&buffers, 8);
+        if ((order = items(&buffers, o[1], "order", 8, count, 1))) {
+            Py_BEGIN_ALLOW_THREADS
+            result = find_order(keys, count, order);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    return answer(&buffers, result);
+}
+
 static PyObject *py_names(PyObject *self, PyObject *none) {
     (void)self, (void)none;
     PyObject *names = PyTuple_New(num_kernels);
@@ -284,6 +302,7 @@ static PyMethodDef methods[] = {
     {"shingles", py_shingles, METH_VARARGS, "shingles(data, starts, ends, flags, unit, size, distinct, out, first)"},
     {"sign", py_sign, METH_VARARGS, "sign(data, starts, ends, flags, unit, size, a, b, out)"},
     {"shared", py_shared, METH_VARARGS, "shared(arrays, which_a, starts_a, stops_a, which_b, starts_b, stops_b, out)"},
+    {"order", py_order, METH_VARARGS, "order(keys, order)"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -293,5 +312,10 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__kernel(void) {
     find_kernels();
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "interface", 2)) { /* raised when the functions change */
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
 }

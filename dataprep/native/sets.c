@@ -1,4 +1,4 @@
-/* Sets of 64-bit hashes as sorted arrays. */
+/* Sets of 64-bit hashes as sorted arrays, and the order of such hashes. */
 
 #include "kernel.h"
 
@@ -83,4 +83,60 @@ int64_t count_shared(const uint64_t *a, int64_t num_a, const uint64_t *b, int64_
         j += y <= x;
     }
     return shared;
+}
+
+typedef struct {
+    uint64_t key;
+    int64_t place;
+} Record;
+
+/* One stable counting pass over one byte of the keys, from `from` to `to`. */
+static void sort_records_by_byte(const Record *from, Record *to, int64_t count, int shift) {
+    int64_t next[256] = {0}, sum = 0;
+    for (int64_t i = 0; i < count; i++) next[from[i].key >> shift & 0xff]++;
+    for (int digit = 0; digit < 256; digit++) {
+        int64_t of_digit = next[digit];
+        next[digit] = sum;
+        sum += of_digit;
+    }
+    for (int64_t i = 0; i < count; i++) to[next[from[i].key >> shift & 0xff]++] = from[i];
+}
+
+/* Sorts by the highest `num_bytes` bytes, an even number. */
+static void sort_records_by_high_bytes(Record *records, Record *other, int64_t count, int num_bytes) {
+    for (int byte = 8 - num_bytes; byte < 8; byte += 2) {
+        sort_records_by_byte(records, other, count, 8 * byte);
+        sort_records_by_byte(other, records, count, 8 * byte + 8);
+    }
+}
+
+/* Stable insertion sort that gives up after `budget` moves; returns whether it finished. */
+static int insert_all_records(Record *records, int64_t count, int64_t budget) {
+    for (int64_t i = 1; i < count; i++) {
+        Record record = records[i];
+        int64_t at = i;
+        for (; at > 0 && records[at - 1].key > record.key && budget >= 0; at--, budget--) records[at] = records[at - 1];
+        records[at] = record;
+        if (budget < 0) return 0;
+    }
+    return 1;
+}
+
+static void load_records(const uint64_t *keys, int64_t count, Record *records) {
+    for (int64_t i = 0; i < count; i++) records[i] = (Record){keys[i], i};
+}
+
+int64_t find_order(const uint64_t *keys, int64_t count, int64_t *order) {
+    if (count > INT64_MAX / (int64_t)(2 * sizeof(Record)) - 1) return NO_MEMORY;
+    Record *records = malloc((size_t)(2 * count + 1) * sizeof *records);
+    if (!records) return NO_MEMORY;
+    load_records(keys, count, records);
+    sort_records_by_high_bytes(records, records + count, count, count <= 4096 ? 2 : 4);
+    if (!insert_all_records(records, count, 4 * count)) {
+        load_records(keys, count, records);
+        sort_records_by_high_bytes(records, records + count, count, 8);
+    }
+    for (int64_t i = 0; i < count; i++) order[i] = records[i].place;
+    free(records);
+    return 0;
 }

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from dataprep.native.kernel import kernel
 from dataprep.text.characters import SPACE, UNSTABLE, character_flags, wide_characters
+from pipelines.native.hashes import digests
 
 Array = np.ndarray[Any, Any]
 
@@ -96,13 +96,9 @@ def fold_texts(texts: Texts) -> Texts:
     return Texts(*native.fold(_fold_unstable(texts, native.unstable(texts.spans)).spans))
 
 
-def text_hashes(texts: Texts) -> list[bytes]:
-    """Return a 128-bit hash (xxh3) of each text's bytes; different texts have different hashes in practice."""
-    data = np.ascontiguousarray(texts.data).data
-    return [
-        xxhash.xxh3_128_digest(data[start:end])
-        for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True)
-    ]
+def text_hashes(texts: Texts) -> Array:
+    """Return a 128-bit hash (xxh3) of each text's bytes, (num_texts, 16) uint8; different texts have different ones."""
+    return digests(np.ascontiguousarray(texts.data), texts.starts, texts.ends)
 
 
 def fold_case(texts: Texts) -> Texts:

@@ -67,6 +67,11 @@ class Spelling:
         """Return one text as it is read."""
         return replace(text, self.edits(text))
 
+    def spell_encoded(self, text: bytes) -> str:
+        """Apply `spell` to a text in UTF-8, by the rules alone of which it has a sign."""
+        rules = (rule for rule in self.rules if any(sign.search(text) for sign in rule.signs))
+        return Spelling(tuple(rules)).spell(text.decode())
+
     def spell_texts(self, texts: Texts) -> Texts:
         """Apply `spell` to every text; the texts must lie end to end, and so do the results."""
         numbers, rules = np.empty(0, np.int64), self.rules
@@ -76,7 +81,7 @@ class Spelling:
         signs = [match.start() for rule in rules for sign in rule.signs for match in sign.finditer(data)]
         signed = np.searchsorted(texts.ends, np.array(signs, np.int64), side="right")
         numbers = np.unique(np.concatenate((numbers, signed)))
-        return texts.replace(numbers, [self.spell(texts.encoded(number).decode()) for number in numbers.tolist()])
+        return texts.replace(numbers, [self.spell_encoded(texts.encoded(number)) for number in numbers.tolist()])
 
 
 def replace(text: str, edits: list[Edit]) -> str:
@@ -122,7 +127,7 @@ _APOSTROPHE = r"(?:['’ʼ`]|&(?:#39|#x27|#8217|apos|rsquo);)"
 _SOFT_HYPHENS = Rule((re.compile(b"\xc2\xad"),), re.compile(rf"\u00ad+(?:{_LINE_END}(?=[^\W\d_]))?"), _nothing)
 _BROKEN_WORDS = Rule((re.compile(rb"-[ \t]*\r?\n"),), re.compile(rf"-{_LINE_END}"), _join_line)
 _WIDTHS = Rule(
-    (re.compile(rb"\xef(?:\xbc[\x90-\x99\xa1-\xba]|\xbd[\x81-\x9a\xa6-\xbf]|[\xbe\xbf])"),),
+    (re.compile(rb"\xef(?:\xbc[\x90-\x99\xa1-\xba]|\xbd[\x81-\x9a\xa6-\xbf]|\xbe|\xbf[\x80-\x9c])"),),
     re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc]+"),
     _usual_width,
 )

@@ -3,11 +3,9 @@
    Only what is simple is done here, and bit for bit as orjson does it; any other line or value is left to Python, which
    also says what is wrong with it. Arrays are passed as buffers. Every access is checked against their sizes. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include <stdint.h>
 #include <string.h>
+
+#include "buffers.h"
 
 #if !defined(__GNUC__)
 #error "needs the bit operations of gcc and clang"
@@ -395,14 +393,15 @@ static int64_t most_line_bytes(const Values *columns, int num_columns, int64_t r
 
 enum { GOAL = 1, NO_ROOM, NOT_TEXT }; /* why writing stopped before the last row; 0: it did not */
 
-/* `state`: the next row and the bytes written. */
-static int write_lines(const Values *columns, int num_columns, int64_t num_rows, uint8_t *out, int64_t room, int64_t goal,
-                       int64_t *ends, int64_t *state) {
+/* Writes the rows numbered `chosen`, or all if it is NULL. `state`: how many are done, and the bytes written. */
+static int write_lines(const Values *columns, int num_columns, const int64_t *chosen, int64_t num_rows, uint8_t *out,
+                       int64_t room, int64_t goal, int64_t *ends, int64_t *state) {
     for (; state[0] < num_rows; state[0]++) {
+        int64_t row = chosen ? chosen[state[0]] : state[0];
         if (state[1] >= goal) return GOAL;
-        if (!row_is_sound(columns, num_columns, state[0])) return NOT_TEXT;
-        if (most_line_bytes(columns, num_columns, state[0]) > room - state[1]) return NO_ROOM;
-        uint8_t *end = write_line(columns, num_columns, state[0], out + state[1]);
+        if (!row_is_sound(columns, num_columns, row)) return NOT_TEXT;
+        if (most_line_bytes(columns, num_columns, row) > room - state[1]) return NO_ROOM;
+        uint8_t *end = write_line(columns, num_columns, row, out + state[1]);
         if (!end) return NOT_TEXT;
         state[1] = end - out;
         if (ends) ends[state[0]] = state[1];
@@ -411,38 +410,6 @@ static int write_lines(const Values *columns, int num_columns, int64_t num_rows,
 }
 
 /* ---- The module ---- */
-
-#define MAX_COLUMNS 32
-
-/* The buffers of one call: four for each column, and a few more. */
-typedef struct {
-    Py_buffer views[4 * MAX_COLUMNS + 16];
-    int count;
-} Buffers;
-
-static void release(Buffers *buffers) {
-    while (buffers->count) PyBuffer_Release(&buffers->views[--buffers->count]);
-}
-
-/* Returns the items of `object`, of `width` bytes each, or NULL; at least `least` of them. */
-static void *items(Buffers *buffers, PyObject *object, const char *name, int64_t width, int64_t least, int writable) {
-    static int64_t nothing; /* replaces the memory of an empty array, which may have none */
-    Py_buffer *view = &buffers->views[buffers->count];
-    if (PyObject_GetBuffer(object, view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) return NULL;
-    buffers->count++;
-    if ((uintptr_t)view->buf % (uintptr_t)width) {
-        PyErr_Format(PyExc_ValueError, "%s: expected aligned items", name);
-        return NULL;
-    }
-    if (view->len / width < least) {
-        PyErr_Format(PyExc_ValueError, "%s: expected %lld items, got %lld", name, (long long)least,
-                     (long long)(view->len / width));
-        return NULL;
-    }
-    return view->buf ? view->buf : &nothing;
-}
-
-static int64_t last_bytes(const Buffers *buffers) { return buffers->views[buffers->count - 1].len; }
 
 /* Checks numbers that came from Python. */
 static int is_sound(const State *state, int64_t size, int64_t most_rows, const Column *columns) {
@@ -519,9 +486,9 @@ static int get_values(Buffers *buffers, PyObject *tuple, int64_t rows, Values *v
 
 static PyObject *py_write(PyObject *self, PyObject *args) {
     (void)self;
-    PyObject *tuple, *o[3];
+    PyObject *tuple, *o[4];
     long long rows, goal;
-    if (!PyArg_ParseTuple(args, "O!LOLOO", &PyTuple_Type, &tuple, &rows, &o[0], &goal, &o[1], &o[2])) return NULL;
+    if (!PyArg_ParseTuple(args, "O!LOOLOO", &PyTuple_Type, &tuple, &rows, &o[3], &o[0], &goal, &o[1], &o[2])) return NULL;
     Py_ssize_t num_columns = PyTuple_Size(tuple);
     if (num_columns < 1 || num_columns > MAX_COLUMNS || rows < 0) {
         PyErr_SetString(PyExc_ValueError, "columns: too many, or none");
@@ -530,20 +497,30 @@ static PyObject *py_write(PyObject *self, PyObject *args) {
     Buffers buffers = {.count = 0};
     Values columns[MAX_COLUMNS];
     uint8_t *out;
-    int64_t room, *ends = NULL, *state;
+    int64_t room, num_rows = rows, *ends = NULL, *state;
+    const int64_t *chosen = NULL;
     int result = -1;
     for (Py_ssize_t i = 0; i < num_columns; i++)
         if (!get_values(&buffers, PyTuple_GetItem(tuple, i), rows, &columns[i])) goto done;
+    if (o[3] != Py_None) {
+        if (!(chosen = items(&buffers, o[3], "chosen", 8, 0, 0))) goto done;
+        num_rows = last_bytes(&buffers) / 8;
+        for (int64_t i = 0; i < num_rows; i++) {
+            if (chosen[i] >= 0 && chosen[i] < rows) continue;
+            PyErr_SetString(PyExc_ValueError, "chosen: no such row");
+            goto done;
+        }
+    }
     if (!(out = items(&buffers, o[0], "out", 1, 0, 1))) goto done;
     room = last_bytes(&buffers);
-    if (o[1] != Py_None && !(ends = items(&buffers, o[1], "ends", 8, rows, 1))) goto done;
+    if (o[1] != Py_None && !(ends = items(&buffers, o[1], "ends", 8, num_rows, 1))) goto done;
     if (!(state = items(&buffers, o[2], "state", 8, 2, 1))) goto done;
     if (state[0] < 0 || state[1] < 0 || state[1] > room) {
         PyErr_SetString(PyExc_ValueError, "state: beyond the buffers");
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
-    result = write_lines(columns, (int)num_columns, rows, out, room, goal, ends, state);
+    result = write_lines(columns, (int)num_columns, chosen, num_rows, out, room, goal, ends, state);
     Py_END_ALLOW_THREADS
 done:
     release(&buffers);
@@ -552,7 +529,7 @@ done:
 
 static PyMethodDef methods[] = {
     {"read", py_read, METH_VARARGS, "read(data, source, state, columns, most_rows, most_bytes)"},
-    {"write", py_write, METH_VARARGS, "write(columns, rows, out, goal, ends, state)"},
+    {"write", py_write, METH_VARARGS, "write(columns, rows, chosen, out, goal, ends, state)"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -560,4 +537,4 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_lines", "See pipelines/native/lines.py.", 0, methods, NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__lines(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__lines(void) { return new_module(&definition, 2); }

@@ -6,7 +6,6 @@ either case: a line that is broken, has a key twice or half of a surrogate pair,
 """
 
 import functools
-import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -15,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 import pyarrow as pa
+
+from pipelines.native import built
 
 Array = np.ndarray[Any, Any]
 Found = Literal["end", "full", "rest", "line"]
@@ -38,7 +39,7 @@ def module() -> Any:
     if os.environ.get(VARIABLE) == "python":
         return None
     try:
-        return importlib.import_module("pipelines.native._lines")
+        return built.load("pipelines.native._lines", 2)
     except ImportError:
         return None
 
@@ -156,16 +157,17 @@ class LineWriter:
         self._most_kept = 2 * len(self._out)
         """Bytes of memory that is lent again; what a giant line has made larger is not."""
         self._state = np.zeros(2, np.int64)
-        """The next row of a batch, and the bytes that are written."""
+        """How many rows of a batch are done, and the bytes that are written."""
 
-    def bundles(self, batches: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
+    def bundles(self, batches: Iterable[tuple[pa.RecordBatch, Array | None]]) -> Iterator[memoryview]:
         """Yield the lines of all batches, joined up to `goal` bytes and the rest of the line that goes beyond.
 
-        A bundle lies in memory that the next one is written to.
+        Beside each batch are the numbers of its rows that are written, int64; None for all. A bundle lies in memory
+        that the next one is written to.
         """
-        for batch in batches:
+        for batch, chosen in batches:
             self._state[0] = 0
-            while self._write(batch, self._goal, None) == _GOAL:
+            while self._write(batch, chosen, self._goal, None) == _GOAL:
                 yield self._take()
         if self._state[1]:
             yield self._take()
@@ -176,26 +178,26 @@ class LineWriter:
         """Return the line of each row."""
         ends = np.empty(batch.num_rows, np.int64)
         self._state[0] = 0
-        self._write(batch, 1 << 62, ends)
+        self._write(batch, None, 1 << 62, ends)
         data = self._take()
         return [bytes(data[start:end]) for start, end in pairwise((0, *ends.tolist()))]
 
-    def _write(self, batch: pa.RecordBatch, goal: int, ends: Array | None) -> int:
-        """Write rows until `goal` bytes are reached, or to the end of the batch."""
+    def _write(self, batch: pa.RecordBatch, chosen: Array | None, goal: int, ends: Array | None) -> int:
+        """Write rows until `goal` bytes are reached, or to the last one."""
         columns = tuple(map(self._values, self._keys, batch.columns)) if batch.num_rows else ()
         while columns:
-            why = module().write(columns, batch.num_rows, self._out, goal, ends, self._state)
+            why = module().write(columns, batch.num_rows, chosen, self._out, goal, ends, self._state)
             if why in (_WRITTEN, _GOAL):
                 return why
             if why == _NO_ROOM:
                 self._grow(len(self._out))
             else:
-                self._write_row(batch, ends)
+                self._write_row(batch, chosen, ends)
         return _WRITTEN
 
-    def _write_row(self, batch: pa.RecordBatch, ends: Array | None) -> None:
+    def _write_row(self, batch: pa.RecordBatch, chosen: Array | None, ends: Array | None) -> None:
         row, used = self._state.tolist()
-        line = self._to_line(batch.slice(row, 1).to_pylist()[0])
+        line = self._to_line(batch.slice(row if chosen is None else int(chosen[row]), 1).to_pylist()[0])
         self._grow(len(line))
         self._out[used : used + len(line)] = np.frombuffer(line, np.uint8)
         self._state += (1, len(line))

@@ -1,19 +1,24 @@
 """`millrace slurm STAGE`: a script that submits a data stage to Slurm as arrays of tasks and a last job (`shares`)."""
 
+import dataclasses
+import glob
+import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines import console
-from pipelines.addresses import address_of
+from pipelines.addresses import address_of, is_pattern
 from pipelines.command import Documents, Invocation, StageSpec, parse
 from pipelines.errors import ConfigError, did_you_mean
 from pipelines.manifest import is_published
 from pipelines.project.graph import GraphStage
 from pipelines.run import parse_size
 from pipelines.shares import MAPS, submitted
+from pipelines.stage import check_inputs
 
 _SCRIPT = """\
 #!/bin/bash
@@ -63,6 +68,9 @@ LEAST_MEMORY = 500 * 10**6
 """Bytes of a task: one worker takes some 300 MB, and sorting the rest."""
 SIGNAL_SECONDS = 120
 """Time before a job's limit at which it ends its work in order."""
+MOST_TASKS = 1001
+"""Tasks of an array, unless the cluster's MaxArraySize is another."""
+_TIME = re.compile(r"\d+(:\d\d?){0,2}|\d+-\d\d?(:\d\d?){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +110,8 @@ def script(stage: str, words: Sequence[str], resources: Resources) -> str:
                 f"slurm: {address}: the tasks of an array share files; name a folder that all of them see, and copy to "
                 "or from the store before or afterwards"
             )
-    if resources.tasks < 2:
-        raise ConfigError(f"slurm: --tasks {resources.tasks}: expected 2 or more; one job needs no array")
+    check_inputs(spec, _with_matches(call))
+    _check(resources)
     command = [sys.executable, "-m", spec.command, *words, *_limits(words, resources)]
     first = next(iter(call.outputs.values()))
     arrays = count_arrays(spec, call)
@@ -123,6 +131,47 @@ def script(stage: str, words: Sequence[str], resources: Resources) -> str:
     jobs = ["array"] * arrays + ["publish"]
     lines = [f"id=$({job}{f' {_CHAINED}' if number else ''})" for number, job in enumerate(jobs)]
     return text + "\n".join([*lines, f'echo "{name}: the last job is ${{id%%;*}}"', ""])
+
+
+def _with_matches(call: Invocation) -> Invocation:
+    """Return the call with the files that patterns match in their place."""
+    found = {
+        name: tuple(
+            Path(each)
+            for path in paths
+            for each in (glob.glob(str(path), recursive=True) if is_pattern(path) and not path.exists() else ())  # noqa: PTH207
+            or (path,)
+        )
+        for name, paths in call.inputs.items()
+    }
+    return dataclasses.replace(call, inputs=found)
+
+
+def _check(resources: Resources) -> None:
+    """Raise ConfigError for what no cluster, or not this one, can give."""
+    tasks, time = resources.tasks, resources.time
+    if tasks < 2:
+        raise ConfigError(f"slurm: --tasks {tasks}: expected 2 or more; one job needs no array")
+    if time and not _TIME.fullmatch(time):
+        raise ConfigError(
+            f"slurm: --time {time}: expected minutes (90), hours:minutes:seconds (4:00:00) or days-hours (2-12)"
+        )
+    if tasks > (most := _most_tasks()):
+        raise ConfigError(
+            f"slurm: --tasks {tasks}: an array has at most {most} tasks (the cluster's MaxArraySize); ask for fewer, "
+            f"or submit several arrays that name their ranges, the second one with --shard-range "
+            f'"$((SLURM_ARRAY_TASK_ID + {most}))/{tasks}"'
+        )
+
+
+def _most_tasks() -> int:
+    """Return the cluster's MaxArraySize; Slurm's own value where no cluster answers."""
+    try:
+        shown = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return MOST_TASKS
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown.stdout, re.MULTILINE)
+    return int(found[1]) if found else MOST_TASKS
 
 
 def graph_words(stage: str, stages: Sequence[GraphStage]) -> list[str]:

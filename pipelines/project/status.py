@@ -33,20 +33,34 @@ _SCRATCH = re.compile(rf"(?:-[0-9a-f]{{16}}|{SCRATCH})$")
 """How the names of our scratch folders end."""
 
 
-def table(stages: list[GraphStage]) -> Iterator[str]:
-    """Yield the lines of a table: stage, state, rows, megabytes, output."""
-    yield f"{'stage':20} {'state':34} {'rows':>10} {'MB':>9}  output"
+def table(stages: list[GraphStage], columns: int) -> Iterator[str]:
+    """Yield the lines of a table: stage, state, rows, megabytes, output; two lines for each where columns are few."""
+    head = _line("stage", "state", "rows", "MB", "output")
+    longest = max((len(str(out)) for stage in stages for out in stage.outs), default=0)
+    is_wide = columns >= len(head) - len("output") + longest
+    if is_wide:
+        yield head
     for stage in stages:
         states, problems = zip(*(_state(stage, command) for command in stage.commands), strict=True)
         for index, out in enumerate(stage.outs):
-            state = states[min(index, len(states) - 1)]
-            path = manifest_path(out)
-            if not path.exists():
-                yield f"{stage.name:20} {'not there':34} {'':>10} {'':>9}  {out}"
-                continue
-            manifest = Manifest.load(path)
-            yield f"{stage.name:20} {state:34} {_rows(manifest):>10} {manifest.bytes / 1e6:>9.2f}  {out}"
-        yield from (f"{'':20} {problem}" for problem in dict.fromkeys(problems) if problem)
+            state, rows, size = states[min(index, len(states) - 1)], "", ""
+            if (path := manifest_path(out)).exists():
+                manifest = Manifest.load(path)
+                rows, size = _rows(manifest), f"{manifest.bytes / 1e6:.2f}"
+            else:
+                state = "not there"
+            if is_wide:
+                yield _line(stage.name, state, rows, size, str(out))
+            else:
+                facts = ", ".join(filter(None, (rows and f"{rows} rows", size and f"{size} MB")))
+                yield f"{stage.name}: {state}"
+                yield f"  {out}{facts and f': {facts}'}"
+        indent = " " * (21 if is_wide else 2)
+        yield from (f"{indent}{problem}" for problem in dict.fromkeys(problems) if problem)
+
+
+def _line(stage: str, state: str, rows: str, size: str, output: str) -> str:
+    return f"{stage:20} {state:34} {rows:>10} {size:>9}  {output}"
 
 
 def _rows(manifest: Manifest) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import layouts
+from benchmarks import blocks, layouts
 from benchmarks.gpu import shards
 from pipelines.errors import UserError
 from tests.nightly import nightly_but
+from tests.trainer import triton_stand_in
 from trainer.checks import check_pretrain
 from trainer.config import ParallelConfig
 from trainer.processes import launch
@@ -119,6 +120,21 @@ def test_every_speed_is_one_that_the_trainer_takes(
     rows = layouts.measure_speeds(tmp_path, layouts.SPEEDS)
     assert len(rows) == len(layouts.SPEEDS)
     assert not [row for row in rows if "FAILED" in row]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("size", [(16, 3, 2, 8), (2, 24, 16, 1)], ids=["heads 3 wide", "one token"])
+def test_blocks_are_compared_with_fp64_in_each_precision(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, size: tuple[int, int, int, int]
+) -> None:
+    triton_stand_in.install(monkeypatch)
+    rows = blocks.rows([blocks.Size("tiny", *size)], torch.device("cpu"))
+    assert [row.split(" | ")[1] for row in rows] == ["bf16", "fp16", "fp8"]
+    assert all(row.endswith("| ok |") for row in rows), rows
+    assert all(row.count("|") == head.count("|") for row in rows for head in blocks.HEAD)
+    assert float(rows[2].split(" | ")[2]) > 3 * float(rows[2].split(" | ")[3]), "fp8 took no products of its own"
+    monkeypatch.setattr(blocks, "MORE", 0.01)
+    assert blocks.row(blocks.Size("tiny", *size), "bf16", torch.device("cpu")).endswith("| FAILED |")
     capsys.readouterr()
 
 

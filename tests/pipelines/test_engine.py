@@ -72,8 +72,9 @@ def test_a_signal_ends_long_shards_at_once(workers: int, sent: signal.Signals, s
     _, stderr = process.communicate(timeout=120)
     assert time.monotonic() - begun < 120, "and not 600 s"
     assert process.returncode == status, stderr
-    assert stderr.count("\n") == 1, stderr
-    assert "run the same command again" in stderr
+    # What takes over two seconds is announced, which on a busy machine comes before the signal.
+    (line,) = [line for line in stderr.splitlines() if not line.startswith("endless: work: ")]
+    assert "run the same command again" in line
     deadline = time.monotonic() + 120
     while left := [path.name for path in started if is_alive(int(path.name.removeprefix("child-")))]:
         assert time.monotonic() < deadline, left

@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from pipelines.__main__ import COMMANDS, build_parser, main
+from pipelines.report_page import ending
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,7 +63,7 @@ def test_use_records_profile_and_overrides_and_check_composes_them_again(project
     assert params["clean"]["min_tokens"] == 64
     assert params["model"]["n_layer"] == 12
     assert params["split"]["seed"] == 5
-    assert params["run"] == "sample-gpt2-pp2"
+    assert params["run"] == "sample-gpt2-dp2"
     assert run("check").returncode == 0
 
 
@@ -218,7 +220,7 @@ def test_check_of_parameters_of_a_profile_that_is_gone_names_the_nearest(project
     [
         ("profile: sample\n", "profile: [sample]\n", "params.yaml: profile: expected the name of one, got ['sample']"),
         ("overrides: []", "overrides: {a: 1}", "params.yaml: overrides: expected a list of key=value, got {'a': 1}"),
-        ("run: sample-tiny-pp2", "run: ../x", "params.yaml: run: '../x': not a name; use "),
+        ("run: sample-tiny-dp2", "run: ../x", "params.yaml: run: '../x': not a name; use "),
     ],
 )
 def test_check_refuses_a_record_that_is_none_and_names_that_are_none(
@@ -237,7 +239,7 @@ def test_check_refuses_a_record_that_is_none_and_names_that_are_none(
 @pytest.mark.parametrize("command", ["check", "status", "gc", "report", "metrics", "versions"])
 def test_every_command_refuses_names_that_are_none(project: Path, run: Command, command: str) -> None:
     file = project / "params.yaml"
-    file.write_text(file.read_text().replace("run: sample-tiny-pp2", "run: ../../x"))
+    file.write_text(file.read_text().replace("run: sample-tiny-dp2", "run: ../../x"))
     result = run(command)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: params.yaml: run: '../../x': not a name")
@@ -260,7 +262,7 @@ def test_the_report_gets_the_index_that_the_graph_has_built(
     project: Path, run: Command, traced: str, built: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("use", "sample", f"corpus.traced={traced}").returncode == 0
-    (project / "runs/sample-tiny-pp2").mkdir(parents=True)
+    (project / "runs/sample-tiny-dp2").mkdir(parents=True)
     if built:
         (project / "data/sample/suffix_array/train").mkdir(parents=True)
     commands: list[list[str]] = []
@@ -277,6 +279,42 @@ def test_the_report_gets_the_index_that_the_graph_has_built(
     assert ("--sources" in commands[0]) == (traced == "[train]" and built)
 
 
+def test_a_report_is_drawn_again_only_if_something_in_it_may_have_changed(
+    project: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "stats/sample-tiny-dp2").mkdir(parents=True)
+    (project / "runs/sample-tiny-dp2").mkdir(parents=True)
+    (project / "reports").mkdir()
+    page, stats = project / "reports/sample-tiny-dp2.html", project / "stats/sample-tiny-dp2/pretrain.json"
+    stats.write_text("{}")
+    drawn: list[str] = []
+
+    def draw(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        made_of = command[command.index("--made-of") + 1] if "--made-of" in command else ""
+        page.write_bytes(b"<html></html>\n" + ending(made_of))
+        drawn.append(made_of)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", draw)
+    assert run("report").returncode == 0
+    again = run("report")
+    assert (again.returncode, again.stdout.strip()) == (0, "reports/sample-tiny-dp2.html")
+    assert len(drawn) == 1
+    changes: list[Callable[[], object]] = [
+        lambda: stats.write_text('{"loss": 1}'),
+        lambda: (project / "runs/sample-tiny-dp2/curve.csv").touch(),
+        lambda: (project / "params.yaml").write_text((project / "params.yaml").read_text() + "\n"),
+        page.unlink,
+        lambda: page.write_text("<"),
+    ]
+    for number, change in enumerate(changes, 2):
+        change()
+        assert [run("report").returncode, run("report").returncode] == [0, 0]
+        assert len(drawn) == number
+    assert [run("report", "--samples").returncode, run("report").returncode] == [0, 0]
+    assert drawn[len(changes) + 1 :] == ["", drawn[len(changes)]], "new samples, then a page with them"
+
+
 def test_the_named_commands_are_those_of_the_parser() -> None:
     usage = build_parser().format_help().partition("COMMAND\n")[2]
     assert [line.split()[0] for line in usage.splitlines() if line.startswith("    ") and line[4] != " "] == [*COMMANDS]
@@ -288,3 +326,12 @@ def test_the_help_of_a_command_says_what_it_does(command: str, capsys: pytest.Ca
         main([command, "--help"])
     paragraphs = capsys.readouterr().out.split("\n\n")
     assert len(paragraphs[1].split()) > 20, "a description behind the usage"
+
+
+def test_gc_outside_a_project_asks_for_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["gc"]) == 2
+    assert "run this in the project's folder, name folders of outputs, or lay" in capsys.readouterr().err
+    assert main(["gc", "."]) == 0

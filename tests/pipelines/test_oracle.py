@@ -4,6 +4,7 @@ import logging
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipelines import oracle
@@ -29,6 +30,15 @@ def test_the_first_rows_are_checked_and_a_share_of_the_others_by_their_ids() -> 
     again = oracle.Sample(first=0, one_in=100)
     assert {doc_id for doc_id in reversed(IDS) if again.takes(doc_id)} | {*IDS[:2]} == {*taken}
     assert not again.takes(None)
+
+
+def test_a_column_of_ids_is_sampled_as_its_rows_are_one_by_one() -> None:
+    ids = [None if number % 50 == 7 else doc_id for number, doc_id in enumerate(IDS)]
+    one_by_one, by_columns = oracle.Sample(first=20, one_in=100), oracle.Sample(first=20, one_in=100)
+    expected = [row for row, doc_id in enumerate(ids) if one_by_one.takes(doc_id)]
+    column = pa.array(ids, pa.binary(16))
+    pieces = [(start, column.slice(start, 1024)) for start in range(0, len(ids), 1024)]
+    assert [start + row for start, piece in pieces for row in by_columns.rows(piece)] == expected
 
 
 def test_a_difference_from_the_proven_version_is_an_error_with_document_and_version() -> None:

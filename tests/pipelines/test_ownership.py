@@ -273,6 +273,22 @@ def test_outputs_do_not_overlap(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["old/new", "old/rejected/new.jsonl", "link/new"])
+def test_no_output_is_put_into_a_published_folder(
+    source: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its manifest would not name it, and the next run of its stage would not replace the folder."""
+    published(tmp_path / "old", old="ours")
+    (tmp_path / "link").symlink_to("old")
+    before = tree(tmp_path)
+    output, above = tmp_path / name, tmp_path / name.partition("/")[0]
+    for more in ((), ("--overwrite",)):
+        assert run("clean", source, output, *more) == 1
+        said = capsys.readouterr().err
+        assert said == f"error: {output}: inside {above}, which a stage published as a whole; choose another output\n"
+    assert tree(tmp_path) == before
+
+
 def test_an_input_is_no_companion_of_the_output(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

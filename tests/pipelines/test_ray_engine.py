@@ -1,6 +1,7 @@
 """The engine `ray`: the bytes of the local engine, whatever happens to nodes, workers and the command itself."""
 
 import collections
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -17,9 +18,11 @@ from typing import Any
 
 import pytest
 
-from pipelines import ray_engine, store
+from pipelines import installed, ray_engine, store
 from pipelines.errors import ConfigError, KilledError, UserError
 from pipelines.fingerprint import IDENTITY
+from pipelines.installed import code_files
+from pipelines.project.versions import READS
 from pipelines.ray_engine import RETRIES, NodeError, RayEngine, work_on_node
 from pipelines.stage import run_command
 from tests.dataprep.corpora import digests
@@ -237,21 +240,35 @@ def test_results_come_in_the_order_of_the_items(engine: RayEngine) -> None:
 
 
 def test_a_node_that_does_not_see_the_files_is_named(engine: RayEngine, nodes: TestCluster) -> None:
-    engine._scratch = Path("/proc/self/cwd/scratch")  # the driver's own: another place for each process
+    engine._mark = Path("/proc/self/cwd/scratch/mark")  # the driver's own: another place for each process
     with pytest.raises(
-        UserError, match=r"node mill-\d+: does not see /proc/self/cwd/scratch/identity.json; every node"
+        UserError, match=r"node mill-\d+: does not see what the command wrote to /proc/self/cwd/scratch, but nothing"
     ):
         list(engine.map(length, ["a", "b"]))
 
 
-def raise_error(kind: str) -> None:
-    if kind == "wrong":
+def raise_error_elsewhere(task: tuple[str, str]) -> None:
+    """On the command's own node, wait for the other task; there can be only one, since a node has one CPU."""
+    import ray
+
+    here, folder = task
+    failing = Path(folder, "failing")
+    deadline = time.monotonic() + 120
+    if ray.get_runtime_context().get_node_id() != here:
+        failing.touch()
         raise UserError("part-00000: line 7: no JSON; correct it")
+    while not failing.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
-def test_an_error_that_a_user_can_fix_names_the_node(engine: RayEngine) -> None:
-    with pytest.raises(UserError, match=r"^(node mill-\d+: )?part-00000: line 7: no JSON; correct it$"):
-        list(engine.map(raise_error, ["fine", "wrong", "fine"]))
+def test_an_error_that_a_user_can_fix_names_the_node(engine: RayEngine, tmp_path: Path) -> None:
+    engine.prepare()
+    here = engine._ray.get_runtime_context().get_node_id()
+    with pytest.raises(UserError, match=r"^node mill-[1-9]\d*: part-00000: line 7: no JSON; correct it$"):
+        list(engine.map(raise_error_elsewhere, [(here, str(tmp_path))] * 2))
+    own = UserError("part-00000: line 7")
+    assert engine._named(own, here) is own
+    assert str(own) == "part-00000: line 7"
     full = OSError(28, "No space left on device", "/shared/x")
     elsewhere = next(each["NodeID"] for each in engine._ray.nodes() if each["NodeName"] != "mill-0" and each["Alive"])
     named = engine._named(full, elsewhere)
@@ -272,8 +289,11 @@ def die(task: tuple[str, str, int]) -> float:
     return ray.get_runtime_context().get_assigned_resources()["memory"]
 
 
-def test_a_shard_that_kills_its_worker_gets_twice_the_memory(engine: RayEngine, tmp_path: Path) -> None:
+def test_a_shard_that_kills_its_worker_gets_twice_the_memory(
+    engine: RayEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine.prepare()
+    monkeypatch.setattr(engine, "_count", lambda: None)  # nodes of the test before may still be counted, or no longer
     tasks = [(str(tmp_path), "sound", 0), (str(tmp_path), "hungry", RETRIES + 1)]
     assert [*engine.map(die, tasks)] == [engine._share, min(2 * engine._share, engine._largest())]
     assert (tmp_path / "hungry").read_text() == "x" * (RETRIES + 2)
@@ -380,9 +400,125 @@ def test_an_engine_by_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_a_worker_says_what_it_lacks(tmp_path: Path) -> None:
-    error, _ = work_on_node((length, "/nowhere/at/all", str(tmp_path), {}), "")
+    error, _ = work_on_node((length, "/nowhere/at/all", str(tmp_path), {}, {}), "")
     assert isinstance(error, NodeError)
     assert "does not see /nowhere/at/all" in str(error)
+
+
+def test_another_disk_under_the_same_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the same folders, and the same run in them, as a copy of the shared storage has."""
+    monkeypatch.chdir(tmp_path)
+    scratch = tmp_path / "scratch"
+    store.write_json(scratch / IDENTITY, {"libraries": {}})
+    error, _ = work_on_node((length, str(tmp_path), str(scratch / "seen-by-nodes-1-ab"), {}, {}), "")
+    assert isinstance(error, NodeError)
+    assert f"does not see what the command wrote to {scratch}, but nothing or another disk; every node" in str(error)
+    (scratch / "seen-by-nodes-1-ab").touch()
+    assert work_on_node((length, str(tmp_path), str(scratch / "seen-by-nodes-1-ab"), {}, {}), "four") == (4, [])
+
+
+def environment_of(_: object) -> tuple[str, dict[str, str]]:
+    import ray
+
+    passed = {name: value for name, value in os.environ.items() if name.startswith(ray_engine.PASSED)}
+    time.sleep(0.2)  # so that each node has some
+    return ray.get_runtime_context().get_node_id(), passed
+
+
+def fail_with_secret(_: object) -> None:
+    raise RuntimeError("a bug, in a process that knows the secret")
+
+
+def test_tasks_have_the_commands_credentials_and_ray_writes_them_down_nowhere(
+    engine: RayEngine, nodes: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "not-to-be-written-down-7f3a"
+    given = {"AWS_SECRET_ACCESS_KEY": secret, "MILLRACE_CACHE": "3GB", "HF_TOKEN": secret, "OTHER": "of this machine"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    results = list(engine.map(environment_of, range(12)))
+    expected = {name: value for name, value in os.environ.items() if name.startswith(ray_engine.PASSED)}
+    assert len({node for node, _ in results}) > 1
+    assert all(passed == expected for _, passed in results)
+    assert secret in expected.values()
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(engine.map(fail_with_secret, range(3)))
+    engine.close()
+    files = [file for file in Path(nodes.folder).rglob("*") if file.is_file() and not file.is_symlink()]
+    assert any("worker" in file.name for file in files)
+    assert not [file for file in files if secret.encode() in file.read_bytes()]
+
+
+def test_a_cluster_whose_last_node_is_gone_ends_the_command_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray itself would wait without end. A node that joins meanwhile takes the tasks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_engine, "COUNT_SECONDS", 0.5)
+    store.write_json(tmp_path / "scratch" / IDENTITY, {"libraries": {}})
+    with (
+        cluster(first_cpus=0, others=1) as few,
+        contextlib.closing(RayEngine(0, few.address, tmp_path / "scratch")) as engine,
+    ):
+        results = engine.map(length, ["x" * number for number in range(8)])
+        assert next(results) == 0
+        few.kill(0)
+        few.add(memory=10**9)  # smaller than the one before, whose memory the tasks were promised
+        assert [*results] == [*range(1, 8)]
+        results = engine.map(wait_then_length, ["x" * number for number in range(8)])
+        assert next(results) == 0
+        few.kill(0)
+        monkeypatch.setattr(ray_engine, "NODES_SECONDS", 2.0)
+        began = time.monotonic()
+        with pytest.raises(KilledError, match=r"for 2 s no node of the cluster has had a CPU for tasks; finished"):
+            list(results)
+        assert time.monotonic() - began < 60
+    assert "no node of the cluster has a CPU for tasks; waiting up to" in caplog.text
+
+
+def test_no_task_waits_for_the_memory_of_a_node_that_takes_none(
+    engine: RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that leads a cluster often has memory and no CPUs for tasks."""
+    engine.prepare()
+    nodes = [(True, {"memory": 8e9}), (True, {"CPU": 2.0, "memory": 4e9}), (False, {"CPU": 2.0, "memory": 9e9})]
+    monkeypatch.setattr(engine._ray, "nodes", lambda: [{"Alive": alive, "Resources": has} for alive, has in nodes])
+    assert (engine._largest(), engine._resources()) == (4 * 10**9, (2, 2 * 10**9))
+
+
+def wait_then_length(text: str) -> int:
+    time.sleep(1)
+    return len(text)
+
+
+def test_all_that_stages_read_beside_their_code_is_in_the_digest() -> None:
+    """Other than what they are compiled from: the kernels have a digest of their own."""
+    for package, least in (("dataprep", 10), ("trainer", 9)):
+        read = [
+            file
+            for module, patterns in READS.items()
+            if module.startswith(("pipelines/", package))
+            for pattern in patterns
+            if not pattern.endswith(("[ch]", ".c", ".h", ".py"))
+            for file in ROOT.glob(pattern)
+        ]
+        assert len(read) >= least
+        assert {*read} <= {*code_files(package)}
+
+
+def test_other_kernels_are_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, data in {"pipelines/a.py": b"1", "dataprep/lists/words.txt": b"2", "dataprep/k.so": b"3"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    monkeypatch.setattr(installed, "CODE", tmp_path)
+    before = installed.code_digest.__wrapped__(), installed.kernels_digest.__wrapped__()
+    (tmp_path / "dataprep/k.so").write_bytes(b"4")
+    after = installed.code_digest.__wrapped__(), installed.kernels_digest.__wrapped__()
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+    (tmp_path / "dataprep/lists/words.txt").write_bytes(b"5")
+    assert installed.code_digest.__wrapped__() != before[0]
+    assert {"code", "kernels"} <= {*ray_engine.versions(())}
 
 
 def test_an_address_without_the_engine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

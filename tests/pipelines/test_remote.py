@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,14 @@ import pytest
 pytest.importorskip("moto", reason="needs pip install moto")
 pytest.importorskip("obstore", reason="needs pip install obstore")
 
-from pipelines import buckets
+from pipelines import buckets, fetched, stage, uploads
 from pipelines.command import parse
+from pipelines.errors import UserError, size
 from pipelines.project.status import find_damage
+from pipelines.remote import localized
+from pipelines.run import StageRun
 from pipelines.stage import run_command
+from pipelines.terminal import print_error
 from tests.dataprep.hub_server import COMMIT, Hub, serve_hub
 from tests.nightly import nightly_but
 from tests.s3_server import BUCKET, KEY_ID, S3, SECRET, point_at, serve_s3
@@ -144,12 +149,12 @@ def test_a_shard_is_fetched_when_work_needs_it_and_the_copies_keep_within_the_bu
 
     def look(_method: str, _key: str) -> None:
         nonlocal most
-        most = max(most, len(list(Path(".scratch/.fetched/lazy").rglob("part-*.parquet"))))
+        most = max(most, len(list(Path(".scratch/.fetched/0/lazy").rglob("part-*.parquet"))))
 
     s3.before = look
     assert run_command(STAGES["clean"], [f"s3://{BUCKET}/corpus", "cleaned", "--min-tokens=0", "--workers=1"]) == 0
     assert most == 1  # while the next one is on its way
-    assert len(list(Path(".scratch/.fetched/lazy").rglob("part-*.parquet"))) == 2
+    assert len(list(Path(".scratch/.fetched/0/lazy").rglob("part-*.parquet"))) == 2
     shuffle("raw.jsonl", "corpus")
     assert run_command(STAGES["clean"], ["corpus", "local", "--min-tokens=0", "--workers=1"]) == 0
     assert tree("cleaned") == tree("local")
@@ -397,6 +402,8 @@ def test_a_bucket_that_is_not_there(s3: S3, words: tuple[str, str], capsys: pyte
         ("s3://mill/a/../b", "'..' and '.' have no meaning in a bucket"),
         ("hf://datasets/a/b/c", "an output goes to a folder or to s3://"),
         ("s3://mill/a*", "name it without * ? ["),
+        ("S3://mill/a", "error: s3://mill/a: write the address like this, in small letters and with two slashes"),
+        ("s3:/mill/a", "error: s3://mill/a: write the address like this, in small letters and with two slashes"),
     ],
 )
 def test_an_address_that_cannot_be_an_output(
@@ -522,8 +529,9 @@ def test_two_machines_that_make_the_same_end_with_one_output(s3: S3) -> None:
         nonlocal done
         if method == "PUT" and "part-00000" in key and key.startswith("out/") and not done:
             done = True
-            for name, data in files.items():
-                s3.put(f"out/{name}", data)
+            for name in files:  # with the digest beside the bytes, as a stage puts it
+                source = {"Bucket": BUCKET, "Key": f"ready/{name}"}
+                s3.objects.copy_object(Bucket=BUCKET, Key=f"out/{name}", CopySource=source)
 
     s3.before = publish
     assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 0
@@ -611,6 +619,26 @@ def test_an_output_never_replaces_an_input(s3: S3, source: str, capsys: pytest.C
     assert s3.tree("corpus") == before
 
 
+def test_an_output_inside_a_published_folder_is_refused(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
+    before = published(s3)
+    for name in ("inner", "deep/inner", "inner.jsonl"):
+        assert shuffle("raw.jsonl", f"s3://{BUCKET}/corpus/{name}") == 1
+        error = capsys.readouterr().err
+        assert f"s3://{BUCKET}/corpus/{name}: inside s3://{BUCKET}/corpus, which a stage published" in error
+    assert s3.tree("corpus") == before
+
+
+def test_a_size_in_an_error_is_never_zero(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s3.put("raw.jsonl", "\n".join(LINES).encode())
+    usage = shutil.disk_usage(".")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    assert shuffle(f"s3://{BUCKET}/raw.jsonl", "out") == 1
+    assert re.search(r"s3://mill: \d+\.\d kB to fetch, 1\.0 kB free there", capsys.readouterr().err)
+    assert [size(given) for given in (2.5e9, 1e8, 9e7, 5e4)] == ["2.5 GB", "0.1 GB", "90.0 MB", "50.0 kB"]
+
+
 def test_a_source_comes_from_the_store_whole(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("near", "far"):
         Path(folder).mkdir()
@@ -663,6 +691,163 @@ def test_the_hub_as_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert tree(f"far-{COMMIT}") == tree("far-main") == tree("near")
 
 
+@pytest.mark.parametrize("damage", ["half", "flipped"])
+def test_a_copy_from_the_cache_of_the_hub_that_was_cut_off_does_not_count(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache lies on another disk, so that files are copied from it, and the command is killed while it copies."""
+    monkeypatch.chdir(tmp_path)
+    data = "\n".join(LINES).encode()
+    with serve_hub(Hub({"raw.jsonl": data}, branch="main")) as hub:
+        script = tmp_path / "cut.py"
+        script.write_text(
+            "import os, shutil, signal, sys\n"
+            "from pathlib import Path\n"
+            "from huggingface_hub import hf_hub_download\n"
+            "from pipelines.stage import stage_main\n"
+            f"hf_hub_download('owner/corpus', 'raw.jsonl', revision='{COMMIT}', repo_type='dataset')\n"
+            "def no_link(*_):\n"
+            "    raise OSError(18, 'another disk')\n"
+            "def copy(source, target):\n"
+            "    Path(target).write_bytes(Path(source).read_bytes()[:1000])\n"
+            "    os.kill(os.getpid(), signal.SIGKILL)\n"
+            "os.link = no_link\n"
+            "if sys.argv.pop() == 'kill':\n"
+            "    shutil.copyfile = copy\n"
+            "sys.argv[0] = 'shuffle'\n"
+            "stage_main('dataprep.shuffle')\n"
+        )
+        words = [sys.executable, str(script), f"hf://datasets/owner/corpus@{COMMIT}/raw.jsonl"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path)}
+        environment.pop("HF_HUB_OFFLINE", None)
+        copy = Path(f".scratch/.fetched/0/whole/hf/datasets/owner/corpus@{COMMIT}/raw.jsonl")
+        if damage == "half":
+            assert subprocess.run([*words, "far", "kill"], env=environment).returncode == -signal.SIGKILL
+            assert not copy.exists()
+        else:  # as a power failure leaves it
+            assert subprocess.run([*words, "first", "go"], env=environment).returncode == 0
+            copy.write_bytes(data[:-7])
+        assert subprocess.run([*words, "far", "go"], env=environment).returncode == 0
+        assert copy.read_bytes() == data
+    Path("raw.jsonl").write_bytes(data)
+    assert run_command(STAGES["shuffle"], ["raw.jsonl", "near"]) == 0
+    assert tree("far") == tree("near")
+
+
+def test_commands_that_run_at_the_same_time_have_copies_of_their_own(s3: S3) -> None:
+    """The object changes between them: what the first one reads stays what it was."""
+    s3.put("raw.jsonl", "\n".join(LINES[:12]).encode())
+    with localized(STAGES["shuffle"], parse(STAGES["shuffle"], [f"s3://{BUCKET}/raw.jsonl", "a"])) as (first, _):
+        (copy,) = first.inputs["documents"]
+        s3.put("raw.jsonl", "\n".join(LINES[12:]).encode())
+        assert shuffle(f"s3://{BUCKET}/raw.jsonl", "second") == 0
+        assert copy.read_text() == "\n".join(LINES[:12])
+    assert shuffle(f"s3://{BUCKET}/raw.jsonl", "third") == 0
+    assert tree("third") == tree("second")
+    assert copy.read_text() == "\n".join(LINES[12:]), "the folder is free again, and used again"
+
+
+def test_links_to_what_a_pattern_matches_stay_while_another_command_uses_the_same_pattern(s3: S3) -> None:
+    Path("crawl").mkdir()
+    for number in range(2):
+        Path(f"crawl/{number}.jsonl").write_text("\n".join(LINES[12 * number : 12 * number + 12]))
+    (name,) = STAGES["extract"].inputs
+    call = parse(STAGES["extract"], ["crawl/*.jsonl", "a"])
+    with localized(STAGES["extract"], call) as (first, _):
+        (folder,) = first.inputs[name]
+        inode = folder.stat().st_ino
+        with localized(STAGES["extract"], call) as (second, _):
+            assert second.inputs[name] == (folder,)
+        Path("crawl/2.jsonl").write_text("{}")
+        with localized(STAGES["extract"], call) as (third, _):
+            assert third.inputs[name] != (folder,)
+        assert folder.stat().st_ino == inode
+        assert sorted(each.name for each in folder.iterdir()) == ["0.jsonl", "1.jsonl"]
+    assert not Path(".scratch/.fetched/0").exists(), "nothing was fetched"
+
+
+def test_what_a_killed_command_was_fetching_is_removed(s3: S3) -> None:
+    published(s3)
+    folder = Path(f".scratch/.fetched/0/lazy/s3/{BUCKET}/corpus")
+    folder.mkdir(parents=True)
+    left = [folder / name for name in (".part-00000.parquet.7-ab.coming", "..part-00000.parquet.7-ab.coming.7-ab.tmp")]
+    for file in left:
+        file.write_bytes(b"half")
+    assert run_command(STAGES["clean"], [f"s3://{BUCKET}/corpus", "out", "--min-tokens=0"]) == 0
+    assert not [file for file in left if file.exists()]
+    assert not list(folder.glob(".part*"))
+
+
+def test_shards_on_their_way_count_for_the_budget(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = published(s3)
+    shards = [data for name, data in files.items() if name.startswith("part-")]
+    monkeypatch.setenv("MILLRACE_CACHE", str(2 * max(map(len, shards))))
+    call = parse(STAGES["clean"], [f"s3://{BUCKET}/corpus", "out"])
+    with localized(STAGES["clean"], call) as (local, _):
+        (folder,) = local.inputs["documents"]
+        first, second, third = (folder / f"part-0000{number}.parquet" for number in range(3))
+        with fetched.held([first]):
+            pass
+
+        def look(method: str, key: str) -> None:
+            if method == "GET" and key.endswith(second.name):
+                s3.before = lambda *_: None
+                with fetched.held([third]):  # another worker, while the second one is on its way
+                    assert not first.exists()
+
+        s3.before = look
+        with fetched.held([second]):
+            assert sorted(folder.glob("part-*")) == [second, third]
+
+
+def test_two_workers_that_fetch_one_shard_hold_the_same_copy(s3: S3) -> None:
+    published(s3)
+    with localized(STAGES["clean"], parse(STAGES["clean"], [f"s3://{BUCKET}/corpus", "out"])) as (local, _):
+        (folder,) = local.inputs["documents"]
+        shard = folder / "part-00000.parquet"
+        with contextlib.ExitStack() as other:
+            inodes: list[int] = []
+
+            def fetch(method: str, key: str) -> None:
+                if method == "GET" and key.endswith(shard.name):
+                    s3.before = lambda *_: None
+                    other.enter_context(fetched.held([shard]))
+                    inodes.append(shard.stat().st_ino)
+
+            s3.before = fetch
+            with fetched.held([shard]):
+                assert [shard.stat().st_ino] == inodes
+
+
+@pytest.mark.parametrize("source", [f"s3://{BUCKET}/corpus", "thin"])
+def test_tasks_of_an_array_are_refused_before_anything_is_fetched(
+    s3: S3, source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published(s3)
+    with monkeypatch.context() as patch:
+        patch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/store")
+        assert shuffle("raw.jsonl", "thin") == 0
+    s3.requests.clear()
+    capsys.readouterr()
+    assert run_command(STAGES["clean"], [source, "out", "--shard-range", "0/2"]) == 2
+    assert "error: task 0 of 2 on " in (error := capsys.readouterr().err)
+    assert f"--shard-range 0/2: {source}" in error
+    assert "the tasks of an array share files" in error
+    assert run_command(STAGES["clean"], ["raw.jsonl", f"s3://{BUCKET}/out", "--shard-range", "0/2"]) == 2
+    assert s3.requests == []
+
+
+def test_an_error_about_a_stored_folder_names_that_folder(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLRACE_STORE", f"s3://{BUCKET}/store")
+    assert shuffle("raw.jsonl", "thin") == 0
+    with localized(STAGES["clean"], parse(STAGES["clean"], ["thin", "out"])) as (local, _):
+        (folder,) = local.inputs["documents"]
+        print_error(f"{folder}/part-00003.parquet: line 7")
+    assert capsys.readouterr().err.endswith("error: thin/part-00003.parquet: line 7\n")
+
+
 def test_a_server_without_a_scheme_is_refused(
     s3: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -684,3 +869,117 @@ def test_a_stopped_run_is_replaced_but_not_what_others_put_beside_it(
     assert f"s3://{BUCKET}/out/mine.txt: no stage made it, so nothing there is replaced" in capsys.readouterr().err
     bucket.delete(["out/mine.txt"])
     assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--overwrite") == 0
+
+
+def other_run(s3: S3, *words: str, seed: int = 5) -> "subprocess.Popen[str]":
+    """Start another run onto the same place, in a folder of its own as on another machine."""
+    folder = Path(f"machine-{seed}")
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "dataprep.shuffle", "../raw.jsonl", f"s3://{BUCKET}/out", f"--seed={seed}", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([*command, *SHUFFLED], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "winner"),
+    [("out/staged.json", 9), ("out/part-00000", 5), ("out/part-00005", 5), ("out/manifest.json", 5)],
+)
+def test_of_two_runs_that_replace_one_place_one_publishes_the_whole_of_its_output(
+    s3: S3, part: str, winner: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other one runs from its claim to its end while this one is about to put `part`; who claims last stays."""
+    for folder, seed in (("out", 1), ("end-5", 5), ("end-9", 9)):
+        assert shuffle("raw.jsonl", f"s3://{BUCKET}/{folder}", f"--seed={seed}") == 0
+    puts = 0
+
+    def replace(method: str, key: str) -> None:
+        nonlocal puts
+        if method == "PUT" and key.startswith(part):
+            puts += 1
+            if puts == (2 if "staged" in part else 1):  # the second claim names what is going to be sent
+                process = other_run(s3, "--overwrite")
+                assert "taken from another run, which can no longer publish there" in process.communicate()[1]
+                assert process.returncode == 0
+
+    s3.before = replace
+    status = shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--seed=9", "--overwrite")
+    assert puts
+    assert status == (0 if winner == 9 else 1)
+    assert status == 0 or f"error: s3://{BUCKET}/out" in capsys.readouterr().err
+    assert s3.tree("out") == s3.tree(f"end-{winner}")
+    s3.before = lambda *_: None
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--seed=9", "--overwrite") == 0
+    assert s3.tree("out") == s3.tree("end-9")
+
+
+def test_what_another_run_has_published_is_not_replaced_without_overwrite(
+    s3: S3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/end", "--seed=5") == 0
+    done = False
+
+    def replace(method: str, key: str) -> None:
+        nonlocal done
+        if method == "PUT" and key == "out/part-00000.parquet" and not done:
+            done = True
+            process = other_run(s3, "--overwrite")
+            assert process.wait() == 0, process.communicate()
+
+    s3.before = replace
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--seed=9") == 1
+    assert f"error: s3://{BUCKET}/out" in capsys.readouterr().err
+    assert s3.tree("out") == s3.tree("end")
+
+
+def test_a_run_whose_place_is_taken_while_it_works_sends_nothing(
+    s3: S3, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = json.dumps({"fingerprint": "another run's", "replaces": [], "writes": []}).encode()
+    monkeypatch.setattr(uploads.Uploads, "take_away", lambda *_: s3.put("out/staged.json", claim) or True)
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--overwrite") == 1
+    assert "another run has taken this place meanwhile" in capsys.readouterr().err
+    assert s3.tree("out") == {"staged.json": claim}
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_an_error_of_the_work_is_the_one_that_is_shown_and_takes_only_the_runs_own_claim_away(
+    s3: S3, left: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings that the stage refuses leave nothing to go on with, so the claim is taken back."""
+    claims: list[bytes] = []
+
+    def refuse(*_: object) -> None:
+        claims.append(s3.read("out/staged.json"))
+        if left:
+            s3.put("out/staged.json", b'{"fingerprint": "another run\'s"}')
+        else:
+            failing(s3, "POST", "", 403)  # how objects are deleted
+        raise UserError("the work is refused")
+
+    monkeypatch.setattr(stage, "_work", refuse)
+    monkeypatch.setattr(StageRun, "can_resume", lambda *_: False)
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out") == 1
+    error = capsys.readouterr().err
+    assert error.endswith("error: the work is refused\n")
+    assert ("access is denied (403)" in error) == (not left)
+    assert (s3.read("out/staged.json") == claims[0]) == (not left)
+
+
+def test_a_claim_that_alone_says_what_may_be_replaced_is_not_taken_back(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the half of an output that a killed run left would be nobody's, and never be replaced."""
+    bucket = buckets.bucket(BUCKET)
+    claim = {"fingerprint": "a killed run's", "replaces": [], "writes": ["part-00000.parquet"]}
+    bucket.create("out/staged.json", json.dumps(claim).encode())
+    bucket.create("out/part-00000.parquet", b"half")
+    with monkeypatch.context() as patch:
+
+        def refuse(*_: object) -> None:
+            raise UserError("the work is refused")
+
+        patch.setattr(stage, "_work", refuse)
+        patch.setattr(StageRun, "can_resume", lambda *_: False)
+        assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--overwrite") == 1
+    assert shuffle("raw.jsonl", f"s3://{BUCKET}/out", "--overwrite", "--seed=3") == 0

@@ -176,8 +176,24 @@ def test_tasks_at_once_two_of_them_with_one_range_and_one_missing(
     assert not Path(".work").exists()
 
 
-def test_any_numbers_of_tasks_mix(source: Path) -> None:
-    for index, count in ((1, 2), (0, 5), (3, 4), (0, 1), (6, 7), (0, 2), (1, 2)):
+def test_a_task_of_another_number_of_tasks_is_refused_and_both_are_named(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    assert clean("out", "--shard-range", "1/2") == 0
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    assert clean("out", "--shard-range", "0/5") == 1
+    said = capsys.readouterr().err
+    assert "out: task 1 of 2 on n1 began it, so task 0 of 5 on n2 is none of its tasks; give all the same" in said
+    for index in (0, 1, 0, 1):
+        assert clean("out", "--shard-range", f"{index}/2") == 0
+    assert clean("out") == 0
+    assert digests(Path("out")) == digests(Path("plain"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_any_number_of_tasks_makes_the_same(source: Path, count: int) -> None:
+    for index in [*range(count)] * 2:
         assert clean("out", "--shard-range", f"{index}/{count}") == 0
     assert clean("out") == 0
     assert digests(Path("out")) == digests(Path("plain"))
@@ -250,13 +266,26 @@ def test_a_task_with_other_code_or_libraries_is_refused_and_both_are_named(
     assert clean("out") == 0
 
 
-def test_tasks_with_other_parameters_work_apart(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They share nothing: the plain run has what its own parameters give, and names what the others left."""
+def test_a_task_with_other_parameters_is_refused_and_both_are_named(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plain run has what its own parameters give, and names what the others left."""
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
     assert clean("out", "--shard-range", "0/2", "--min-tokens", "100000") == 0
-    assert clean("out", "--shard-range", "1/2") == 0
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    assert clean("out", "--shard-range", "1/2") == 1
+    said = capsys.readouterr().err
+    assert "out: task 0 of 2 on n1 began it with other parameters, inputs or versions than task 1 of 2 on n2" in said
+    assert "with different config.min_tokens (100000 then, 128 now); not used here" in said
+    (begun,) = Path(".work").iterdir()
+    assert f"remove what it began: python -m pipelines gc --delete {begun.absolute()}" in said.replace(
+        str(begun), str(begun.absolute())
+    )
     assert clean("out") == 0
     assert "with different config.min_tokens (100000 then, 128 now); not used here" in capsys.readouterr().err
     assert digests(Path("out")) == digests(Path("plain"))
+    assert main(["gc", "--delete", str(begun)]) == 0
+    assert clean("out", "--shard-range", "1/2", "--overwrite") == 0
 
 
 def test_an_error_names_the_task_the_machine_and_the_job(
@@ -313,9 +342,9 @@ def test_only_the_first_task_reads_the_input_to_know_it(source: Path, monkeypatc
     assert not [path for path in read if path.parent.name == "raw"]
     with (source / "0.jsonl").open("a") as file:
         file.write('\n{"text": "More."}\n')
-    assert clean("out", "--shard-range", "2/3") == 0
+    assert clean("out", "--shard-range", "2/3") == 1, "which is other work"
     assert [path.name for path in read if path.parent.name == "raw"] == ["0.jsonl"], "it has changed"
-    assert len([*Path(".work").iterdir()]) == 2, "which is other work"
+    assert len([*Path(".work").iterdir()]) == 1, "a task that is refused leaves nothing"
 
 
 def test_an_array_without_the_flag_changes_nothing_and_is_told_of_it(

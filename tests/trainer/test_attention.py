@@ -4,11 +4,13 @@ Its kernels are those of GPUs. Here the CPU's flash attention stands in for both
 that everything around them is the real thing; `python -m benchmarks.layouts` compares the kernels themselves.
 """
 
+import dataclasses
 import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Generator
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,11 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from tests.trainer import small
+from tests.trainer.loop.test_loop import planned, process
 from trainer import attention
 from trainer.config import ParallelConfig
-from trainer.model import Architecture, LanguageModel
-from trainer.parallel import _policy, parallelize
-from trainer.parallel.mesh import Mesh
+from trainer.parallel import _policy
+from trainer.pretrain import PretrainJob, prepare
 
 calls: list[str] = []
 
@@ -157,21 +160,42 @@ def test_flash_attention_4_is_asked_for_the_same_bits_where_training_is() -> Non
 GPU = torch.device("cuda", 0)
 
 
+def use(**changes: Any) -> attention.Use:
+    """What pretraining in bf16 on a GPU asks of attention."""
+    return dataclasses.replace(
+        attention.Use(
+            section="pretrain",
+            device=GPU,
+            dtype=torch.bfloat16,
+            head_width=64,
+            length=1024,
+            in_documents=False,
+            dropout=0.0,
+        ),
+        **changes,
+    )
+
+
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.usefixtures("fa4")
-def test_flash_attention_4_is_taken_where_it_is_asked_for(width: int) -> None:
-    attention.choose_fa4(wanted=False, device=GPU, head_width=width, says=True)
+def test_flash_attention_4_is_taken_where_it_is_asked_for(width: int, caplog: pytest.LogCaptureFixture) -> None:
+    attention.choose_for(use(head_width=width), fa4=False, says=True)
     assert not attention.takes_fa4
-    attention.choose_fa4(wanted=True, device=GPU, head_width=width, says=True)
+    attention.choose_for(use(head_width=width), fa4=True, says=True)
     assert attention.takes_fa4
+    assert caplog.messages == []
 
 
-LACKING = {
-    "CPU": "it needs a GPU",
-    "old": "it is not taken on an old GPU",
-    "wide": "it is taken for heads 64 or 128 wide, and these are 80",
-    "not installed": "package flash-attn-4 is not installed (pip install 'millrace-gpt2[fa4]')",
-    "newer": "this version of package flash-attn-4 is another than expected",
+LACKING: dict[str, tuple[dict[str, Any], str]] = {
+    "CPU": ({"device": torch.device("cpu")}, "it needs a GPU"),
+    "old": ({}, "it is not taken on an old GPU"),
+    "wide": ({"head_width": 80}, "it is taken for heads 64 or 128 wide, and these are 80"),
+    "not installed": ({}, "package flash-attn-4 is not installed (pip install 'millrace-gpt2[fa4]')"),
+    "newer": ({}, "this version of package flash-attn-4 is another than expected"),
+    "fp32": ({"dtype": torch.float32}, "it is for bf16 and fp16, and this is fp32 (pretrain.precision)"),
+    "documents": ({"in_documents": True}, "it is for whole rows (pretrain.document_mask)"),
+    "dropout": ({"dropout": 0.1, "section": "finetune"}, "it has no dropout (finetune.attention_dropout)"),
+    "one token": ({"length": 1}, "samples have one token"),
 }
 
 
@@ -187,33 +211,104 @@ def test_what_flash_attention_4_lacks_is_said_once_and_torch_attends(
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flash_attn" else find(name))
     elif case == "newer":
         monkeypatch.delattr(sys.modules["flash_attn.cute.interface"], "_flash_attn_bwd")
-    device, width = torch.device("cpu") if case == "CPU" else GPU, 80 if case == "wide" else 64
+    monkeypatch.setattr(attention, "takes_lengths", True)
+    changes, reason = LACKING[case]
     with caplog.at_level(logging.WARNING):
         for says in (True, False):
-            attention.choose_fa4(wanted=True, device=device, head_width=width, says=says)
-    assert caplog.text.count(f"parallel.attention fa4: {LACKING[case]}") == 1
+            attention.choose_for(use(**changes), fa4=True, says=says)
+    (said,) = caplog.messages
+    assert said.startswith(f"parallel.attention fa4: {reason}")
+    assert said.endswith("; attention takes torch's kernels")
     assert not attention.takes_fa4
 
 
-def built_for(parallel: ParallelConfig) -> list[str]:
-    """What one process says of its attention while it builds a model."""
+def said_by_one(parallel: ParallelConfig, train: Path) -> list[str]:
+    """What one process says of its attention while it prepares a training."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
     logger = logging.getLogger("trainer.attention")
     logger.addHandler(handler)
-    shape = Architecture(n_layer=1, n_head=4, n_embd=32, n_positions=32, vocab_size=64)
-    parallelize(lambda stage: LanguageModel(shape, stage), shape, Mesh(parallel, torch.device("cpu")), parallel)
+    job = PretrainJob(
+        config=small.PRETRAIN,
+        model=small.MODEL,
+        parallel=parallel,
+        plan=small.PLAN,
+        train=train,
+        val=train,
+        data={"train": "a", "val": "b"},
+        scratch=train / "scratch",
+    )
+    prepare(process(), planned(job))
     logger.removeHandler(handler)
     return said
 
 
-def test_only_the_first_process_of_a_model_says_it(workers: Any) -> None:
-    wanted = ParallelConfig(device="cpu", dp_replicate=2, attention="fa4")
-    (first,), others = workers.run(2, built_for, wanted)
+def test_only_the_first_process_of_a_model_says_it(workers: Any, tmp_path: Path) -> None:
+    train = small.write_stream(tmp_path / "train")
+    (first,), others = workers.run(2, said_by_one, dataclasses.replace(small.TWO, attention="fa4"), train)
     assert first == "parallel.attention fa4: it needs a GPU; attention takes torch's kernels"
     assert others == []
-    assert workers.run(1, built_for, ParallelConfig(device="cpu", dp_replicate=1)) == [[]]
+    assert workers.run(1, said_by_one, small.ONE, train) == [[]]
+
+
+MASKED: dict[str, tuple[dict[str, Any], str]] = {
+    "fp32": ({"dtype": torch.float32}, "the kernel is for bf16 and fp16, and this is fp32 (pretrain.precision)"),
+    "wide": ({"head_width": 136}, "the kernel is for heads up to 128 wide, in multiples of 8, and these are 136"),
+    "odd": ({"head_width": 33}, "the kernel is for heads up to 128 wide, in multiples of 8, and these are 33"),
+    "no kernel": ({}, "torch has no kernel for it on an old GPU"),
+    "plain": ({"plain": True}, "parallel.kernels is plain"),
+}
+
+
+@pytest.mark.parametrize("case", MASKED)
+@pytest.mark.usefixtures("fa4")
+def test_a_gpu_that_attends_inside_documents_by_a_mask_says_why(
+    case: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(attention, "takes_lengths", case != "no kernel")
+    changes, reason = MASKED[case]
+    monkeypatch.setattr(attention.Use, "is_padded", False)
+    with caplog.at_level(logging.WARNING):
+        for says in (True, False):
+            attention.choose_for(use(in_documents=True, **changes), fa4=False, says=says)
+            attention.choose_for(use(**changes), fa4=False, says=says)  # whole rows
+        attention.choose_for(use(in_documents=True, device=torch.device("cpu"), **changes), fa4=False, says=True)
+    (said,) = caplog.messages
+    assert said.startswith(f"pretrain.document_mask: {reason}")
+    assert said.endswith("; attention takes a mask, which is slower")
+
+
+@pytest.mark.parametrize("width", [33, 50])
+@pytest.mark.usefixtures("fa4")
+def test_heads_of_an_odd_width_are_said_once(
+    width: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = [{"head_width": 80}, {"device": torch.device("cpu")}, {"dtype": torch.float32}]
+    with caplog.at_level(logging.WARNING):
+        for says in (True, False):
+            attention.choose_for(use(head_width=width), fa4=False, says=says)
+        for changes in silent:
+            attention.choose_for(use(**{"head_width": width, **changes}), fa4=False, says=True)
+    assert caplog.messages == [
+        f"heads are {width} wide (model.n_embd / model.n_head), no multiple of 8: attention pads them, which is slower"
+    ]
+
+
+@pytest.mark.usefixtures("fa4")
+def test_a_pass_with_too_many_documents_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(attention, "takes_lengths", True)
+    starts = torch.zeros(1, 2, dtype=torch.int64)
+    with caplog.at_level(logging.WARNING):
+        for says in (True, False):
+            attention.choose_for(use(in_documents=True), fa4=False, says=says)
+            for room in (16, 2**16, 2**16):
+                attention.documents_of(starts, room, torch.bfloat16, 64)
+    (said,) = caplog.messages
+    assert "up to 65535 documents in a pass, and there may be 65536" in said
+    assert said.endswith("lower pretrain.micro_batch_size")
 
 
 @pytest.mark.parametrize("change", ["mask", "fp32", "no gradient", "off"])
@@ -236,3 +331,5 @@ def test_only_exact_training_on_a_gpu_mixes(exact: bool, monkeypatch: pytest.Mon
         monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
         attention.choose_kernels(exact=exact, gpu=device)
         assert attention.mixes_kernels is mixes
+        attention.choose_kernels(exact=exact, gpu=device, plain=True)
+        assert not attention.mixes_kernels

@@ -1,17 +1,16 @@
-"""Another job scores the newest checkpoint of a training that goes on and deletes its old ones."""
+"""Another job scores the newest checkpoint of a training that goes on and deletes its old ones, as the page says."""
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from pipelines.command import StageSpec
-from pipelines.stage import run_command
+from tests.pages import Page
+from tests.sample_project import ROOT, environment
 from tests.trainer import small
 from tests.trainer.small import Road, pretrain_arguments
-from tests.trainer.test_pretrain import LONG, ROOT, pretrain
+from tests.trainer.test_pretrain import LONG, pretrain
 from trainer.weights.records import checkpoints
 
 EXTRA = (*LONG, "--checkpoint-every", "4", "--keep", "1")
@@ -21,34 +20,35 @@ EXTRA = (*LONG, "--checkpoint-every", "4", "--keep", "1")
 def test_a_linked_checkpoint_is_scored_beside_its_training_and_changes_nothing_of_it(
     road: Road, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "trainer.pretrain"]
-    command += pretrain_arguments(road.train, road.val, tmp_path / "run", *EXTRA)
+    output = tmp_path / "runs/RUN/pretrain"
+    (tmp_path / "data/CORPUS/tokenize").mkdir(parents=True)
+    (tmp_path / "data/CORPUS/tokenizer").symlink_to(road.tokenizer)
+    (tmp_path / "data/CORPUS/tokenize/val").symlink_to(road.val)
+    command = [sys.executable, "-m", "trainer.pretrain", *pretrain_arguments(road.train, road.val, output, *EXTRA)]
     training = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
-        step, linked = take_newest(tmp_path, training)
-        (tmp_path / "none").mkdir()
-        arguments = [str(tmp_path / name) for name in ("beside", "none", "scores")]
-        arguments += ["--tokenizer", str(road.tokenizer), "--val", str(road.val), "--parallel.device", "cpu"]
-        assert run_command(StageSpec.load("trainer.score"), arguments) == 0
+        while not any(output.parent.glob(".work/pretrain-*/checkpoints/step-*")):
+            assert training.poll() is None
+        score_as_the_page_says(tmp_path)
         assert training.wait(240) == 0
     finally:
         training.kill()
-    assert linked.exists(), "the training has deleted its own link only"
-    assert list(checkpoints(tmp_path / "run")) != [step]
+    linked = checkpoints(tmp_path / "beside")
+    assert {*linked} - {*checkpoints(output)}, "the training has deleted its own links only"
+    assert (tmp_path / "beside.scores/scores.md").exists()
     assert pretrain(road, tmp_path / "undisturbed", *EXTRA) == 0
-    assert small.contents(tmp_path / "run") == small.contents(tmp_path / "undisturbed")
+    assert small.contents(output) == small.contents(tmp_path / "undisturbed")
 
 
-def take_newest(folder: Path, training: "subprocess.Popen[bytes]") -> tuple[int, Path]:
-    """Link the newest checkpoint, as docs/howto/cluster.md does it; it may be deleted meanwhile."""
-    (folder / "beside").mkdir()
-    while training.poll() is None:
-        found = [each for root in folder.glob(".work/run-*/checkpoints") for each in checkpoints(root).items()]
-        if found:
-            step, newest = found[-1]
-            copied = subprocess.run(["cp", "-al", newest, folder / "beside"], capture_output=True, check=False)
-            if copied.returncode == 0:
-                return step, folder / "beside" / newest.name
-            subprocess.run(["rm", "-rf", folder / "beside" / newest.name], check=True)
-        time.sleep(0.05)
-    raise AssertionError("the training ended without a checkpoint")
+def score_as_the_page_says(folder: Path) -> None:
+    """Run the page's commands, again while a checkpoint is deleted under `cp`."""
+    page = Page.read(ROOT / "docs/howto/cluster.md")
+    (commands,) = (block.commands for block in page.blocks if "cp -al" in block.commands)
+    while True:
+        run = ["bash", "-euc", commands]
+        done = subprocess.run(
+            run, cwd=folder, env=environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True, check=False
+        )
+        if not done.returncode:
+            return
+        assert "cp: " in done.stderr, done.stderr

@@ -146,6 +146,8 @@ def test_only_gpus_with_the_kernel_take_lengths(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         attention.choose_kernels(exact=False, gpu=device)
         assert attention.takes_lengths is takes
+        attention.choose_kernels(exact=False, gpu=device, plain=True)
+        assert not attention.takes_lengths
 
 
 SHAPE = Architecture(n_layer=2, n_head=2, n_embd=32, n_positions=20, vocab_size=61)

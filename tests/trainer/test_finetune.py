@@ -204,6 +204,39 @@ def test_a_stopped_fine_tuning_goes_on_to_the_same_bits(workers: Any, road: Road
     assert (broken.scratch / "curve.csv").read_bytes() == (whole.scratch / "curve.csv").read_bytes()
 
 
+def predicted(job: FinetuneJob) -> list[tuple[list[tuple[str, int]], dict[str, Any]]]:
+    """Train and, of the same scratch, once more: what was predicted after which step, and the results."""
+    from trainer import finetune as stage
+    from trainer.config import ParallelConfig
+    from trainer.parallel.mesh import Mesh
+
+    job = dataclasses.replace(job, parallel=ParallelConfig(device="cpu"))
+    mesh, predict_split = Mesh(job.parallel, torch.device("cpu")), stage.predict_split
+    calls: list[tuple[str, int]] = []
+
+    def counted(training: Any, path: Path, *arguments: Any) -> dict[str, Any]:
+        calls.append((path.stem, training.step))
+        return predict_split(training, path, *arguments)
+
+    made: list[tuple[list[tuple[str, int]], dict[str, Any]]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage, "predict_split", counted)
+        for _ in range(2):
+            result = stage.train_once(process(), mesh, planned(job))
+            made.append((calls[:], result))
+            calls.clear()
+    return made
+
+
+def test_the_last_epochs_validation_is_not_computed_again(workers: Any, road: Road, glue: Path, tmp_path: Path) -> None:
+    whole = job(road, glue, tmp_path, epochs=2, global_batch_size=51)
+    whole = dataclasses.replace(whole, splits=(glue / "validation.arrow",), tests=(glue / "test.arrow",))
+    (calls, trained), (later, again) = workers.run(1, predicted, whole)[0]
+    assert calls == [("train", 2), ("validation", 2), ("train", 4), ("validation", 4), ("test", 4)]
+    assert later == [("validation", 4), ("test", 4)], "no epoch ended after the last checkpoint"
+    assert again == trained
+
+
 def as_on_a_gpu(job: FinetuneJob, steps: int) -> dict[str, Any]:
     """What `ours` does, with rounded batches and with graphs, which a stand-in records."""
     from tests.trainer import graph_stand_in

@@ -197,6 +197,7 @@ def test_what_a_cluster_has_left_shares_a_batch_unevenly(caplog: pytest.LogCaptu
         processes=5, data_ranks=5, micro_batch_size=2
     )
     assert "5 data-parallel processes share a batch of 12 unevenly, 3 samples at most" in caplog.text
+    assert "batches and their order are the same, losses but for rounding" in caplog.text
     assert plan_pretraining(config, ParallelConfig(), 6, elastic=True) == plan_pretraining(config, ParallelConfig(), 6)
     for parallel, processes in ((ParallelConfig(dp_replicate=5), 5), (ParallelConfig(), 13)):
         with pytest.raises(ConfigError, match="global_batch_size 12 does not divide by"):

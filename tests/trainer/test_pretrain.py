@@ -1,6 +1,8 @@
 """The stage `pretrain`: what it publishes, and that no kill changes a byte of it."""
 
+import dataclasses
 import importlib.util
+import io
 import json
 import logging
 import os
@@ -19,13 +21,16 @@ from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
 from pipelines.tokens import write_tokens
-from tests.trainer import small
+from tests.trainer import small, triton_stand_in
+from tests.trainer.loop.test_loop import process
 from tests.trainer.small import Road, pretrain_arguments
 from trainer.config import FinetuneConfig, ParallelConfig, PretrainConfig
 from trainer.loop.loop import compiles
+from trainer.plan import Layout, Plan
+from trainer.pretrain import PretrainJob, train_in_process
 from trainer.processes.process import Process, StopFlag
 from trainer.processes.rank import Rank
-from trainer.weights.records import checkpoints, read_curve_rows
+from trainer.weights.records import checkpoints, newest_checkpoint, read_curve_rows
 
 ROOT = Path(__file__).parents[2]
 LONG = ("--steps", "240", "--checkpoint-every", "20", "--validate-every", "120", "--parallel.dp-replicate", "2")
@@ -152,6 +157,83 @@ def test_the_provenance_has_the_precision_that_it_ran_in(road: Road, tmp_path: P
     (segment,) = json.loads((tmp_path / "provenance/pretrain.json").read_text())["segments"]
     assert segment["precision"] == "bf16"
     assert json.loads((tmp_path / "pretrain/run.json").read_text())["pretrain"]["precision"] == "fp8"
+
+
+def trained_in_fp8(job: PretrainJob, stopped_at_first: bool) -> str:
+    """Run the job in a worker, by the stand-in for Triton; what it said of fp8."""
+    from trainer.processes.process import Stopped
+
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    logging.getLogger().addHandler(handler)
+    with triton_stand_in.fused_blocks():
+        if stopped_at_first:
+            interrupted = process()
+            interrupted.stop.requested = True
+            with pytest.raises(Stopped):
+                train_in_process(interrupted, job)
+        train_in_process(process(), job)
+    logging.getLogger().removeHandler(handler)
+    return said.getvalue()
+
+
+def fp8_job(folder: Path, tokens: Path, n_embd: int = 32, **changes: Any) -> PretrainJob:
+    length = {"steps": 3, "global_batch_size": 1, "validate_every": 0, "validation_samples": 1, "checkpoint_every": 3}
+    return PretrainJob(
+        config=dataclasses.replace(small.PRETRAIN, **length, precision="fp8", **changes),
+        model=dataclasses.replace(small.MODEL, n_layer=1, n_embd=n_embd, dropout=0.1),
+        parallel=small.ONE,
+        plan=Plan(steps=3, warmup_steps=2, layout=Layout(processes=1, data_ranks=1, micro_batch_size=1)),
+        train=tokens,
+        val=tokens,
+        data={"train": "a", "val": "b"},
+        scratch=folder,
+    )
+
+
+@pytest.fixture(scope="module")
+def fp8_run(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> PretrainJob:
+    """A run in fp8 of three steps."""
+    folder = tmp_path_factory.mktemp("fp8")
+    job = fp8_job(folder / "run", small.write_stream(folder / "tokens"))
+    assert "fp8" not in workers.run(1, trained_in_fp8, job, False)[0]
+    return job
+
+
+def precisions(job: PretrainJob) -> list[tuple[int, int, str]]:
+    return [(each["from_step"], each["to_step"], each["precision"]) for each in store.read_json(job.segments)]
+
+
+def test_a_run_in_fp8_is_recorded_and_goes_on_to_the_same_weights(
+    workers: Any, fp8_run: PretrainJob, tmp_path: Path
+) -> None:
+    """Its scales are those of each micro batch, so a checkpoint need not know of them."""
+    assert precisions(fp8_run) == [(0, 3, "fp8")]
+    resumed = dataclasses.replace(fp8_run, scratch=tmp_path)
+    assert "fp8" not in workers.run(1, trained_in_fp8, resumed, True)[0]
+    assert precisions(resumed) == [(0, 1, "fp8"), (1, 3, "fp8")]
+    one, other = (small.contents(newest_checkpoint(job.checkpoints)) for job in (fp8_run, resumed))
+    assert one == other
+    assert (fp8_run.curve.read_bytes(), fp8_run.epochs.read_bytes()) == (
+        resumed.curve.read_bytes(),
+        resumed.epochs.read_bytes(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n_embd": 24}, "model.n_embd 24 is no multiple of 16; training goes on in bf16"),
+        ({"sequence_length": 15}, "passes of 15 tokens are computed in bf16"),
+    ],
+    ids=["width", "tokens"],
+)
+def test_sizes_of_which_no_product_is_in_fp8_are_recorded_as_bf16(
+    workers: Any, fp8_run: PretrainJob, tmp_path: Path, changes: Any, said: str
+) -> None:
+    job = fp8_job(tmp_path, fp8_run.train, **changes)
+    assert workers.run(1, trained_in_fp8, job, False)[0].count(said) == 1
+    assert precisions(job) == [(0, 3, "bf16")]
 
 
 def test_a_finished_run_is_extended_from_its_checkpoint(road: Road, tmp_path: Path) -> None:

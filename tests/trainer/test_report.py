@@ -95,6 +95,14 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_no_cell_of_a_stacked_table_is_indented_on_a_phone() -> None:
+    """`td + td.words` keeps columns of words apart, and counts for more than `.stack td`."""
+    style = (ROOT / "trainer/report.html.j2").read_text()
+    assert "td + td.words, th + th.words { padding-left: 1.6rem; }" in style
+    phone = style.partition("@media screen and (max-width: 40rem) {")[2].partition("@media print")[0]
+    assert ".stack td + td.words { padding-left: 0; }" in phone
+
+
 NO_RECIPE: dict[str, object] = {"recipe": {"losses": {}}, "tokenizer": {"kind": "train"}}
 """Sections of parameters that the report reads besides those of the tasks."""
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.report_page import shows
 from pipelines.suffixes import SuffixArray
 from pipelines.tokens import open_tokens
 from tests.dataprep.corpora import run
@@ -89,6 +90,8 @@ def test_a_training_leaves_its_speed_in_the_provenance_and_the_report_shows_it(
     assert "Texts during training" in reader.text
     assert "step 8" in reader.text
     capsys.readouterr()
+    assert run_report.main([*paths, "--made-of", "0123456789abcdef"]) == 0
+    assert shows(Path("reports/small.html"), "0123456789abcdef")
     Path("provenance/small/pretrain.samples.jsonl").write_text("[]")
     assert run_report.main(paths) == 1
     assert "pretrain.samples.jsonl: expected a sample in each line" in capsys.readouterr().err

@@ -135,12 +135,6 @@ def test_a_model_composes_with_a_layout(choices: dict[str, Sections], model: str
     assert both["pretrain"].micro_batch_size == choices[model]["pretrain"].micro_batch_size
 
 
-def test_placement_by_what_memory_is_left_is_refused_by_name() -> None:
-    parallel = composed("parallel=zero3-offload", "parallel.offload=auto")["parallel"]
-    with pytest.raises(ConfigError, match=r"parallel.offload auto: .* optimizer, or all with zero 1, 2 or 3, or none"):
-        check_parallel(parallel, n_layer=12, n_head=12)
-
-
 PART = """
 import json, resource, sys
 import torch

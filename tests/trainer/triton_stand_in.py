@@ -9,7 +9,8 @@ import importlib
 import pkgutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -151,6 +152,22 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, f"trainer.kernels.{name}", triton)
         monkeypatch.setitem(kernels.__dict__, name, triton)
         del sys.modules[f"trainer.kernels.{name}"], kernels.__dict__[name]
+
+
+@contextmanager
+def fused_blocks() -> Generator[pytest.MonkeyPatch]:
+    """Inside this block, models on CPUs take the kernels, and fp8, as on a GPU."""
+    from trainer import parallel
+
+    def fuses(_: Any, layout: Any, dtype: Any) -> bool:
+        return layout.fusible and dtype in (torch.bfloat16, torch.float16)
+
+    with pytest.MonkeyPatch.context() as patch:
+        module = imported("trainer.kernels.loss", patch)
+        patch.setattr(parallel, "fuses", fuses)
+        patch.setattr(parallel, "fp8_lacking", lambda _: "")
+        patch.setattr(parallel, "fastest_loss", lambda *_: module.loss_and_gradient)
+        yield patch
 
 
 def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

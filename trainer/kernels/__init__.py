@@ -9,6 +9,8 @@ import shutil
 
 import torch
 
+FP8_MULTIPLE = 16
+"""All sizes of an fp8 product are multiples of this."""
 OLDEST = (7, 0)
 """Compute capability of the oldest GPUs for which Triton compiles all of these kernels."""
 

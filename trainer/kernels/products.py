@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trainer.halved import halved, made_once
+from trainer.kernels import FP8_MULTIPLE
 from trainer.kernels.columns import SLOTS
 from trainer.loss import add_product
 
@@ -27,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 TILE = 64
 """Rows and columns of the square that a program of `quantize` has in hand."""
-MULTIPLE = 16
-"""All sizes of an fp8 product are multiples of this."""
 scaled_product: Any = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]
 """torch 2.11 to 2.13 have no public name for it."""
 VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
@@ -100,11 +99,14 @@ def gradient_of_weight(above_NF: Tensor, x_ND: Tensor, total_FD: Tensor | None) 
 
 
 class Fp8:
-    """Products in fp8, of inputs in bf16."""
+    """Products in fp8, of inputs in bf16; with another number of tokens than a multiple of FP8_MULTIPLE, in bf16."""
 
-    def __init__(self, *, says: bool = True) -> None:
-        """`says`: whether this process says what has to be computed in half precision."""
+    def __init__(self, remedy: str = "", *, says: bool = True) -> None:
+        """`says`: whether this process says what is in bf16. `remedy`: the parameters that change it."""
+        self.trained = False
+        """Whether any gradients were computed in fp8 so far."""
         self._half = Half()
+        self._remedy = remedy
         self._says = says
 
     def slots(self, x: Tensor) -> Tensor | None:
@@ -115,12 +117,12 @@ class Fp8:
         self, x_ND: Tensor, weight_FD: Tensor, bias_F: Tensor | None, largest: Tensor | None, *, keep: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See Products."""
-        if any(size % MULTIPLE for size in (*x_ND.shape, len(weight_FD))):
+        assert not any(size % FP8_MULTIPLE for size in weight_FD.shape), weight_FD.shape
+        if len(x_ND) % FP8_MULTIPLE:
             if self._says:
                 logger.warning(
-                    "precision fp8: products of %d tokens with %d x %d weights are computed in bf16, as one of these "
-                    "is no multiple of %d: change pretrain.micro_batch_size, sequence_length or model.n_embd",
-                    *(len(x_ND), *weight_FD.shape, MULTIPLE),
+                    "precision fp8: passes of %d tokens are computed in bf16, as this is no multiple of %d: change %s",
+                    *(len(x_ND), FP8_MULTIPLE, self._remedy),
                 )
                 self._says = False
             return self._half.forward(x_ND, weight_FD, bias_F, largest, keep=keep)
@@ -138,6 +140,7 @@ class Fp8:
         """See Products."""
         if len(kept) == 2:
             return self._half.backward(above_NF, kept, total_FD, largest)
+        self.trained = True
         values_DN, scale, weight_DF, weight_scale = kept
         gradient_NF, gradient_FN, gradient_scale = quantize(above_NF, GRADIENTS, largest)
         options: dict[str, Any] = {"out_dtype": above_NF.dtype, "use_fast_accum": FAST_SUMS}

@@ -51,8 +51,8 @@ def not_finite(training: Training, report: StepReport, recompute: Callable[[], T
     loss = float(training.mesh.sum_over(recompute(), "pp")) * training.mesh.data_ranks
     broken = [
         weight
-        for weight, parameter in training.model.weights.items()
-        if parameter.grad is not None and not bool(local(parameter.grad).isfinite().all())
+        for weight in training.model.weights
+        if (gradient := training.model.gradients.of(weight)) is not None and not bool(gradient.isfinite().all())
     ]
     own = LocalDiagnosis(training.mesh.data_rank, report.loss, loss, sorted(broken))
     diagnoses = [LocalDiagnosis(*each) for each in training.mesh.gather(astuple(own))]
@@ -126,9 +126,9 @@ class Replicas(Hook):
         if not self.every or (report.step % self.every and not training.saves_now(report)):
             return
         mesh = training.mesh
-        digests = {name: _digest(weight).to(mesh.device) for name, weight in training.model.weights.items()}
+        digests = {name: _digest(weight).to(mesh.device) for name, weight in training.model.masters.items()}
         groups: dict[tuple[str, ...], list[str]] = {}
-        for name, weight in training.model.weights.items():
+        for name, weight in training.model.masters.items():
             held = tuple(axis for axis in REPLICATING_AXES if axis not in sharded_axes(weight))
             groups.setdefault(held, []).append(name)
         differing: list[str] = []
@@ -184,11 +184,8 @@ class Spikes(Hook):
 
     def _warn(self, training: Training, report: StepReport, height: float) -> None:
         mesh = training.mesh
-        norms = {
-            name: float(local(weight.grad).norm())
-            for name, weight in training.model.weights.items()
-            if weight.grad is not None
-        }
+        gradients = training.model.gradients
+        norms = {name: gradients.norm_of(name) for name in gradients.weights}
         steepest = max(norms, key=lambda name: norms[name], default="")
         seen = mesh.gather((report.own_loss, mesh.data_rank, norms.get(steepest, 0.0), steepest))
         rank = max(range(len(seen)), key=lambda rank: (seen[rank][0], -rank))

@@ -272,7 +272,7 @@ class Speeds(Hook):
             "to_step": training.step,
             "layout": self.layout,
             "device": torch.cuda.get_device_name() if on_gpu else "cpu",
-            "precision": training.precision,
+            "precision": training.ran_in,
             "peak_memory_gb": next(iter(memory[worst].values())),
             "peak_memory": {"process": worst, **memory[worst]},
             "torch": torch.__version__,
@@ -361,7 +361,9 @@ class Checkpoints(Hook):
 
     def before_training(self, training: Training) -> None:
         """Set up saving, in all processes."""
-        if training.mesh.is_first and self.keep_best and self._curve and (lost := lost_best(self.root, self._curve)):
+        if self._sender and training.mesh.is_first:
+            self._sender.start()  # and a best checkpoint that is not here may be in the store, until it is published
+        elif training.mesh.is_first and self.keep_best and self._curve and (lost := lost_best(self.root, self._curve)):
             logger.warning(
                 "keep_best: step %d has the least validation loss so far, %.6g, but its checkpoint is no longer there; "
                 "the best one of those that are there and of later ones is kept",

@@ -9,27 +9,29 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainer import kernels
+from trainer import attention, kernels
 from trainer.config import FinetuneConfig, ParallelConfig, PretrainConfig
 from trainer.data.batch import Batches
 from trainer.data.feed import Feed
 from trainer.data.order import Ids
 from trainer.loop import guard
-from trainer.loop.muon import Muon
-from trainer.loop.optimizer import AdamW, OptimizerConfig, clip, learning_rate
+from trainer.loop.muon import Muon, is_matrix
+from trainer.loop.optimizer import AdamW, OptimizerConfig, clip_factor, learning_rate
 from trainer.loop.outliers import MOST_IN_A_ROW, Outliers
+from trainer.loop.placing import place
 from trainer.loop.precision import LossScale, compute_dtype, resolve
 from trainer.loop.timing import Phases
 from trainer.loop.training import Hook, StepReport, Training
 from trainer.model import GPT2, Architecture, Stage
 from trainer.parallel import ParallelModel, parallelize
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.offload import last_blocks
 from trainer.parallel.zero import squared_norm
 from trainer.plan import Plan
 from trainer.processes.compiled import keep_compiled_code
@@ -54,21 +56,31 @@ def assemble(
     plan: Plan,
 ) -> Training:
     """Build, parallelize and initialise a model, and assemble its training."""
+    parallel = place(shape, config, parallel, plan.layout, mesh)
     size, optimizer_config = plan.layout.micro_batch_size, OptimizerConfig.of(config, plan.steps, plan.warmup_steps)
     precision = resolve(config.precision, process.device)
+    dtype = compute_dtype(precision, process.device)
+    attention.choose_for(
+        use_of_attention(config, parallel, shape, process.device, dtype),
+        fa4=parallel.attention == "fa4",
+        says=mesh.is_first,
+    )
     model = parallelize(
         *(build, shape, mesh, parallel),
-        compute_dtype=compute_dtype(precision, process.device),
+        compute_dtype=dtype,
         fp8=precision == "fp8",
         fp32_residual=config.fp32_residual,
         compile_blocks=compiles(process, config, parallel),
+        offloaded=offloaded(optimizer_config, parallel)
+        if parallel.offload == "optimizer" or parallel.streams
+        else None,
     )
     model.initialise(config.seed)
     for part in model.stages:
         part.transformer.dropout_seed = config.seed
     return Training(
         model=model,
-        optimizer=optimizer_of(model, optimizer_config, parallel),
+        optimizer=optimizer_of(model, optimizer_config),
         loss_scale=LossScale(config.loss_scale, precision),
         outliers=Outliers(config.skip_sigma, config.skip_window),
         optimizer_config=optimizer_config,
@@ -79,25 +91,54 @@ def assemble(
             mesh.data_ranks,
             model.pipeline.batch_size(size),
             mesh.device,
+            ahead=False if parallel.plain else None,
             rounding=model.rounding,
         ),
         mesh=mesh,
+        parallel=parallel,
         stop=process.stop,
         micro_batch_size=size,
         checkpoint_every=config.checkpoint_every,
-        precision="bf16" if precision == "fp8" and not model.in_fp8 else precision,
+        precision=precision,
         phases=Phases(mesh.device),
         identity={"model": shape.record(), **identity},
     )
 
 
-def optimizer_of(model: ParallelModel[Any], config: OptimizerConfig, parallel: ParallelConfig) -> AdamW:
+def use_of_attention(
+    config: PretrainConfig | FinetuneConfig,
+    parallel: ParallelConfig,
+    shape: Architecture,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> attention.Use:
+    """Return what this training asks of attention."""
+    pretrains = isinstance(config, PretrainConfig)
+    return attention.Use(
+        section="pretrain" if pretrains else "finetune",
+        device=device,
+        dtype=dtype,
+        head_width=shape.n_embd // shape.n_head,
+        length=config.sequence_length if pretrains else shape.n_positions,
+        in_documents=pretrains and config.document_mask,
+        dropout=shape.attention_dropout,
+        plain=parallel.plain,
+    )
+
+
+def offloaded(config: OptimizerConfig, parallel: ParallelConfig) -> Callable[[Mapping[str, Tensor]], Collection[str]]:
+    """Return what names, among weights, those that the host updates: not Muon's, whose products are the GPU's."""
+    if config.muon is not None:
+        return lambda weights: [name for name, weight in weights.items() if not is_matrix(name, weight)]
+    return lambda weights: last_blocks(weights, parallel.offload_fraction)
+
+
+def optimizer_of(model: ParallelModel[Any], config: OptimizerConfig) -> AdamW:
     """Return the optimizer of this process's weights."""
-    on_host = parallel.offload == "optimizer"
     if config.muon is None:
-        return AdamW(model.weights, config, on_host=on_host)
+        return AdamW(model.weights, config, model.offload)
     head_width = model.shape.n_embd // model.shape.n_head
-    return Muon(model.weights, config, model.mesh, head_width, on_host=on_host)
+    return Muon(model.weights, config, model.mesh, head_width, model.offload)
 
 
 def compiles(process: Process, config: PretrainConfig | FinetuneConfig, parallel: ParallelConfig) -> bool:
@@ -159,24 +200,30 @@ def train_step(training: Training) -> StepReport:
     totals = mesh.sum_over_all(torch.stack((own / mesh.tp, stop, squared_norm(model.gradients, mesh))))
     # MKL's root of an fp32 number ends in what the processor's estimate of a reciprocal was, and those differ.
     norm = (totals[2].sqrt() / scale).float()
-    clip(model.gradients, norm, training.optimizer_config.clip_norm, scale)
+    # Before the host reads the figures, so that the device has work meanwhile; it leaves the update out by itself.
+    updates_first, limit = training.optimizer.device == mesh.device, training.optimizer_config.clip_norm
+    factor = clip_factor(norm, limit, scale)
+    if updates_first and model.offload is None and factor is not None:
+        model.gradients.scale(factor)
+        factor = None
     finite = totals[0].isfinite() & norm.isfinite()
     left_out = training.outliers.found(totals[0], norm.double()) if training.outliers.skips else ~finite
     figures = Figures(torch.stack((totals[0], totals[1], norm.double(), own, left_out.double())))
     lr = learning_rate(training.optimizer_config, training.step)
     phases.begin("optimizer")
-    # Before the host reads the figures, so that the device has work meanwhile; it leaves the update out by itself.
-    updates_first = training.optimizer.device == mesh.device
     if updates_first:
-        training.optimizer.update(lr, left_out.float())
+        training.optimizer.update(lr, left_out.float(), factor)
     tokens = batches.tokens(sample_ids)  # here, too, the device has work meanwhile
     mean_loss, stop, grad_norm, own_loss, skipped = figures.read()
     report = StepReport(
         training.step + 1, mean_loss, lr, grad_norm, stop > 0, None, sample_ids, own_loss * mesh.data_ranks
     )
     if _counts(training, report, scale, left_out=skipped > 0):
+        factor = clip_factor(torch.tensor(grad_norm), limit, scale)
+        factor = None if factor == 1 else factor
         if not updates_first:
-            training.optimizer.update(lr)
+            training.optimizer.update(lr, factor=factor)
+        training.optimizer.update_on_host(lr, factor)
         training.optimizer.steps += 1
     training.step += 1
     training.position += len(sample_ids)

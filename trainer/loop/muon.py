@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from trainer.config import MuonConfig
 from trainer.loop.optimizer import AdamW, OptimizerConfig
+from trainer.parallel.host_memory import HostMemory
 from trainer.parallel.local import values
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.offload import Offload
 from trainer.parallel.whole import WholeMatrices
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
@@ -37,8 +39,8 @@ def is_matrix(name: str, weight: Tensor) -> bool:
 class Muon(AdamW):
     """Muon on the blocks' matrices, and AdamW on embeddings, norms, biases and the head.
 
-    Of a matrix there is one moment, sharded as the matrix is. It is in the host's memory with `on_host`, and goes to
-    the GPU and back for each update: less traffic than AdamW's, which takes weights and gradients to the host.
+    Of a matrix there is one moment, sharded as the matrix is. With `offload`, which has the state of the other weights,
+    it is in the host's memory too, and goes to the GPU and back for each update.
     """
 
     def __init__(
@@ -47,13 +49,12 @@ class Muon(AdamW):
         config: OptimizerConfig,
         mesh: Mesh,
         head_width: int,
-        *,
-        on_host: bool = False,
+        offload: Offload | None = None,
     ) -> None:
         """`head_width`: of the attention, by which query, key and value alternate in the rows of their matrix."""
         matrices = {name: weight for name, weight in weights.items() if is_matrix(name, weight)}
         others = {name: weight for name, weight in weights.items() if name not in matrices}
-        super().__init__(others, config, on_host=on_host)
+        super().__init__(others, config, offload)
         assert config.muon is not None
         kinds: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
         for name, weight in matrices.items():
@@ -66,7 +67,7 @@ class Muon(AdamW):
                 config.muon,
                 mesh.device,
                 head_width if "attn.qkv." in next(iter(alike)) else 0,
-                on_host=on_host,
+                on_host=offload is not None,
             )
             for alike in kinds.values()
         ]
@@ -76,11 +77,21 @@ class Muon(AdamW):
         """The matrices' learning rate by that of the other weights, which have the same schedule."""
 
     @torch.no_grad()
-    def update(self, lr: float, unusable: Tensor | None = None) -> None:
+    def update(self, lr: float, unusable: Tensor | None = None, factor: Tensor | None = None) -> None:
         """Update the weights once with this learning rate of those that are not Muon's; see `AdamW.update`."""
-        super().update(lr, unusable)
+        super().update(lr, unusable, factor)
+        if self.offload is None:
+            self._update_matrices(lr, unusable, factor)
+
+    def update_on_host(self, lr: float, factor: Tensor | None = None) -> None:
+        """Do the same with the weights that the host updates, and with matrices, whose momentum is there."""
+        super().update_on_host(lr, factor)
+        if self.offload is not None:
+            self._update_matrices(lr, None, factor)
+
+    def _update_matrices(self, lr: float, unusable: Tensor | None, factor: Tensor | None) -> None:
         for kind in self._kinds:
-            kind.update(lr * self._times, unusable)
+            kind.update(lr * self._times, unusable, factor)
 
 
 class _Kind:
@@ -103,9 +114,11 @@ class _Kind:
         self._device = device
         self._head_width = head_width
         part = values(weights[0])
-        pinned = on_host and part.is_cuda
-        at = torch.device("cpu") if on_host else part.device
-        self.momentum = torch.zeros(len(weights), *part.shape, dtype=part.dtype, device=at, pin_memory=pinned)
+        shape = len(weights), *part.shape
+        self._memory = HostMemory(part.element_size() * math.prod(shape), pin=part.is_cuda) if on_host else None
+        self.momentum = (
+            part.new_zeros(shape) if self._memory is None else self._memory.values.view(part.dtype).view(shape)
+        )
         """Of each matrix this process's part."""
         rows, columns = weights[0].shape
         rows //= 3 if head_width else 1
@@ -113,18 +126,20 @@ class _Kind:
         shares = AT_ONCE * whole.splits // weights[0].numel() // whole.processes
         self._at_once = max(1, shares) * whole.processes
 
-    def update(self, lr: float, unusable: Tensor | None) -> None:
+    def update(self, lr: float, unusable: Tensor | None, factor: Tensor | None) -> None:
         for first in range(0, len(self._weights), self._at_once):
             chosen = slice(first, first + self._at_once)
             weights = [values(weight) for weight in self._weights[chosen]]
-            directions = self._directions(chosen, unusable)
+            directions = self._directions(chosen, unusable, factor)
             wholes = self._whole.collect(directions.to(self._device, matmul_dtype(self._device)))
             parts = self._whole.spread(self._orthogonalise(wholes), len(weights)).to(weights[0].device)
             _step(weights, parts.float(), 1 - lr * self._config.weight_decay, -lr * self._scale, unusable)
 
-    def _directions(self, chosen: slice, unusable: Tensor | None) -> Tensor:
+    def _directions(self, chosen: slice, unusable: Tensor | None, factor: Tensor | None) -> Tensor:
         """Take this step's gradients into the momentum, and return Nesterov's look ahead."""
         gradients = torch.stack([values(_gradient(weight)) for weight in self._weights[chosen]])
+        if factor is not None:
+            gradients *= factor
         kept = self.momentum[chosen]
         momentum = kept.to(gradients.device, non_blocking=True)
         if unusable is not None:

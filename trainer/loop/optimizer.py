@@ -1,12 +1,13 @@
 """AdamW, the learning rate's schedule, clipping by the exact global norm, and where the optimizer works.
 
-`parallel.offload` says where. `none`: on the device. `optimizer`: in the host's memory, with copies of the weights that
-this process updates; weights and gradients stay on the device. `all`: FSDP2 keeps weights and gradients in the host's
-memory too (`zero.shard_states`), and the optimizer finds them there.
+`parallel.offload` says where. `none`: on the device. `optimizer`: in the host's memory, where gradients come and from
+where updated weights go (`trainer.parallel.offload`). `all`: weights and gradients of blocks are there too, and come
+for each pass (`trainer.parallel.streamed`); over several shards, stages or `tp`, FSDP2 keeps all of them there
+(`zero.shard_states`), and the optimizer finds them there.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch.optim.adamw import adamw
 
 from trainer.config import MuonConfig, OptimizerFields, PretrainConfig, Schedule
 from trainer.parallel.local import values
-from trainer.parallel.zero import Gradients
+from trainer.parallel.offload import Offload, Piece
 
 WSD_DECAY = 0.2
 """Fraction of the steps after the warm-up over which `wsd` lowers the learning rate."""
@@ -91,49 +92,70 @@ class AdamW:
     """AdamW (Loshchilov and Hutter, arXiv:1711.05101) on this process's parts of the weights.
 
     Matrices and embeddings decay, biases and norms do not. The state, two moments of each part, is allocated at the
-    start, in the host's memory with `on_host`. Updates use the local parts, so every layout runs the same fused kernel,
-    without the dispatch of distributed tensors.
+    start, where the weight is; of some or all weights it is that of an `Offload`. Updates use the local parts, so every
+    layout runs the same fused kernel, without the dispatch of distributed tensors.
     """
 
-    def __init__(self, weights: Mapping[str, nn.Parameter], config: OptimizerConfig, *, on_host: bool = False) -> None:
+    def __init__(
+        self, weights: Mapping[str, nn.Parameter], config: OptimizerConfig, offload: Offload | None = None
+    ) -> None:
+        """`offload`: the state of those of these weights that the host updates."""
         self._weights = dict(weights)
         self._config = config
+        self.offload = offload
         parts = {name: values(weight) for name, weight in weights.items()}
-        device = torch.device("cpu") if on_host else None
+        held = {} if offload is None else offload.moments
         self.moments: dict[str, tuple[Tensor, ...]] = {
-            name: (torch.zeros_like(part, device=device), torch.zeros_like(part, device=device))
+            name: held[name] if name in held else (torch.zeros_like(part), torch.zeros_like(part))
             for name, part in parts.items()
         }
         self.steps = 0
-        self.device = next(first.device for first, _ in self.moments.values())
-        """Where updates are computed."""
+        self.device = next(part.device for part in parts.values())
+        """Where weights are."""
+        here = [name for name, part in parts.items() if name not in held and part.numel()]
         self._names = {
-            decays: [name for name in weights if (weights[name].ndim >= 2) == decays and parts[name].numel()]
-            for decays in (True, False)
+            decays: [name for name in here if (weights[name].ndim >= 2) == decays] for decays in (True, False)
         }
-        self._hosts = {
-            decays: HostCopies([parts[name] for name in names]) for decays, names in self._names.items() if on_host
-        }
-        self._counts: dict[bool, tuple[Tensor, list[Tensor]]] = {}
-        """Step counts of weights that decay and of others, which the kernel increments: together, and one by one."""
+        self._counts: dict[tuple[torch.device, int], tuple[Tensor, list[Tensor]]] = {}
+        """By device and number, step counts of weights, which the kernel increments: together, and one by one."""
 
     @torch.no_grad()
-    def update(self, lr: float, unusable: Tensor | None = None) -> None:
-        """Update the weights once with this learning rate; the caller then counts the step in `steps`.
+    def update(self, lr: float, unusable: Tensor | None = None, factor: Tensor | None = None) -> None:
+        """Update the weights once with this learning rate, but for those that the host updates.
 
-        `unusable`: a number on `device`; 1: leave out this update, without the host's knowing.
+        The caller then counts the step in `steps`. `unusable`: a number on `device`; 1: leave out this update, without
+        the host's knowing. `factor`: what gradients are multiplied by first, a number on `device`.
         """
         for decays, names in self._names.items():
             if not names:
                 continue
-            weights = [values(self._weights[name]) for name in names]
-            gradients = [values(self._gradient(name)) for name in names]
-            if host := self._hosts.get(decays):
-                host.take(weights, gradients)
-                self._apply(names, host.weights, host.gradients, lr, unusable, decays=decays)
-                host.give(weights)
-            else:
-                self._apply(names, weights, gradients, lr, unusable, decays=decays)
+            moments = [self.moments[name] for name in names]
+            self._apply(
+                [values(self._weights[name]) for name in names],
+                [values(self._gradient(name)) for name in names],
+                [first for first, _ in moments],
+                [second for _, second in moments],
+                lr,
+                unusable,
+                factor,
+                decays=decays,
+                steps=self.steps,
+            )
+
+    def update_on_host(self, lr: float, factor: Tensor | None = None) -> None:
+        """Do the same with the weights that the host updates, in the next forward pass or when they are read.
+
+        `factor`: as above, in the host's memory.
+        """
+        steps = self.steps  # which the caller counts before all are updated
+
+        def apply(piece: Piece) -> None:
+            moments = [piece.first], [piece.second]
+            parts = [piece.weights], [piece.gradients], *moments
+            self._apply(*parts, lr, None, factor, decays=piece.decays, steps=steps)
+
+        if self.offload is not None:
+            self.offload.update(apply)
 
     def _gradient(self, name: str) -> Tensor:
         gradient = self._weights[name].grad
@@ -142,29 +164,33 @@ class AdamW:
 
     def _apply(
         self,
-        names: list[str],
         weights: list[Tensor],
         gradients: list[Tensor],
+        first: list[Tensor],
+        second: list[Tensor],
         lr: float,
         unusable: Tensor | None,
+        factor: Tensor | None,
         *,
         decays: bool,
+        steps: int,
     ) -> None:
         config = self._config
-        moments = [self.moments[name] for name in names]
-        if decays not in self._counts:
-            together = torch.empty(len(names), device=weights[0].device)
-            self._counts[decays] = together, list(together)
-        together, counts = self._counts[decays]
-        together.fill_(self.steps)
+        key = weights[0].device, len(weights)
+        if key not in self._counts:
+            together = torch.empty(len(weights), device=weights[0].device)
+            self._counts[key] = together, list(together)
+        together, counts = self._counts[key]
+        together.fill_(steps)
         adamw(
             weights,
             gradients,
-            [first for first, _ in moments],
-            [second for _, second in moments],
+            first,
+            second,
             [],
             counts,
             fused=True,
+            grad_scale=None if factor is None else 1 / factor,
             found_inf=unusable,
             amsgrad=False,
             beta1=config.betas[0],
@@ -178,38 +204,15 @@ class AdamW:
         torch.autograd.graph.increment_version(weights)
 
 
-class HostCopies:
-    """Copies of weights and gradients in the host's memory; pinned if the weights are on a GPU."""
-
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        self._on_gpu = any(weight.device.type == "cuda" for weight in weights)
-        self.weights = [torch.empty(weight.shape, dtype=weight.dtype, pin_memory=self._on_gpu) for weight in weights]
-        self.gradients = [torch.empty_like(copy, pin_memory=self._on_gpu) for copy in self.weights]
-
-    def take(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Copy weights and gradients from the device."""
-        self._copy((*weights, *gradients), (*self.weights, *self.gradients))
-
-    def give(self, weights: Sequence[Tensor]) -> None:
-        """Copy the updated weights back to the device."""
-        self._copy(self.weights, weights)
-
-    def _copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-        for source, target in zip(sources, targets, strict=True):
-            target.copy_(source, non_blocking=True)
-        if self._on_gpu:
-            torch.cuda.synchronize()
-
-
 @torch.no_grad()
-def clip(gradients: Gradients, norm: Tensor, limit: float, loss_scale: float = 1.0) -> None:
-    """Divide all gradients by `loss_scale`, and clip their global norm to `limit` (0: never).
+def clip_factor(norm: Tensor, limit: float, loss_scale: float = 1.0) -> Tensor | None:
+    """Return what divides all gradients by `loss_scale` and clips their norm to `limit` (0: never); None: nothing does.
 
     `norm`: that of the whole model, after the division.
     """
     if not limit and loss_scale == 1.0:
-        return
+        return None
     factor = torch.full_like(norm, 1 / loss_scale)
     if limit:
         factor *= (limit / (norm + 1e-6)).clamp(max=1.0)
-    gradients.scale(factor)
+    return factor

@@ -61,7 +61,8 @@ def begin(training: "Training", config: PretrainConfig, folder: Path | None) -> 
     if config.init == "huggingface":
         from trainer.weights import huggingface
 
-        huggingface.fill(training.model.weights, huggingface.read_weights(folder), folder)
+        huggingface.fill(training.model.masters, huggingface.read_weights(folder), folder)
+        training.model.take_masters()
         return
     record = training.restore(folder)
     if _order(record) != _order(training.identity):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from trainer.config import Precision
+from trainer.config import ParallelConfig, Precision
 from trainer.data.batch import Batches
 from trainer.data.feed import Feed
 from trainer.data.order import Ids
@@ -68,11 +68,13 @@ class Training:
     batches: Batches
     feed: Feed
     mesh: Mesh
+    parallel: ParallelConfig
+    """With `offload` decided."""
     stop: StopFlag
     micro_batch_size: int
     checkpoint_every: int
     precision: Precision
-    """What it computes in: bf16 if fp8 was asked for where there is none."""
+    """What it was asked to compute in."""
     phases: Phases
     identity: dict[str, Any]
     """Identity of the run (model, tokenizer, data, section); goes into each checkpoint's record."""
@@ -86,6 +88,11 @@ class Training:
     """Folder for output that is only looked at; None: nowhere."""
 
     @property
+    def ran_in(self) -> Precision:
+        """Return what its passes were computed in: bf16 where fp8 was asked for and no product could be in fp8."""
+        return "bf16" if self.precision == "fp8" and not self.model.trained_in_fp8 else self.precision
+
+    @property
     def finished(self) -> bool:
         """Whether the last step is done."""
         return self.step >= self.optimizer_config.steps
@@ -96,7 +103,7 @@ class Training:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the checkpoint's tensors, as views of the live ones."""
-        weights, vocab_size = self.model.weights, self.model.shape.vocab_size
+        weights, vocab_size = self.model.masters, self.model.shape.vocab_size
         moments = checkpoint.optimizer_tensors(weights, self.optimizer.moments, vocab_size)
         return checkpoint.model_tensors(weights, vocab_size) | moments
 
@@ -120,8 +127,8 @@ class Training:
         require_same_optimizer(folder, record, self.optimizer_config.optimizer)
         tensors = self.tensors()
         checkpoint.load(folder, tensors)
-        checkpoint.give_embedding(tensors, self.model.weights, self.optimizer.moments)
-        self.model.count_changes()
+        checkpoint.give_embedding(tensors, self.model.masters, self.optimizer.moments)
+        self.model.take_masters()
         self.step, self.position, self.tokens = record["step"], record["position"], record["tokens"]
         self.optimizer.steps = record["optimizer_steps"]
         if self.loss_scale.dynamic and "loss_scale" in record:

@@ -2,15 +2,15 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from trainer import attention, kernels
+from trainer import kernels
 from trainer.config import ParallelConfig
 from trainer.data.batch import Batch, Rounding
 from trainer.loss import Differentiate, compiled_loss_and_gradient
@@ -18,10 +18,16 @@ from trainer.model import GPT2, Architecture, Block, LanguageModel, LayerNorm, S
 from trainer.parallel.graphs import take_graphs
 from trainer.parallel.local import fill, values
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.offload import BLOCKS, Offload, keep_halves
 from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
+from trainer.parallel.room import require_host_memory
+from trainer.parallel.streamed import Places, Streamed
 from trainer.parallel.tensor import exchange_of, split_tensors
 from trainer.parallel.zero import Gradients, Tied, shard_states
 from trainer.stages import stage_owner
+
+if TYPE_CHECKING:
+    from trainer.kernels.products import Fp8, Products
 
 logger = logging.getLogger(__name__)
 
@@ -57,24 +63,50 @@ class ParallelModel(Generic[M]):
     """Samples are padded to a multiple of this: with sequence parallelism, the processes that share a sample."""
     rounding: Rounding | None = None
     """How a classifier's batches are made to have few shapes, before they are moved to the device."""
-    in_fp8: bool = False
-    """Whether blocks multiply in fp8: it was asked for, and they can."""
+    fp8: "Fp8 | None" = None
+    """The products of the blocks, if they are in fp8."""
+
+    @property
+    def trained_in_fp8(self) -> bool:
+        """Return whether any pass of training so far had products in fp8."""
+        return self.fp8 is not None and self.fp8.trained
+
+    @property
+    def offload(self) -> Offload | None:
+        """Return the state in the host's memory, if there is any."""
+        return self.gradients.offload
+
+    @property
+    def masters(self) -> Mapping[str, Tensor]:
+        """Return the weights in fp32, which are saved and loaded: of the same names, but perhaps on the host.
+
+        An update that the host has not finished is finished first, of state and of weights on the device too.
+        """
+        return self.weights if self.offload is None else {**self.weights, **self.offload.masters}
 
     @property
     def weights(self) -> Mapping[str, nn.Parameter]:
-        """Return this process's parameters by canonical name; the head's copy of the embedding has its own name."""
+        """Return this process's parameters by canonical name; the head's copy of the embedding has its own name.
+
+        As of `masters`, an update is finished first.
+        """
+        if self.offload is not None:
+            self.offload.finish()
         return self.gradients.weights
 
     def initialise(self, seed: int) -> None:
         """Set GPT-2's initial weights, the same in every layout (`model.initial_weight`)."""
-        for name, weight in self.weights.items():
+        for name, weight in self.masters.items():
             fill(weight, initial_weight(canonical(name), self.shape, weight.shape, seed))
+        self.take_masters()
 
-    def count_changes(self) -> None:
-        """Let torch count a change of each weight, after a loader has written shards, which it does not see.
+    def take_masters(self) -> None:
+        """Compute with `masters` from now on, after something has written them.
 
-        By that count, copies in half precision are made anew.
+        Of shards torch does not see it; by its count of changes, copies in half precision are made anew.
         """
+        if self.offload is not None:
+            self.offload.give()
         for weight in self.weights.values():
             torch.autograd.graph.increment_version(values(weight))
 
@@ -99,6 +131,8 @@ class ParallelModel(Generic[M]):
     @torch.no_grad()
     def forward(self, batch: Batch, **inputs: Tensor) -> Tensor | None:
         """Return the model's output for a batch, None without the last stage; `inputs` replace the batch's own."""
+        if self.offload is not None:
+            self.offload.finish()
         return self.pipeline.forward(batch.padded(self.positions_multiple), **inputs)
 
 
@@ -112,11 +146,14 @@ def parallelize(
     fp8: bool = False,
     fp32_residual: bool = False,
     compile_blocks: bool = False,
+    offloaded: Callable[[Mapping[str, Tensor]], Collection[str]] | None = None,
 ) -> ParallelModel[M]:
     """Build a model on the meta device, split it step by step, then allocate it on the device.
 
     The weights are undefined until they are initialised or loaded. `fp8`: whether blocks multiply in fp8, if they can.
-    `fp32_residual`: whether the residual stream is in fp32, whatever the products are in.
+    `fp32_residual`: whether the residual stream is in fp32, whatever the products are in. `offloaded`: names those
+    of this process's weights whose optimizer state is in the host's memory; None: none. Raises UserError if there is
+    too little of that.
     """
     if parallel.zero and mesh.dp_shard == 1 and mesh.is_first:
         logger.warning(
@@ -125,27 +162,26 @@ def parallelize(
             parallel.zero,
         )
     fused = fuses(mesh, parallel, compute_dtype)
-    in_fp8 = fp8 and multiplies_in_fp8(mesh, fused=fused and mesh.tp == 1)
-    attention.choose_fa4(
-        wanted=parallel.attention == "fa4",
-        device=mesh.device,
-        head_width=shape.n_embd // shape.n_head,
-        says=mesh.is_first,
-    )
-    rounding = rounding_of(shape, mesh.device, compiled=compile_blocks)
+    products = None
+    if fp8 and multiplies_in_fp8(mesh, fused=fused and mesh.tp == 1, n_embd=shape.n_embd):
+        products = fp8_products(shape, says=mesh.is_first)
+    rounding = rounding_of(shape, mesh.device, compiled=compile_blocks, plain=parallel.plain)
     if compile_blocks and rounding is not None:
         _allow_graphs(2 * -(-shape.n_positions // POSITIONS))  # for each length one to train with, one to predict with
     exchange = exchange_of(parallel, mesh, fused=fused)
     with torch.device("meta"):
         stages = split_pipeline(build, shape, parallel, mesh)
+    held = set(offloaded(named(stages))) if offloaded is not None else set[str]()
     for stage in stages:
         stage.transformer.compute_dtype = compute_dtype
         if fp32_residual:
             widen_stream(stage)
         split_tensors(stage, parallel, exchange)
         if fused:
-            fuse(stage, parallel, fp8=in_fp8, says=mesh.is_first)
+            fuse(stage, parallel, products)
         checkpoint_activations(stage, parallel)
+        if not parallel.zero and compute_dtype != torch.float32:
+            halve(stage, compute_dtype, held)
         if isinstance(stage, LanguageModel) and stage.lm_head is not None and (fused or compile_blocks):
             stage.lm_head.differentiate = fastest_loss(mesh.device, parallel)
         if compile_blocks and not fused:
@@ -154,12 +190,31 @@ def parallelize(
                 # slower graph for any shape.
                 block.compile(dynamic=False)
         shard_states(stage, parallel, mesh, compute_dtype)
-        stage.to_empty(device="cpu" if parallel.offload == "all" and parallel.zero else mesh.device)
+    if offloaded is not None:
+        require_host_memory(named(stages), held, parallel, mesh)
+    places = Places(stages[0], mesh.device) if parallel.streams else None
+    for stage in stages:
+        if places is None:
+            stage.to_empty(device="cpu" if parallel.offload == "all" else mesh.device)
+        else:
+            give_memory(stage, mesh.device)
         stage.tie()
     # A classifier's head is not the embedding, so nothing has to be kept equal.
     last = 0 if shape.num_labels else stage_owner(parallel.pp * parallel.chunks - 1, parallel)
     tied = Tied(mesh, 0, last)
     gradients = Gradients(stages, parallel, mesh, tied)
+    if held:
+        weights = {name: weight for name, weight in gradients.weights.items() if name in held}
+        # A schedule of several stages gathers all of a stage's shards before the first pass comes to any block.
+        gathers_stages = bool(parallel.zero) and parallel.chunks > 1
+        ways = {"plain": parallel.plain or gathers_stages, "says": mesh.is_first}
+        gradients.offload = (
+            Offload(weights, mesh.device, gathered=bool(parallel.zero), **ways)
+            if places is None
+            else Streamed(weights, places, mesh, **ways)
+        )
+        for stage in stages:
+            gradients.offload.watch(stage)
     pipeline = (
         Pipeline(stages, shape, parallel, mesh)
         if mesh.pp > 1
@@ -173,13 +228,30 @@ def parallelize(
         pipeline,
         mesh.tp if parallel.sequence_parallel else 1,
         rounding,
-        in_fp8,
+        products,
     )
 
 
-def rounding_of(shape: Architecture, device: torch.device, *, compiled: bool) -> Rounding | None:
+def named(stages: Sequence[GPT2]) -> dict[str, nn.Parameter]:
+    """Return the weights of these stages."""
+    return {name: weight for stage in stages for name, weight in stage.named_parameters()}
+
+
+def give_memory(stage: GPT2, device: torch.device) -> None:
+    """Do what `to_empty` does, but for weights that have memory already."""
+    stage._apply(lambda weight: torch.empty_like(weight, device=device) if weight.is_meta else weight)  # pyright: ignore[reportPrivateUsage]
+
+
+def halve(stage: GPT2, dtype: torch.dtype, held: Collection[str]) -> None:
+    """Keep matrices of those blocks in half precision on the device of which the host has all in fp32."""
+    for layer, block in stage.transformer.h.items():
+        if all(f"{BLOCKS}{layer}.{name}" in held for name, weight in block.named_parameters() if weight.ndim >= 2):
+            keep_halves(block, dtype)
+
+
+def rounding_of(shape: Architecture, device: torch.device, *, compiled: bool, plain: bool) -> Rounding | None:
     """Return how a classifier's batches are rounded, so that graphs and compiled blocks are few; None: not at all."""
-    wanted = shape.num_labels > 0 and (compiled or device.type == "cuda")
+    wanted = shape.num_labels > 0 and (compiled or (device.type == "cuda" and not plain))
     return Rounding(POSITIONS, shape.n_positions) if wanted else None
 
 
@@ -222,32 +294,48 @@ def fuses(mesh: Mesh, parallel: ParallelConfig, dtype: torch.dtype) -> bool:
     return True
 
 
-def multiplies_in_fp8(mesh: Mesh, *, fused: bool) -> bool:
+def fp8_lacking(device: torch.device) -> str:
+    """Return why this device does not multiply in fp8: nothing if it does."""
+    if device.type != "cuda":
+        return "a CPU does not multiply in fp8"
+    if torch.cuda.get_device_capability(device) < OLDEST_FP8:
+        return f"{torch.cuda.get_device_name(device)} does not multiply in fp8"
+    return ""
+
+
+def multiplies_in_fp8(mesh: Mesh, *, fused: bool, n_embd: int) -> bool:
     """Return whether blocks can multiply in fp8; where they cannot, say so once."""
-    reason = ""
-    if mesh.device.type != "cuda":
-        reason = "a CPU does not multiply in fp8"
-    elif not fused:
+    reason = fp8_lacking(mesh.device)
+    if not reason and not fused:
         reason = (
             "this needs the blocks of parallel.kernels=triton, without tensor parallelism and zero-bubble schedules"
         )
-    elif torch.cuda.get_device_capability(mesh.device) < OLDEST_FP8:
-        reason = f"{torch.cuda.get_device_name(mesh.device)} does not multiply in fp8"
+    elif not reason and n_embd % kernels.FP8_MULTIPLE:
+        reason = f"model.n_embd {n_embd} is no multiple of {kernels.FP8_MULTIPLE}"
     if reason and mesh.is_first:
         logger.warning("precision fp8: %s; training goes on in bf16", reason)
     return not reason
 
 
-def fuse(model: GPT2, parallel: ParallelConfig, *, fp8: bool = False, says: bool = True) -> None:
-    """Let blocks, last norm and embeddings do their work with Triton kernels. `says`: see `Fp8`."""
+def fp8_products(shape: Architecture, *, says: bool) -> "Fp8":
+    """Return the products in fp8 of all blocks of a process. `says`: see `Fp8`."""
+    from trainer.kernels.products import Fp8
+
+    # The length of a classifier's rows is that of the data, rounded.
+    remedy = "finetune.micro_batch_size" if shape.num_labels else "pretrain.micro_batch_size or sequence_length"
+    return Fp8(remedy, says=says)
+
+
+def fuse(model: GPT2, parallel: ParallelConfig, products: "Products | None" = None) -> None:
+    """Let blocks, last norm and embeddings do their work with Triton kernels. `products`: of blocks, None: `Half`."""
     from trainer.kernels.block import FusedBlock, FusedNorm
     from trainer.kernels.embedding import embed
     from trainer.kernels.exchanged import Columns, Rows
-    from trainer.kernels.products import Fp8, Half
+    from trainer.kernels.products import Half
 
     # Without ZeRO, gradients lie in one buffer from the beginning, to which each pass adds its own.
     adds = parallel.zero == 0
-    transformer, products = model.transformer, Fp8(says=says) if fp8 else Half()
+    transformer, products = model.transformer, Half() if products is None else products
     for block in transformer.h.values():
         block.__class__ = FusedBlock
         made = cast(FusedBlock, block)

@@ -220,8 +220,8 @@ POSITION_TABLES: dict[str, tuple[type[nn.Module], Placement]] = {
 
 
 LEAST_GROUP = 2048
-"""Tokens of a group: with fewer, more starts of kernels and exchanges would come for each second of products. A guess,
-to be measured (`benchmarks/README.md`, "Two GPUs")."""
+"""Tokens of a group: with fewer, more starts of kernels and exchanges would come for each second of products. Groups of
+16,384 were measured (`benchmarks/README.md`, "Two GPUs"), none as small as this."""
 
 
 def exchange_of(parallel: ParallelConfig, mesh: Mesh, *, fused: bool) -> Exchange | None:

@@ -19,6 +19,7 @@ from trainer.config import ParallelConfig
 from trainer.model import GPT2, HEAD, TIED
 from trainer.parallel.local import like, local, sharded_axes, values
 from trainer.parallel.mesh import DATA_AXES, Mesh
+from trainer.parallel.offload import Offload
 
 
 def shard_states(model: GPT2, parallel: ParallelConfig, mesh: Mesh, compute_dtype: torch.dtype) -> None:
@@ -59,17 +60,23 @@ class Gradients:
         # Terms of a sum over tp, and values that each process computes, which may round differently on a GPU.
         self._partial = [weight for name, weight in self.weights.items() if kinds[name] == "partial"]
         self._copied = [weight for name, weight in self.weights.items() if kinds[name] == "copied" and mesh.tp > 1]
+        # Blocks that take turns on the device have a place for gradients there, and so has each of their weights.
+        self._streamed = {name for name, weight in self.weights.items() if weight.grad is not None}
         self._flat: Tensor | None = None if self._sharded else self._make_flat()
         self._measured: list[Tensor] = []
+        self.offload: Offload | None = None
+        """Where gradients go, if the optimizer is in the host's memory."""
 
     def _make_flat(self) -> Tensor:
         """Make all gradients views of one buffer, at its end those that tp processes copy, then those that they sum."""
         place = {**{id(weight): 1 for weight in self._copied}, **{id(weight): 2 for weight in self._partial}}
-        weights = sorted(self.weights.values(), key=lambda weight: place.get(id(weight), 0))
+        here = [weight for name, weight in self.weights.items() if name not in self._streamed]
+        weights = sorted(here, key=lambda weight: place.get(id(weight), 0))
         flat = torch.zeros(sum(local(weight).numel() for weight in weights), device=self._mesh.device)
         start = 0
         for weight in weights:
             part = local(weight)
+            weight.grad_dtype = torch.float32  # also of a weight in half precision
             weight.grad = like(weight, flat[start : start + part.numel()].view_as(part))
             start += part.numel()
         self._start_of_partial = start - sum(local(weight).numel() for weight in self._partial)
@@ -83,6 +90,8 @@ class Gradients:
 
     def zero(self) -> None:
         """Clear the last step's gradients."""
+        if self.offload is not None:
+            self.offload.begin()
         if self._flat is not None:
             self._flat.zero_()
             return
@@ -91,6 +100,10 @@ class Gradients:
 
     def expect(self, *, last: bool) -> None:
         """Prepare for a backward pass without a pipeline; `last`: whether it is the step's last one."""
+        if self.offload is not None:
+            # Nothing else changes gradients after the pass that adds their last terms.
+            alone = self._mesh.data_ranks == self._mesh.tp == 1
+            self.offload.expect(last=last, alone=alone and self._flat is not None)
         for stage in self._sharded:
             stage.set_requires_gradient_sync(last or self._zero > 1)
             stage.set_requires_all_reduce(last)
@@ -110,6 +123,8 @@ class Gradients:
             _together(self._partial, self._mesh, self._mesh.sum_over_tp)
             _together(self._copied, self._mesh, self._mesh.copy_over_tp)
         self._tied.sum_gradients(self.weights)
+        if self.offload is not None:
+            self.offload.leave()
 
     def scale(self, factor: Tensor) -> None:
         """Multiply all gradients by a number on the device."""
@@ -125,13 +140,39 @@ class Gradients:
         The head's copy of the embedding never counts.
         """
         if not self._measured or self._flat is None:  # views of one tensor stay; ZeRO's gradients are new in each step
-            counted = [weight for name, weight in self.weights.items() if not self._tied.is_copy(name)]
+            here = {name: weight for name, weight in self.weights.items() if name not in self._streamed}
+            counted = [weight for name, weight in here.items() if not self._tied.is_copy(name)]
             self._measured = [
                 values(weight.grad)
                 for weight in counted
                 if weight.grad is not None and self._mesh.counts(sharded_axes(weight))
             ]
         return self._measured
+
+    def norms(self) -> list[Tensor]:
+        """Return the norms of the gradients that this process counts, in the order of the weights."""
+        parts = self.measured()
+        if not parts:
+            return []
+        norms = torch._foreach_norm(parts)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+        if not self._streamed or self.offload is None:
+            return list(norms)
+        following = iter(norms)
+        return [self.offload.norms[name] if name in self._streamed else next(following) for name in self.weights]
+
+    def of(self, name: str) -> Tensor | None:
+        """Return this process's gradient of a weight, wherever it is."""
+        if name in self._streamed and self.offload is not None:
+            return self.offload.gradient_of(name)
+        whole = self.weights[name].grad
+        return None if whole is None else local(whole)
+
+    def norm_of(self, name: str) -> float:
+        """Return the norm of this process's gradient of a weight, before any clipping by the host; 0 if it has none."""
+        if name in self._streamed and self.offload is not None:
+            return float(self.offload.norms[name])
+        gradient = self.of(name)
+        return 0.0 if gradient is None else float(gradient.norm())
 
 
 def _over_tp(stage: GPT2, name: str, weight: Tensor) -> Literal["sharded", "partial", "copied"]:
@@ -186,8 +227,7 @@ class Tied:
 @torch.no_grad()
 def squared_norm(gradients: Gradients, mesh: Mesh) -> Tensor:
     """Return this process's share of the squared norm of all gradients, in fp64: over all processes, shares add up."""
-    parts = gradients.measured()
-    if not parts:
+    norms = gradients.norms()
+    if not norms:
         return torch.zeros((), dtype=torch.float64, device=mesh.device)
-    norms = torch._foreach_norm(parts)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
     return torch.stack(norms).to(mesh.device).double().square().sum()

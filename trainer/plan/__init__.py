@@ -94,7 +94,7 @@ def plan_pretraining(
         size = uneven_micro_batch(parallel, "pretrain", -(-config.global_batch_size // ranks), config.micro_batch_size)
         logger.warning(
             "pretrain: %d data-parallel processes share a batch of %d unevenly, %d samples at most, so some of them "
-            "wait in each step; the losses are the same",
+            "wait in each step; batches and their order are the same, losses but for rounding",
             *(ranks, config.global_batch_size, -(-config.global_batch_size // ranks)),
         )
         return Layout(processes=processes, data_ranks=ranks, micro_batch_size=size)

@@ -35,6 +35,7 @@ from pipelines.run import parse_size
 from pipelines.terminal import print_error, print_line
 from trainer.checks import check_pretrain
 from trainer.config import MOST_SAMPLES, ModelConfig, NonNegativeFloat, ParallelConfig, Precision, PretrainConfig
+from trainer.plan import offloading
 from trainer.plan.calibration import learn, read_calibration
 from trainer.plan.machines import GIB, GPUS, Machine, find_gpu, gpus_at_hand, name_in_table
 from trainer.plan.pictures import write_pictures
@@ -143,6 +144,10 @@ def plan(options: PlanOptions) -> None:
         print_line(f"{PARAMS_YAML}: now with the first of these layouts")
     for line in table(found, machine, tokens_of(task, options)):
         print_line(line)
+    if found.fitting[0].parallel.offload != "none":
+        print_line("Of the first:")
+        for line in offloading.table(found.fitting[0], machine):
+            print_line(f"   {line}")
     if options.pictures:
         for picture in write_pictures(found.fitting[0], machine, options.pictures):
             print_line(f"the first as a picture: {picture}")
@@ -308,7 +313,17 @@ def _family(found: Prediction) -> tuple[bool, bool, int]:
 def overrides(best: Prediction) -> list[str]:
     """Return the parameters that make a layout, also those that were assumed of all layouts."""
     parallel = best.parallel
-    keys = ("pp", "tp", "dp_shard", "zero", "chunks", "schedule", "activation_checkpointing", "offload")
+    keys = (
+        "pp",
+        "tp",
+        "dp_shard",
+        "zero",
+        "chunks",
+        "schedule",
+        "activation_checkpointing",
+        "offload",
+        "offload_fraction",
+    )
     assumed = ("dp_replicate=0", "stages=balanced", "microbatches=0", "checkpoint_every=1", "placements=[]")
     return [
         *(f"parallel.{key}={getattr(parallel, key)}" for key in keys),

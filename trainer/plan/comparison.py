@@ -1,5 +1,6 @@
 """What a run took beside what was predicted for it, so that everyone sees how far the planner can be trusted."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,10 +25,11 @@ def compare(
     name = known_gpu(segment["device"])
     if name is None:
         return None
+    decided = {key: segment["layout"][key] for key in ("offload", "offload_fraction")}  # where it was auto
     found = predict(
         Task(model=model, vocab_size=vocab_size, config=config),
         Machine(gpu=GPUS[name], gpus=layout.processes),
-        layout.filled(parallel),
+        dataclasses.replace(layout.filled(parallel), **decided),
         layout.micro_batch_size,
     )
     taken, needed = segment["median_step_seconds"], segment["peak_memory_gb"]

@@ -9,9 +9,10 @@ from typing import Any
 
 from pipelines import store
 from trainer.plan.machines import GIB, Machine
+from trainer.plan.offloading import MARGIN
 from trainer.plan.prediction import Prediction, kept_bytes, memory_of, pass_seconds, ranks_to_look_at, sizes_of
 from trainer.plan.schedule import Action, order
-from trainer.plan.search import MARGIN, name_of
+from trainer.plan.search import name_of
 from trainer.reporting.schedule import INK, Pass, draw
 
 MOST_DRAWN = 32

@@ -212,12 +212,19 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     embedding = task.vocabulary * width / parallel.tp
     weights, shard = matrices + rows, parallel.dp_shard
     on_gpu = parallel.offload != "all"
+    share = parallel.offload_fraction if parallel.offload == "optimizer" else 0.0
+    # Of matrices that the host has in fp32.
+    wider = parallel.zero or size == 4 or task.config.optimizer == "muon"
+    halved = 0.0 if wider else min(1.0, share * weights / max(1.0, matrices))
     memory = {
-        "weights": 4 * weights / (shard if parallel.zero else 1) * on_gpu,
+        "weights": (4 * weights - 2 * halved * matrices) / (shard if parallel.zero else 1) * on_gpu,
         # ZeRO 1 adds up whole gradients until the end of the step, wherever the rest is.
         "gradients": 4 * weights / (shard if parallel.zero > 1 else 1) * (on_gpu or parallel.zero == 1),
-        "optimizer": moments_of(task, matrices, rows) / (shard if parallel.zero else 1) * (parallel.offload == "none"),
+        "optimizer": moments_of(task, matrices, rows) * (1 - share) / (shard if parallel.zero else 1) * on_gpu,
     }
+    if parallel.streams:  # two blocks at once, and their gradients; vectors are few
+        places = 2 * task.block
+        memory["weights"], memory["gradients"] = 4 * rows + size * places, 4 * (rows + places)
     kept = most_kept(parallel.schedule, parallel.pp, sizes_of(task, parallel), passes, rank)
     tokens = micro_batch * task.config.sequence_length
     # Without ZeRO each micro batch in flight keeps its own copies in half precision; FSDP gathers one for all.
@@ -225,10 +232,12 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     if parallel.zero:
         # Two blocks at once, and the gradients of one in fp32 before and after they are reduced.
         memory["gathered"] = 4 * rows + (size * matrices if parallel.zero < 3 else (2 * size + 8) * block)
+    elif parallel.streams:
+        pass  # in half precision already
     elif parallel.fusible and size == 2:
-        memory["gathered"] = 2.0 * matrices  # one copy of each weight, for all passes of a step
+        memory["gathered"] = 2.0 * matrices * (1 - halved)  # one copy of each weight, for all passes of a step
     elif size == 2:
-        copies = min(layers, 1) if parallel.activation_checkpointing != "none" else kept
+        copies = (min(layers, 1) if parallel.activation_checkpointing != "none" else kept) * (1 - halved)
         memory["gathered"] = 2.0 * block * copies
     per_token = kept_bytes(task, parallel) * size / 2
     memory["activations"] = tokens * per_token * kept
@@ -311,15 +320,22 @@ def kept_bytes(task: Task, parallel: ParallelConfig) -> float:
 
 
 def host_memory_of(task: Task, machine: Machine, parallel: ParallelConfig) -> float:
-    """Return the bytes of a machine's memory for what is offloaded, and for the copies of a save beside training."""
+    """Return the bytes of a machine's memory for what is offloaded."""
+    return sum(host_parts_of(task, parallel).values()) * min(machine.per_node, machine.gpus)
+
+
+def host_parts_of(task: Task, parallel: ParallelConfig) -> dict[str, float]:
+    """Return the bytes of the host's memory for the process that needs most, by what they are for."""
     if parallel.offload == "none":
-        return 0.0
+        return {}
     blocks, others = max((weights_of(task, parallel, rank) for rank in ranks_to_look_at(task, parallel)), key=sum)
-    own = 8.0 * (blocks + others) + moments_of(task, blocks, others)  # weights, gradients and moments
+    held = blocks + others
     if parallel.offload == "optimizer":
-        own -= 8 * muons(task, blocks)  # whose moment alone is there
-    copies = 4 * (blocks + others) + moments_of(task, blocks, others) if task.config.async_save else 0.0
-    return (own + copies) / (parallel.dp_shard if parallel.zero else 1) * min(machine.per_node, machine.gpus)
+        held -= muons(task, blocks)  # whose moment alone is there
+    share = parallel.offload_fraction / (parallel.dp_shard if parallel.zero else 1)
+    moments = moments_of(task, blocks, others)
+    copies = 2 * blocks if parallel.streams and task.config.precision != "fp32" else 0.0
+    return {"weights": 4 * held * share + copies, "gradients": 4 * held * share, "optimizer": moments * share}
 
 
 def seconds_of(
@@ -346,7 +362,10 @@ def seconds_of(
         seconds["muon"] = _muon(task, machine, parallel, matrices)
     if parallel.offload == "all":  # in each pass the own part of the weights comes, twice, and that of gradients leaves
         times = passes if parallel.zero > 1 else 1
-        seconds["streams"] = times * 3 * 4 * held / machine.gpu.host * (1 - OVERLAPPED)
+        moved = times * 3 * 4.0
+        if parallel.streams:  # and gradients come back for all passes but the first
+            moved = passes * (2.0 * half + 4) + (passes - 1) * 4
+        seconds["streams"] = moved * held / machine.gpu.host * (1 - OVERLAPPED)
     return seconds
 
 
@@ -410,10 +429,13 @@ def _update(machine: Machine, parallel: ParallelConfig, held: float) -> float:
     """Return the seconds from the last gradient to the new weights."""
     if parallel.offload == "none":
         return UPDATE * held / (machine.gpu.bandwidth * MEMORY)
+    held *= parallel.offload_fraction
     updated = held * min(machine.per_node, machine.gpus) / machine.updates
-    if parallel.offload == "all":
+    if parallel.offload == "all" and not parallel.streams:
         return updated + 0.5 * held * 1e-9  # norm and clipping on the host
-    return updated + (8 + 4) * held / machine.gpu.host
+    # Of one process alone, gradients leave beside the backward pass; updated weights leave beside the update.
+    alone = not parallel.zero and parallel.pp * parallel.tp * parallel.dp_replicate == 1
+    return updated + (0 if alone else 4 * held / machine.gpu.host)
 
 
 def _muon(task: Task, machine: Machine, parallel: ParallelConfig, held: float) -> float:

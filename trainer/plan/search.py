@@ -10,12 +10,11 @@ from trainer.checks import check_pretrain, divisors
 from trainer.config import ParallelConfig
 from trainer.plan import plan_pretraining
 from trainer.plan.machines import GIB, Machine
+from trainer.plan.offloading import MARGIN, fits, least_fraction
 from trainer.plan.prediction import Prediction, Task, most_memory, predict, shares
 
 CHUNKS = (2, 3, 4)
 """Stages per process that are tried for an interleaved pipeline."""
-MARGIN = 0.93
-"""Share of the memory that a layout may be predicted to need: predictions were up to 7 % too low."""
 MOST_TRIED = 32
 """Numbers of GPUs that are tried where nothing fits."""
 MOST_DOUBLED = 6
@@ -52,8 +51,11 @@ def search(task: Task, machine: Machine, base: ParallelConfig) -> Found:
         for parallel in layouts(task, machine, base, offloads):
             for size in micro_batches(task, parallel):
                 passes = task.config.global_batch_size // (parallel.dp_replicate * parallel.dp_shard) // size
-                if _bytes(task, machine, parallel, size, passes) <= MARGIN * machine.gpu.memory:
-                    found = predict(task, machine, parallel, size)
+                placed = parallel
+                if parallel.offload == "optimizer":
+                    placed = least_fraction(task, machine, parallel, size, passes)
+                if fits(task, machine, placed, size, passes):
+                    found = predict(task, machine, placed, size)
                     if found.host_memory > machine.host_memory:
                         if host is None or found.host_memory < host.host_memory:
                             host = found
@@ -105,7 +107,8 @@ def layouts(task: Task, machine: Machine, base: ParallelConfig, offloads: Sequen
                 sorted(shards), chunks, ("none", "selective", "full"), offloads
             ):
                 for zero in (0,) if shard == 1 else (1,) if pp > 1 else (1, 2, 3):
-                    if offload == "all" and not zero:
+                    alone = pp == tp == shard == 1
+                    if offload == "all" and not (zero or (alone and recomputed != "none")):
                         continue
                     yield dataclasses.replace(
                         base,
@@ -121,6 +124,7 @@ def layouts(task: Task, machine: Machine, base: ParallelConfig, offloads: Sequen
                         activation_checkpointing=recomputed,  # pyright: ignore[reportArgumentType]
                         checkpoint_every=1,
                         offload=offload,  # pyright: ignore[reportArgumentType]
+                        offload_fraction=1.0,
                     )
 
 
@@ -162,7 +166,7 @@ def name_of(found: Prediction) -> str:
         degrees += [f"dp_replicate={parallel.dp_replicate}"]
     if parallel.chunks > 1:
         degrees += [f"schedule={parallel.schedule} chunks={parallel.chunks}"]
-    others = ("activation_checkpointing", "offload")
+    others = ("activation_checkpointing", "offload", "offload_fraction")
     changed = [key for key in others if getattr(parallel, key) != getattr(usual, key)]
     return " ".join([*degrees, *(f"{key}={getattr(parallel, key)}" for key in changed)])
 

@@ -1,12 +1,14 @@
 """Where compiled code is kept, so that the next training starts without compiling it again.
 
 torch would put it into /tmp, where it is lost with the machine's next start and lies under a name that another user may
-have taken; Triton has a folder of its own. Here it is `millrace/compiled` in the user's folder for caches, unless
-torch's or Triton's own variables say otherwise. Code is loaded from it, so only its user may write to it. Processes can
-share it: both libraries write a file under another name first, and take for a file's name what it is made of.
+have taken; Triton has a folder of its own; FlashAttention-4 keeps nothing by itself. Here it is `millrace/compiled` in
+the user's folder for caches, unless these libraries' own variables say otherwise. Code is loaded from it, so only its
+user may write to it. Processes can share it: each library writes a file under another name first, and takes for a
+file's name what it is made of. FlashAttention-4 also locks its files, and ends with an error where it cannot.
 """
 
 import errno
+import fcntl
 import logging
 import os
 import stat
@@ -17,8 +19,14 @@ from trainer.processes.temporary import own_folder
 
 logger = logging.getLogger(__name__)
 
-VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
-"""Of torch's compiler and of Triton, and the folder of each in ours."""
+VARIABLES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "flash_attention_4",
+}
+"""Of torch's compiler, Triton and FlashAttention-4, and the folder of each in ours."""
+FLASH_ATTENTION = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
+"""What has FlashAttention-4 keep its kernels, with 1 (flash_attn/cute/cache_utils.py, which reads it once)."""
 LEAST_SPACE = 256 * 2**20
 """Free bytes without which it is not begun: a model's code takes some ten MB, and a full disk would end training."""
 
@@ -30,6 +38,8 @@ def keep_compiled_code(*, says: bool = True) -> None:
         return
     try:
         folder = usable(cache_folder())
+        if _can_lock(folder):
+            os.environ.setdefault(FLASH_ATTENTION, "1")
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         folder = own_folder() / "compiled"
         if says:
@@ -40,6 +50,16 @@ def keep_compiled_code(*, says: bool = True) -> None:
                 reason,
             )
     os.environ.update({name: str(folder / VARIABLES[name]) for name in missing})
+
+
+def _can_lock(folder: Path) -> bool:
+    """Whether files in the folder can be locked, which some file systems of clusters refuse."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
 
 
 def _chosen(value: str) -> bool:

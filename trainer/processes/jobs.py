@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelines.config import check, to_plain
 from pipelines.errors import UserError
-from trainer.processes.meeting import await_key, node_name
+from trainer.processes.meeting import answered, await_key, minutes, node_name
 from trainer.processes.rank import Rank
 
 KEY = "millrace/job"
@@ -59,7 +59,8 @@ def receive(store: Any, kind: type[Any], number: int) -> Job | None:
     try:
         text = await_key(store, KEY, math.inf)
     except RuntimeError as error:  # torch's errors of a store that is gone
-        raise UserError(f"rank 0 has ended ({str(error).partition(chr(10))[0]}): see its error") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"rank 0 has ended, hangs or is cut off ({reason}): see its error") from None
     try:
         message = json.loads(text or b"")
         if message is None:
@@ -86,7 +87,7 @@ def dismiss(store: Any) -> None:
 def leave(store: Any, rank: Rank, seconds: float) -> None:
     """Say that this rank has ended its work; rank 0, with which the store may end, waits for the others."""
     try:
-        left = store.add(LEFT, 1)
+        left = answered(lambda: store.add(LEFT, 1))
         deadline = time.monotonic() + seconds
         while rank.number == 0 and left < rank.size and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -102,7 +103,7 @@ def _paths(work: Any) -> list[Path]:
 
 def _require_shared(file: Path, mark: str, seen: list[Path], number: int) -> None:
     """Raise UserError unless this rank sees the file that rank 0 wrote, and what rank 0 sees."""
-    deadline = time.monotonic() + SEE_SECONDS
+    deadline = time.monotonic() + min(SEE_SECONDS, 60 * minutes())
     while (missing := _unseen(file, mark, seen)) and time.monotonic() < deadline:
         time.sleep(0.5)
     if missing:

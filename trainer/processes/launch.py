@@ -416,6 +416,8 @@ def _local_main(
             # for the folder for minutes, with the GIL held, so that nothing here could see the parent's end.
             os._exit(1)
         found: Any = dist.FileStore(store, rank.size) if isinstance(store, str) else store.open()  # pyright: ignore
+        if not isinstance(store, str):
+            meeting.gather(found, store, rank)
         join(process, found, parallel)
         value = function(process, *arguments)
         report.value = value if rank.number == 0 else None
@@ -474,7 +476,9 @@ def _run_rank(rank: Rank, met: "meeting.Meeting", call: Call) -> Any:
     flag = StopFlag()
     with flag.listening(interrupts=True), rank_log(logs, rank.number):
         try:
-            join(process := prepare(rank, parallel, flag), met.store, parallel)
+            process = prepare(rank, parallel, flag)
+            meeting.gather(met.store, met.address, rank)
+            join(process, met.store, parallel)
             value = function(process, *arguments)
             dist.barrier()
         except RuntimeError as error:

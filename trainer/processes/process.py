@@ -106,18 +106,23 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
         torch.cuda.set_device(device)
         keep_compiled_code(says=rank.number == 0)
     threads = 1 if exact else max(1, default_workers() // rank.local_size)
-    set_arithmetic(exact=exact, threads=threads, gpu=device if on_gpu else None)
-    dropout.choose_kernels(wanted=parallel.kernels == "triton", gpu=device if on_gpu else None)
+    set_arithmetic(exact=exact, threads=threads, gpu=device if on_gpu else None, plain=parallel.plain)
+    wanted = parallel.kernels == "triton"
+    dropout.choose_kernels(wanted=wanted, gpu=device if on_gpu else None, says=rank.number == 0)
     return Process(rank, device, exact, flag)
 
 
-def set_arithmetic(*, exact: bool, threads: int, gpu: "torch.device | None" = None) -> None:
-    """Choose deterministic kernels or the fastest ones, and the number of CPU threads of this process."""
+def set_arithmetic(*, exact: bool, threads: int, gpu: "torch.device | None" = None, plain: bool = False) -> None:
+    """Choose deterministic kernels or the fastest ones, and the number of CPU threads of this process.
+
+    `plain`: take torch's own choice where `parallel.kernels` has no other.
+    """
     import torch
 
-    from trainer import attention
+    from trainer import attention, loss
 
-    attention.choose_kernels(exact=exact, gpu=gpu)
+    attention.choose_kernels(exact=exact, gpu=gpu, plain=plain)
+    loss.adds_inside = not plain
     chosen = os.environ.get(_WORKSPACE)
     if exact:
         os.environ.setdefault(_WORKSPACE, ":4096:8")
@@ -158,6 +163,8 @@ def join(process: Process, store: Any, parallel: ParallelConfig) -> None:
         # Exchanges beside products otherwise wait until these leave room on the GPU. torch has one variable for all
         # groups of a process.
         os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
+    timeout = datetime.timedelta(minutes=parallel.timeout_minutes)
+    store.set_timeout(timeout)
     # Plain values and plans of checkpoints are exchanged over gloo between GPUs too.
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
@@ -165,7 +172,7 @@ def join(process: Process, store: Any, parallel: ParallelConfig) -> None:
         rank=process.rank.number,
         world_size=process.rank.size,
         device_id=process.device if on_gpu else None,
-        timeout=datetime.timedelta(minutes=parallel.timeout_minutes),
+        timeout=timeout,
     )
     # One that ends at once would break the connections that others still make, whose errors would hide its own.
     dist.all_reduce(torch.zeros(1))

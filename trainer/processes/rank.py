@@ -37,6 +37,11 @@ def starts_its_node(environment: Mapping[str, str]) -> bool:
     return re.fullmatch(r"1(\(x\d+\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")) is not None
 
 
+def is_restarted_with_fewer(environment: Mapping[str, str]) -> bool:
+    """Return whether torchrun starts the processes again with those that are left, if some are lost."""
+    return int(environment.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+
+
 def rendezvous_environment(rank: Rank, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of torch's `env://` that a process of srun lacks."""
     if "RANK" in environment:

@@ -149,6 +149,22 @@ def _get(output: Path, folder: Path) -> bool:
     return not done.returncode
 
 
+def missing_steps(config: PretrainConfig, saved: Mapping[int, Path], curves: Path, last: int) -> list[int]:
+    """Return the steps whose checkpoints are to be published and are not among those that are `saved`.
+
+    `curves`: the folder of the curves; `last`: the run's last step.
+    """
+    curve = curves / "curve.csv"
+    trained = [int(row["step"]) for row in read_curve_rows(curve) if row["lr"]]
+    return sorted({*_retention(config).of(trained, last, val_losses(curve))} - {*saved})
+
+
+def _retention(config: PretrainConfig) -> Retention:
+    return Retention(
+        keep=config.keep, every=config.checkpoint_every, keep_every=config.keep_every, best=config.keep_best
+    )
+
+
 def publish(
     config: PretrainConfig,
     saved: Mapping[int, Path],
@@ -165,11 +181,7 @@ def publish(
     written. With `keep_best`, return the step and loss of the best checkpoint, which the record holds too.
     """
     losses = val_losses(curves / "curve.csv")
-    retention = Retention(
-        keep=config.keep, every=config.checkpoint_every, keep_every=config.keep_every, best=config.keep_best
-    )
-    trained = [int(row["step"]) for row in read_curve_rows(curves / "curve.csv") if row["lr"]]
-    if missing := sorted({*retention.of(trained, last, losses)} - {*saved}):
+    if missing := missing_steps(config, saved, curves, last):
         problem = (
             f"pretrain: keep {config.keep}, keep_every {config.keep_every}, keep_best {str(config.keep_best).lower()} "
             f"and checkpoint_every {config.checkpoint_every} ask for the checkpoints of steps {_steps(missing)}, which "
@@ -179,7 +191,7 @@ def publish(
             raise ConfigError(f"{problem}; change these parameters, or train anew with {RETRAIN}=1")
         logger.warning("%s; they are not published", problem)
     store.remove(output.folder)
-    kept = retention.of(saved, last, losses)
+    kept = _retention(config).of(saved, last, losses)
     for step in kept:
         for file in store.list_files(saved[step]):
             store.link_or_copy(file.resolve(), output.folder / saved[step].name / file.name)

@@ -99,15 +99,18 @@ def test_a_line_that_drops_a_document_is_not_taken_out_before_it_can(tmp_path: P
         assert row["rule"] == ("c4_max_curly_brackets" if "{" in line else "c4_max_lorem_ipsum")
 
 
+@pytest.mark.parametrize(
+    ("texts", "said"), [(["Too short."], "1 document has"), (["Too short.", "Too short as well."], "2 documents have")]
+)
 def test_without_a_tokenizer_the_floor_says_that_it_counts_pre_tokens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: list[str], said: str
 ) -> None:
-    source = write_jsonl(tmp_path / "a.jsonl", {"a": "Too short.", "b": "Too short as well."})
+    source = write_jsonl(tmp_path / "a.jsonl", dict(zip("ab", texts, strict=False)))
     assert run(source, tmp_path / "out") == 0
     screen = capsys.readouterr().err
-    assert screen.count("2 documents have too few of GPT-2's pre-tokens") == 1
+    assert screen.count(f"{said} too few of GPT-2's pre-tokens") == 1
     assert "give clean.tokenizer=FILE_OR_FOLDER" in screen
-    assert [row["value"] for row in outcome(tmp_path / "out")[1]] == ["3 pre-tokens", "5 pre-tokens"]
+    assert [row["value"] for row in outcome(tmp_path / "out")[1]] == ["3 pre-tokens", "5 pre-tokens"][: len(texts)]
 
 
 def test_the_text_of_rejected_documents_is_as_it_came_in_or_not_there(tmp_path: Path) -> None:

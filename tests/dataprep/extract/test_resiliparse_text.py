@@ -29,7 +29,7 @@ def reader(body: str, *, tables: bool = True) -> PageReader:
 def test_an_element_that_says_it_is_the_article_is_read_without_what_is_around_it(tag: str) -> None:
     before = "<div class=crumbs><p>Reported by our man at the mill, and looked after by two others.</p></div>"
     page = reader(f"{before}{tag}<p>{TEXT}</p><p class='img-caption'>The gate by night.</p></{tag[1:].split()[0]}")
-    assert page.marked_text() == TEXT.strip()
+    assert page.marked_text == TEXT.strip()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_an_element_that_says_it_is_the_article_is_read_without_what_is_around_i
     ids=["nothing marked", "half of the page", "short", "empty", "no container", "no page"],
 )
 def test_a_page_whose_marks_do_not_agree_with_it_gives_no_marked_text(body: str) -> None:
-    assert reader(body).marked_text() == ""
+    assert reader(body).marked_text == ""
 
 
 def test_bodies_go_before_articles_and_these_before_main_parts() -> None:
@@ -62,5 +62,5 @@ def test_the_layout_is_one_line_for_each_block() -> None:
 
 def test_tables_are_a_choice() -> None:
     body = f"<article><p>{TEXT}</p><table><tr><td>Ann</td><td>12</td></tr></table></article>"
-    assert reader(body).marked_text().endswith("Ann\t12")
-    assert "Ann" not in reader(body, tables=False).marked_text()
+    assert reader(body).marked_text.endswith("Ann\t12")
+    assert "Ann" not in reader(body, tables=False).marked_text

@@ -1,10 +1,13 @@
 """Which reading of a page is taken, by the lengths of the readings; and pages that the first rules would spoil."""
 
+import itertools
 from dataclasses import dataclass
+from unittest.mock import Mock
 
 import pytest
 
-from dataprep.extract.router import routed_text
+from dataprep.extract.resiliparse_text import PART_OF_WHOLE
+from dataprep.extract.router import SHORTER, routed_text
 from tests.dataprep.extract.page_options import extracted
 from tests.dataprep.sites import TEXT
 from tests.work import at_most
@@ -22,7 +25,10 @@ class Readings:
     whole: int = 0
     marks_article: bool = False
     links: float = 0.0
+    blocks: int = 200
+    expected: float = 0.0
 
+    @property
     def marked_text(self) -> str:
         return "m" * self.marked
 
@@ -35,8 +41,11 @@ class Readings:
         return "a" * self.part
 
     @property
-    def whole_text(self) -> str:
-        return "w" * self.whole
+    def whole_chars(self) -> int:
+        return self.whole
+
+    def main_blocks(self) -> tuple[str, float]:
+        return "b" * self.blocks, self.expected
 
     def link_share(self) -> float:
         return self.links
@@ -51,6 +60,17 @@ class Readings:
         (Readings(marked=300, page=300, whole=1300, marks_article=True), 599, 0, "m"),
         (Readings(page=99, part=600, whole=1000, marks_article=True), 500, 0, "a"),
         (Readings(page=100, part=600, whole=1000, marks_article=True), 500, 0, "f"),
+        (Readings(page=99, part=600, whole=1000, expected=1.0), 500, 0, "a"),
+        (Readings(page=200, whole=1000, expected=0.75), 500, 0, "b"),
+        (Readings(page=200, whole=1000, expected=0.74), 500, 0, "p"),
+        (Readings(page=200, whole=1000, blocks=99, expected=1.0), 0, 297, "s"),
+        (Readings(page=200, whole=1000, blocks=99, expected=1.0), 0, 296, "b"),
+        (Readings(page=200, whole=1000, blocks=100, expected=1.0), 0, 5000, "b"),
+        (Readings(page=4000, whole=40_000, blocks=1999, expected=1.0), 0, 6000, "s"),
+        (Readings(part=0, whole=30_000, blocks=999, expected=1.0), 0, 3000, "s"),
+        (Readings(part=0, whole=30_000, blocks=1000, expected=1.0), 0, 9000, "b"),
+        (Readings(page=200, whole=1000, expected=0.9, marks_article=True), 500, 0, "b"),
+        (Readings(page=200, whole=1000, expected=0.89, marks_article=True), 500, 0, "f"),
         (Readings(page=200, whole=1000), 500, 0, "p"),
         (Readings(page=199, whole=1000), 500, 0, "f"),
         (Readings(page=200, whole=1000, links=0.03), 500, 0, "f"),
@@ -71,7 +91,28 @@ class Readings:
 def test_the_first_rule_that_holds_decides(readings: Readings, fast: int, slow: int, chosen: str) -> None:
     text, library = routed_text(readings, lambda: "f" * fast, lambda: "s" * slow, 1000)  # type: ignore[arg-type]
     assert text[:1] == chosen
-    assert library == ("resiliparse" if chosen and chosen in "mpa" else "trafilatura")
+    assert library == ("resiliparse" if chosen and chosen in "mpab" else "trafilatura")
+
+
+@pytest.mark.parametrize("marks_article", [True, False])
+def test_no_route_gives_a_text_far_shorter_than_the_main_text_without_asking_the_slow_mode(
+    *, marks_article: bool
+) -> None:
+    shares = (0.0, 0.1, 0.4, 1.0)
+    for marked, part, blocks, fast, links in itertools.product((0.0, 1.0), shares, shares, shares, shares):
+        readings = Readings(
+            marked=int(marked * 4000),
+            page=4000,
+            part=int(part * 8000) if part >= PART_OF_WHOLE else 0,
+            whole=10_000,
+            marks_article=marks_article,
+            links=links,
+            blocks=int(blocks * 4000),
+            expected=1.0 if blocks else 0.0,
+        )
+        slow = Mock(return_value="")
+        text, _ = routed_text(readings, Mock(return_value="f" * int(fast * 4000)), slow, 1000)  # type: ignore[arg-type]
+        assert slow.called or len(text) >= SHORTER * readings.page
 
 
 def test_trafilatura_is_not_asked_where_the_marks_agree_with_the_page() -> None:

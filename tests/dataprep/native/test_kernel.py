@@ -31,7 +31,9 @@ from tests.samples import Data
 ROOT = Path(__file__).parents[3]
 ARTICLES = ROOT / "dataprep" / "sample" / "articles"
 COLLECTIONS = {"openwebtext": "text/openwebtext-*", "multilingual": "encodings", "articles": "dedup/minhash-articles"}
-LAYOUT_SIGNS = re.compile("\u00ad|-[ \\t]*\\r?\\n|[\uff00-\uffff]")
+LAYOUT_SIGNS = re.compile(
+    "\u00ad|(?:[A-Za-z]|[^\\x00-\\x7f])-[ \\t]*\\r?\\n[ \\t]*(?:[a-z]|[^\\x00-\\x7f])|[\uff00-\uffdc]"
+)
 KINDS = ("word:5", "word:1", "char:5", "word:99", "char:1")
 TRICKY = "aZ9_ .\n\t\x00\x1c\x7f'é\u0301\u00df\u0130“日本語ナไทยกำ\u0e38हिन्\u200d\u3000\u00a0\u2028😀𝔸\u1100\u1161"
 LONG = st.builds(
@@ -62,7 +64,7 @@ def everything(texts: list[str], kind: str, num_perm: int) -> list[Any]:
     return results
 
 
-PLACES = st.text(alphabet="aZ-\n\r \t\u00ad\uff21\uff71\uffdc\ufffd\uf000é日") | st.builds(
+PLACES = st.text(alphabet="aZ-\n\r \t\u00ad\uff21\uff71\uffdc\uffdd\ufffd\uf000é日") | st.builds(
     lambda before, place, after: "x" * before + place + after,
     st.integers(58, 68),
     st.sampled_from(["-\n", "- \t\r\n", "\u00ad", "\uff21", "-\r", "\n"]),
@@ -152,6 +154,19 @@ def test_hashes_chosen_to_be_alike_are_sorted_all_the_same(native: Kernel) -> No
     np.testing.assert_array_equal(found.hashes, hashes[::-1])
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 25, 4096, 5000, 70_000])
+@pytest.mark.parametrize("kind", ["hashes", "repeated", "alike", "falling"])
+def test_the_order_of_hashes_is_numpys(native: Kernel, count: int, kind: str) -> None:
+    keys = np.random.default_rng(count).integers(0, 1 << 64, count, dtype=np.uint64)
+    if kind == "repeated":
+        keys = keys % np.uint64(7) << np.uint64(61)
+    elif kind == "alike":  # in their high halves, by which they are sorted first
+        keys >>= np.uint64(32)
+    elif kind == "falling":
+        keys = np.arange(count, 0, -1, dtype=np.uint64)
+    np.testing.assert_array_equal(native.order(keys), np.argsort(keys, kind="stable"))
+
+
 @given(
     st.lists(st.lists(st.integers(0, 50) | st.integers(0, 2**64 - 1), max_size=40), min_size=1, max_size=5),
     st.integers(0, 3000),
@@ -226,6 +241,7 @@ def test_arrays_of_wrong_sizes_are_refused_before_anything_is_read(native: Kerne
         ("shared", ((h,), one, one, end, one, one, two, one.copy())),
         ("shared", ((h,), end, one, one, one, one, one, one.copy())),
         ("shared", ((), one, one, one, one, one, one, one.copy())),
+        ("order", (h, np.zeros(len(h) + 1, np.int64))),
     ]
     for name, arguments in calls:
         with pytest.raises((ValueError, BufferError)):

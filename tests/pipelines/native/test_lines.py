@@ -131,8 +131,9 @@ def test_rows_of_any_text_become_the_lines_of_orjson(rows: list[Any], skipped: i
     expected = [jsonl._to_line(row) for row in batch.to_pylist()]  # pyright: ignore[reportPrivateUsage]
     writer = native.LineWriter(batch.schema.names, lambda _: b"", goal)
     assert writer.lines(batch) == expected
-    bundles = [bytes(bundle) for bundle in writer.bundles([batch, batch])]
-    assert bundles == list(joined(expected * 2, goal))
+    some = np.arange(0, batch.num_rows, 2, dtype=np.int64)
+    bundles = [bytes(bundle) for bundle in writer.bundles([(batch, None), (batch, some), (batch, some[:0])])]
+    assert bundles == list(joined(expected + expected[::2], goal))
 
 
 def test_memory_is_lent_again_unless_a_giant_line_has_made_it_larger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +141,7 @@ def test_memory_is_lent_again_unless_a_giant_line_has_made_it_larger(monkeypatch
         """Write lines of these lengths with this much memory to lend; return what there is afterwards."""
         monkeypatch.setattr(native, "_spare", [np.empty(spare, np.uint8)])
         batch = pa.record_batch([pa.array(["x" * length for length in lengths])], names=["a"])
-        bundles = native.LineWriter(["a"], lambda _: b"", 1000).bundles([batch])
+        bundles = native.LineWriter(["a"], lambda _: b"", 1000).bundles([(batch, None)])
         assert sum(len(bundle) for bundle in bundles) > sum(lengths)
         return [len(memory) for memory in native._spare]  # pyright: ignore[reportPrivateUsage]
 
@@ -161,7 +162,7 @@ def test_a_giant_line_takes_memory_for_what_is_written_alone() -> None:
 
         batch = pa.record_batch([pa.array(["x" * 40_000_000])], names=["a"])
         before = peak()
-        assert [len(bundle) for bundle in LineWriter(["a"], None, 4 << 20).bundles([batch])] == [40_000_009]
+        assert [len(bundle) for bundle in LineWriter(["a"], None, 4 << 20).bundles([(batch, None)])] == [40_000_009]
         print(peak() - before)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -225,9 +226,13 @@ def test_offsets_beyond_the_data_are_not_followed() -> None:
     out, state = np.zeros(4096, np.uint8), np.zeros(2, np.int64)
     for offsets in ([0, 9], [5, 2], [-4, 3]):
         column = (0, 0, 0, b'{"a":', None, np.array(offsets, np.int32), b"abc")
-        assert native.module().write((column,), 1, out, 100, None, state) == 3
+        assert native.module().write((column,), 1, None, out, 100, None, state) == 3
         assert not state.any()
     with pytest.raises(ValueError, match="offsets"):
-        native.module().write(((0, 0, 5, b"", None, np.zeros(3, np.int32), b""),), 1, out, 100, None, state)
+        native.module().write(((0, 0, 5, b"", None, np.zeros(3, np.int32), b""),), 1, None, out, 100, None, state)
+    column = (0, 0, 0, b"", None, np.zeros(3, np.int32), b"")
+    for chosen in ([0, 2], [-1]):
+        with pytest.raises(ValueError, match="chosen: no such row"):
+            native.module().write((column,), 2, np.array(chosen), out, 100, None, state)
     with pytest.raises(ValueError, match="data"):
-        native.module().write(((2, 16, 0, b"", None, None, b"short"),), 1, out, 100, None, state)
+        native.module().write(((2, 16, 0, b"", None, None, b"short"),), 1, None, out, 100, None, state)

@@ -130,7 +130,11 @@ def test_sources_that_a_profile_has_not_are_empty_files(profile: str) -> None:
         ("sample", ["parallel.pp=8"], "8 pipeline stages for 4 layers: lower pp or chunks"),
         ("sample", ["parallel.tp=8", "parallel.pp=1"], "parallel.tp 8 .*heads"),
         ("sample", ["parallel.dp_replicate=3"], "global_batch_size 16 does not divide by 3 data-parallel processes"),
-        ("sample", ["finetune.global_batch_size=1"], "a process's share of 1 samples does not divide into 2 or more"),
+        (
+            "sample",
+            ["parallel=pp2", "finetune.global_batch_size=1"],
+            "share of 1 samples does not divide into 2 or more",
+        ),
     ],
 )
 def test_a_combination_that_cannot_work_is_refused(profile: str, overrides: list[str], message: str) -> None:
@@ -209,7 +213,10 @@ def test_set_changes_one_value_and_keeps_the_others(project: Path, capsys: pytes
     params = read_params(project)
     assert params["overrides"] == ["clean.min_tokens=20", "pretrain.steps=60", "model.n_layer=2"]
     assert (params["pretrain"]["steps"], params["clean"]["min_tokens"], params["model"]["n_layer"]) == (60, 20, 2)
+    assert "pretrain can run on 2 processes (GPUs)" in capsys.readouterr().out
+    assert main(["set", "parallel=pp2"]) == 0
     assert "pretrain can run on 2, 4, 8 or 16 processes (GPUs)" in capsys.readouterr().out
+    params = read_params(project)
     assert main(["set", "pretrain.step=60"]) == 2
     assert read_params(project) == params, "a typo changes nothing"
 

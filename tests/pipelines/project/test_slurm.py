@@ -56,6 +56,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sbatch.write_text(SBATCH.format(python=sys.executable, folder=here / "jobs"))
     sbatch.chmod(0o755)
     monkeypatch.chdir(here)
+    scontrol = here / "bin" / "scontrol"  # as where no cluster answers
+    scontrol.write_text("#!/bin/sh\nexit 1\n")
+    scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sbatch.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return here
@@ -152,14 +155,17 @@ def test_a_stage_of_one_step_is_one_job(folder: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_crawl_is_one_job_and_a_replay_is_shared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("urls", "archive.warc"):
+        Path(name).touch()
     assert "--array" not in printed(capsys, "download", "--", "urls", "pages")
     assert "--array=0-7" in printed(capsys, "download", "--", "urls", "pages", "--replay", "archive.warc")
 
 
-def test_without_words_the_command_is_that_of_the_graph(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+def test_without_words_the_command_is_that_of_the_graph(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("dvc.yaml", "params.yaml", "configs"):
+        Path(name).symlink_to(ROOT / name)
+    Path("data/sample").mkdir(parents=True)
+    Path("data/sample/extract").symlink_to(folder / "raw")
     script = printed(capsys, "clean")
     assert "-m dataprep.clean data/sample/extract data/sample/clean --params params.yaml" in script
     assert "--overwrite" in script
@@ -176,6 +182,9 @@ def test_without_words_the_command_is_that_of_the_graph(
         (["clean", "--", "raw", "s3://mill/out"], "slurm: s3://mill/out: the tasks of an array share files"),
         (["clean", "--tasks", "1", "--", "raw", "out"], "--tasks 1: expected 2 or more"),
         (["clean", "--tasks", "0", "--", "raw", "out"], "--tasks"),
+        (["clean", "--time", "4h", "--", "raw", "out"], "slurm: --time 4h: expected minutes (90), hours:minutes:"),
+        (["clean", "--time", "4:00:00:00", "--", "raw", "out"], "slurm: --time 4:00:00:00: expected minutes"),
+        (["clean", "--tasks", "1002", "--", "raw", "out"], "an array has at most 1001 tasks (the cluster's MaxArray"),
         (["clean", "--memory", "much", "--", "raw", "out"], "slurm: --memory much: expected a size such as 16G"),
         (["clean", "--memory", "32", "--", "raw", "out"], "--memory 32: expected a size such as 16G, 500M or more"),
         (["clean", "--memory", "16G; rm", "--", "raw", "out"], "expected a size such as 16G"),
@@ -189,6 +198,34 @@ def test_what_no_script_can_do_is_one_line(
     assert says in said.err
     assert said.err.count("\n") == 1
     assert not said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [(["gone", "out"], 1), (["gone/*.jsonl", "out"], 1), (["raw", "out", "--quality", "gone"], 2)]
+)
+def test_an_input_that_is_not_there_is_said_before_anything_is_submitted(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int
+) -> None:
+    assert main(["slurm", "clean", "--", *words]) == status
+    said = capsys.readouterr()
+    assert "gone" in said.err
+    assert "no such file or folder" in said.err
+    assert not said.out
+    assert "--array=0-7" in printed(capsys, "clean", "--", "raw/*.jsonl", "out")
+
+
+@pytest.mark.parametrize("time", ["90", "90:30", "4:00:00", "2-12", "2-12:30", "2-12:30:00", "UNLIMITED"])
+def test_times_as_slurm_takes_them(folder: Path, capsys: pytest.CaptureFixture[str], time: str) -> None:
+    assert f"--time={time} " in printed(capsys, "clean", "--time", time, "--", "raw", "out")
+
+
+def test_the_size_of_an_array_is_the_clusters(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scontrol = folder / "bin" / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho 'MaxArraySize            = 40001'\n")
+    scontrol.chmod(0o755)
+    assert "--array=0-1001" in printed(capsys, "clean", "--tasks", "1002", "--", "raw", "out")
+    assert main(["slurm", "clean", "--tasks", "40002", "--", "raw", "out"]) == 2
+    assert '--shard-range "$((SLURM_ARRAY_TASK_ID + 40001))/40002"' in capsys.readouterr().err
 
 
 def test_a_stage_that_the_graph_lacks_needs_words(

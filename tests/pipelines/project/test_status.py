@@ -90,9 +90,17 @@ def test_the_table_counts_rows_where_an_output_has_any(
     entries = {name: FileEntry(rows, 10_000, "") for name, rows in files.items()}
     Manifest(entries, Counts(2000, 1234)).save(tmp_path / "manifest.json")
     stage = GraphStage("urls", ("python -m dataprep.urls a b",), (), (), (tmp_path,), ())
-    _, line = table([stage])
+    _, line = table([stage], 300)
     state_ends = len(f"{'':20} {'':34} ")
     assert line[state_ends : state_ends + 10].strip() == counted
+    state, facts = table([stage], 80)
+    assert state == "urls: published; no record of its run"
+    assert facts == f"  {tmp_path}: {f'{counted} rows, ' if counted else ''}{len(entries) / 100:.2f} MB"
+
+
+def test_an_output_that_is_not_there_has_a_line_too_on_a_narrow_terminal(tmp_path: Path) -> None:
+    stage = GraphStage("urls", ("python -m dataprep.urls a b",), (), (), (tmp_path / "out",), ())
+    assert list(table([stage], 40)) == ["urls: not there", f"  {tmp_path}/out"]
 
 
 def test_a_whole_output_has_no_damage(output: Path) -> None:
@@ -172,9 +180,9 @@ def test_an_output_without_a_record_of_its_run_is_called_that_and_the_guide_expl
     words = [*paths, "--stats", str(tmp_path / "stats" / "clean.json")]
     assert run_command(StageSpec.load("dataprep.clean"), words) == 0
     stage = GraphStage("clean", (f"python -m dataprep.clean {' '.join(words)}",), (), (), (tmp_path / "out",), ())
-    states = [list(table([stage]))[1][21:55].rstrip()]
+    states = [list(table([stage], 300))[1][21:55].rstrip()]
     store.remove(tmp_path / "provenance")
-    states.append(list(table([stage]))[1][21:55].rstrip())
+    states.append(list(table([stage], 300))[1][21:55].rstrip())
     assert states == ["matches", NO_RECORD]
     assert f"| `{NO_RECORD}` in `status` |" in (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
 
@@ -187,7 +195,7 @@ def test_what_is_wrong_with_an_input_has_a_whole_line_of_its_own(tmp_path: Path)
     assert run_command(StageSpec.load("dataprep.clean"), words) == 0
     stage = GraphStage("clean", (f"python -m dataprep.clean {' '.join(words)}",), (), (), (tmp_path / "out",), ())
     source.unlink()
-    _, line, problem = table([stage])
+    _, line, problem = table([stage], 300)
     assert line[21:55].rstrip() == UNUSABLE
     assert problem.strip() == f"{source}: no such file or folder; check the path, or run the stage that makes it"
 

@@ -43,7 +43,9 @@ def test_a_weight_too_small_for_a_block_is_refused() -> None:
         Mixture([10, 10], [1, 1e-6], seed=0)
 
 
-@pytest.mark.parametrize(("sizes", "weights"), [([37], [1.0]), ([100, 37], [3.0, 1.0]), ([5, 9, 2], [1.0, 2.0, 1.0])])
+@pytest.mark.parametrize(
+    ("sizes", "weights"), [([37], [1.0]), ([100, 37], [3.0, 1.0]), ([500, 900, 200], [1.0, 2.0, 1.0])]
+)
 @pytest.mark.parametrize("end", [0, 1, 500, BLOCK + 77])
 def test_the_ids_of_a_sample_are_those_that_lead_to_it(sizes: list[int], weights: list[float], end: int) -> None:
     mixture = Mixture(sizes, weights, seed=6)

@@ -138,6 +138,8 @@ def test_kernels_are_chosen_for_gpus_with_triton(
     monkeypatch.setattr("shutil.which", lambda _: None)
     dropout.choose_kernels(wanted=True, gpu=gpu)
     assert (dropout.fused, dropout.lacking) == (None, "Triton finds no C compiler (gcc, clang or CC)")
+    dropout.choose_kernels(wanted=True, gpu=gpu, says=False)
+    assert (dropout.fused, dropout.lacking) == (None, "")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     dropout.choose_kernels(wanted=True, gpu=gpu)
     assert dropout.fused is None

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.trainer import triton_stand_in
+from trainer.model import Architecture
+from trainer.parallel import fp8_products
 
 N, D, F = 48, 32, 64
 
@@ -88,12 +90,35 @@ def test_sizes_that_fp8_does_not_take_are_multiplied_in_half_precision(products:
 
 
 def test_what_is_not_in_fp8_is_said_once(products: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
-    arithmetic, silent = products.Fp8(), products.Fp8(says=False)
+    arithmetic, silent = products.Fp8("one or the other"), products.Fp8(says=False)
     with caplog.at_level(logging.WARNING):
         for each in (arithmetic, arithmetic, silent):
             each.forward(randn(N + 1, D).bfloat16(), randn(F, D), None, None, keep=False)
         arithmetic.forward(randn(N, D).bfloat16(), randn(F, D), None, None, keep=False)
-    assert caplog.text.count("are computed in bf16, as one of these is no multiple of 16") == 1
+    said = "passes of 49 tokens are computed in bf16, as this is no multiple of 16: change one or the other"
+    assert caplog.text.count("bf16") == caplog.text.count(said) == 1
+
+
+@pytest.mark.parametrize(("tokens", "in_fp8"), [(N, True), (N + 1, False)])
+def test_what_trained_in_fp8_is_known(products: ModuleType, tokens: int, in_fp8: bool) -> None:
+    """A pass forward alone, of a validation, is not training."""
+    arithmetic = products.Fp8()
+    y, kept = arithmetic.forward(randn(tokens, D).bfloat16(), randn(F, D), None, None, keep=False)
+    assert not arithmetic.trained
+    arithmetic.backward(y, kept, None, None)
+    assert arithmetic.trained is in_fp8
+
+
+@pytest.mark.parametrize(
+    ("labels", "remedy"), [(0, "pretrain.micro_batch_size or sequence_length"), (2, "finetune.micro_batch_size")]
+)
+def test_the_line_names_the_parameters_of_its_section(
+    products: ModuleType, caplog: pytest.LogCaptureFixture, labels: int, remedy: str
+) -> None:
+    shape = Architecture(n_layer=1, n_head=2, n_embd=D, n_positions=8, vocab_size=61, num_labels=labels)
+    with caplog.at_level(logging.WARNING):
+        fp8_products(shape, says=True).forward(randn(N + 1, D).bfloat16(), randn(F, D), None, None, keep=False)
+    assert caplog.messages[0].endswith(f": change {remedy}")
 
 
 def test_a_weight_is_quantized_once_a_step(products: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

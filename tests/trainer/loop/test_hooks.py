@@ -40,7 +40,7 @@ def run(hook: Any, steps: int, *, start: int = 0, saves: int = 1, first: bool = 
     training.identity = {"model": "small"}
     training.phases = Phases(mesh.device)
     training.saves_now = lambda report: report.step % saves == 0
-    training.finished, training.precision, training.paused = False, "fp32", 0.0
+    training.finished, training.ran_in, training.paused = False, "fp32", 0.0
     hook.before_training(training)
     for step in range(start + 1, start + steps + 1):
         training.step, training.tokens, training.finished = step, 100 * step, step == 30

@@ -13,6 +13,7 @@ from trainer.config import MuonConfig
 from trainer.loop import muon
 from trainer.loop.muon import Muon, is_matrix, join_heads, orthogonalise, split_heads
 from trainer.loop.optimizer import AdamW
+from trainer.parallel.offload import Offload
 
 WITH_MUON = dataclasses.replace(CONFIG, muon=MuonConfig(lr=0.03, weight_decay=0.2, momentum=0.9))
 HEAD_WIDTH = MODEL.n_embd // MODEL.n_head
@@ -29,7 +30,13 @@ class OneProcess:
 
 def optimizer(weights: Any, config: Any = WITH_MUON, *, on_host: bool = False) -> Muon:
     mesh: Any = OneProcess()
-    return Muon(weights, config, mesh, HEAD_WIDTH, on_host=on_host)
+    if not on_host:
+        return Muon(weights, config, mesh, HEAD_WIDTH)
+    others = {name: weight for name, weight in weights.items() if not is_matrix(name, weight)}
+    offload = Offload(others, torch.device("cpu"))
+    for name, master in offload.masters.items():
+        master.copy_(others[name].detach())
+    return Muon(weights, config, mesh, HEAD_WIDTH, offload)
 
 
 def weights_of(net: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -134,7 +141,12 @@ def test_updates_equal_torchs_muon_and_plain_adamw(
         lr = WITH_MUON.lr / (number + 1)
         for group in rival.param_groups:
             group["lr"] = WITH_MUON.muon.lr / (number + 1)  # pyright: ignore[reportOptionalMemberAccess]
+        if mine.offload:
+            mine.offload.begin()
+            mine.offload.leave()
         mine.update(lr)
+        if mine.offload:
+            mine.update_on_host(lr)
         adamw.update(lr)
         mine.steps += 1
         adamw.steps += 1
@@ -145,6 +157,8 @@ def test_updates_equal_torchs_muon_and_plain_adamw(
             for part, own in zip(several, split, strict=True):
                 part.grad = own.clone()
         rival.step()
+    if mine.offload:
+        mine.offload.finish()
     assert mine.steps == 4
     assert len(parts) == 4 * MODEL.n_layer
     for name, weight in weights_of(ours).items():

@@ -11,8 +11,9 @@ import torch
 from tests.trainer.parallel.cases import Case, References, prepare
 from tests.trainer.small import MODEL, PRETRAIN, initialise
 from trainer.config import ParallelConfig
-from trainer.loop.optimizer import AdamW, HostCopies, OptimizerConfig, clip, learning_rate
+from trainer.loop.optimizer import AdamW, OptimizerConfig, clip_factor, learning_rate
 from trainer.model import Architecture, LanguageModel
+from trainer.parallel.offload import Offload, last_blocks
 from trainer.pretrain import PretrainJob
 
 CONFIG = OptimizerConfig.of(PRETRAIN, steps=50, warmup_steps=10)
@@ -147,10 +148,17 @@ def test_matrices_and_embeddings_decay_biases_and_norms_do_not() -> None:
     assert not {name for name in decayed if "ln_" in name or "bias" in name}
 
 
-@pytest.mark.parametrize("on_host", [False, True])
-def test_updates_equal_plain_adamw(on_host: bool) -> None:
+@pytest.mark.parametrize("on_host", [0.0, 0.4, 1.0])
+def test_updates_equal_plain_adamw(on_host: float) -> None:
     ours, theirs = model(), model()
-    optimizer = AdamW(dict(ours.named_parameters()), CONFIG, on_host=on_host)
+    weights = dict(ours.named_parameters())
+    held = {name: weights[name] for name in last_blocks(weights, on_host)}
+    assert bool(held) == bool(on_host)
+    assert (len(held) == len(weights)) == (on_host == 1)
+    offload = Offload(held, torch.device("cpu")) if held else None
+    for name, master in offload.masters.items() if offload else ():
+        master.copy_(weights[name].detach())
+    optimizer = AdamW(weights, CONFIG, offload)
     plain = torch.optim.AdamW(
         [
             {"params": [w for w in theirs.parameters() if w.ndim >= 2], "weight_decay": CONFIG.weight_decay},
@@ -165,10 +173,16 @@ def test_updates_equal_plain_adamw(on_host: bool) -> None:
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             mine.grad = torch.randn(mine.shape, generator=generator)
             other.grad = mine.grad.clone()
+        if offload:
+            offload.begin()
+            offload.leave()
         optimizer.update(1e-3, torch.tensor(1.0))  # leaves it out
         optimizer.update(1e-3, torch.tensor(0.0))
+        optimizer.update_on_host(1e-3)
         optimizer.steps += 1
         plain.step()
+    if offload:
+        offload.finish()
     assert optimizer.steps == 5
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine, other, atol=1e-7, rtol=1e-6)
@@ -185,7 +199,9 @@ def clipped(limit: float, loss_scale: float = 1.0) -> tuple[float, list[list[flo
     for weight in net.parameters():
         weight.grad.fill_(2.0 * loss_scale)
     norm = squared_norm(gradients, mesh).sqrt() / loss_scale
-    clip(gradients, norm.float(), limit, loss_scale)
+    factor = clip_factor(norm.float(), limit, loss_scale)
+    if factor is not None:
+        gradients.scale(factor)
     return norm.item(), [weight.grad.tolist() for weight in net.parameters()]
 
 
@@ -226,20 +242,6 @@ def test_clipping_is_by_the_norm_of_all_gradients_together(workers: Any, loss_sc
     ((norm, scaled),) = workers.run(1, clipped, 1.0, loss_scale)
     assert norm == pytest.approx(28**0.5)
     assert sum(value**2 for part in scaled for value in part) == pytest.approx(1.0, abs=1e-5)
-
-
-def test_copies_take_what_is_there_and_give_the_update_back() -> None:
-    weights = [torch.randn(3, 4), torch.randn(5)]
-    gradients = [torch.randn(3, 4), torch.randn(5)]
-    before = [weight.clone() for weight in weights]
-    copies = HostCopies(weights)
-    copies.take(weights, gradients)
-    for weight, gradient in zip(copies.weights, copies.gradients, strict=True):
-        weight -= gradient
-    assert all(torch.equal(weight, start) for weight, start in zip(weights, before, strict=True))
-    copies.give(weights)
-    for weight, start, gradient in zip(weights, before, gradients, strict=True):
-        assert torch.equal(weight, start - gradient)
 
 
 def state_is_on_the_cpu(job: PretrainJob) -> bool:

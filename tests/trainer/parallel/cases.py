@@ -268,7 +268,7 @@ def whole_weights(training: Any) -> dict[str, Any]:
     """The weights of this process's stages, put together, under canonical names."""
     from trainer.weights.checkpoint import model_tensors
 
-    return whole(model_tensors(training.model.weights, training.model.shape.vocab_size))
+    return whole(model_tensors(training.model.masters, training.model.shape.vocab_size))
 
 
 def whole(tensors: dict[str, Any]) -> dict[str, Any]:

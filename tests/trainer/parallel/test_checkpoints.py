@@ -67,7 +67,7 @@ def load_each(job: PretrainJob, folders: list[Path]) -> list[dict[str, Any]]:
 
     training, found = prepare(job), list[dict[str, Any]]()
     for folder in folders:
-        for name, weight in training.model.weights.items():
+        for name, weight in training.model.masters.items():
             for tensor in (local(weight.detach()), *training.optimizer.moments[name]):
                 tensor.fill_(7.0)
         training.restore(folder)
@@ -89,8 +89,8 @@ def padding_rows(training: Any) -> float:
 
     largest = 0.0
     for name in (TIED, HEAD):
-        if name in training.model.weights:
-            weight = training.model.weights[name].detach()
+        if name in training.model.masters:
+            weight = training.model.masters[name].detach()
             tensors = (weight, *(like(weight, moment) for moment in training.optimizer.moments[name]))
             rows = whole({str(number): tensor for number, tensor in enumerate(tensors)})
             largest = max(largest, *(float(np.abs(row[61:]).sum()) for row in rows.values()))
@@ -202,7 +202,7 @@ def take_in(job: PretrainJob, source: Path, root: Path) -> None:
     from trainer.weights import checkpoint, huggingface
 
     training = prepare(job)
-    huggingface.fill(training.model.weights, huggingface.read_weights(source), source)
+    huggingface.fill(training.model.masters, huggingface.read_weights(source), source)
     checkpoint.save(root, 0, training.tensors(), training.record())
 
 
@@ -272,8 +272,8 @@ def read_alone(job: PretrainJob, source: Path) -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(huggingface, "safe_open", Counting)
-        huggingface.fill(training.model.weights, huggingface.read_weights(source), source)
-    weights = training.model.weights
+        huggingface.fill(training.model.masters, huggingface.read_weights(source), source)
+    weights = training.model.masters
     ends = [local(weights[name].detach())[61:] for name in (TIED, HEAD) if name in weights]
     return {
         "read": sorted(read),

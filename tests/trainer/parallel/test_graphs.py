@@ -139,6 +139,8 @@ def test_an_error_that_is_not_the_graphs_is_the_passes_own(made: list[graph_stan
         ({}, 2, "cpu", False),
         ({}, 0, "cuda", False),
         ({"cuda_graphs": "off"}, 2, "cuda", False),
+        ({"kernels": "torch"}, 2, "cuda", True),
+        ({"kernels": "plain"}, 2, "cuda", False),
         ({"tp": 2}, 2, "cuda", False),
         ({"pp": 2}, 2, "cuda", False),
         ({"zero": 1, "dp_shard": 2}, 2, "cuda", False),

@@ -87,7 +87,7 @@ def test_a_search_takes_what_was_learned_of_memory_into_account() -> None:
     task = dataclasses.replace(TASK, config=dataclasses.replace(TASK.config, precision="fp16"))
     assert search(task, plain, ParallelConfig()).fitting
     assert not search(
-        task, dataclasses.replace(plain, calibration={"single": Factors(memory=9.0)}), ParallelConfig()
+        task, dataclasses.replace(plain, calibration={"single": Factors(memory=40.0)}), ParallelConfig()
     ).fitting
 
 

@@ -205,8 +205,8 @@ def test_models_go_by_the_names_that_others_give_them(capsys: pytest.CaptureFixt
         (["--gpu", "h100"], "--gpus: no GPU of a known kind is here; say how many there are"),
         (["--gpu", "rtx4090", "--gpus", "1", "--model", "gpt2-xl", "--host-memory", "8"], "of a host's 7; 2 of these"),
         (
-            ["--gpu", "t4", "--gpus", "1", "--model", "gpt2-xl", "--precision", "fp16"],
-            "nothing fits into 93% of 12 GiB: dp_rep",
+            ["--gpu", "t4", "--gpus", "1", "--model", "gpt2-xl", "--precision", "fp32", "--gpu-memory", "2GiB"],
+            "nothing fits into 93% of 2 GiB: dp_rep",
         ),
         (
             ["--gpu", "h100", "--gpus", "13", "--model", "gpt2"],

@@ -18,7 +18,8 @@ LAYOUT = Layout(processes=1, data_ranks=1, micro_batch_size=64)
 
 def segment(device: str) -> dict[str, Any]:
     """One of 124M on one H200 (benchmarks/README.md, 561,327 tokens per second, 24 GiB)."""
-    return {"device": device, "median_step_seconds": 0.934, "peak_memory_gb": 25.8, "to_step": 10}
+    layout = {"offload": "none", "offload_fraction": 1.0}
+    return {"device": device, "layout": layout, "median_step_seconds": 0.934, "peak_memory_gb": 25.8, "to_step": 10}
 
 
 def test_a_run_on_a_known_gpu_is_compared() -> None:
@@ -27,6 +28,14 @@ def test_a_run_on_a_known_gpu_is_compared() -> None:
     assert found["step_error"] == pytest.approx(found["step_seconds"] / 0.934 - 1, abs=1e-3)
     assert abs(found["step_error"]) < 0.2
     assert abs(found["memory_error"]) < 0.1
+
+
+def test_offload_auto_is_compared_as_what_it_became() -> None:
+    auto, there = ParallelConfig(offload="auto"), {"offload": "optimizer", "offload_fraction": 0.5}
+    became = {**segment("NVIDIA H200"), "layout": there}
+    named = compare(CONFIG, MODEL, ParallelConfig(offload="optimizer", offload_fraction=0.5), LAYOUT, 50257, became)
+    assert compare(CONFIG, MODEL, auto, LAYOUT, 50257, became) == named
+    assert named != compare(CONFIG, MODEL, ParallelConfig(), LAYOUT, 50257, segment("NVIDIA H200"))
 
 
 @pytest.mark.parametrize("device", ["cpu", "Quadro P600"])

@@ -20,8 +20,8 @@ def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @functools.cache
-def composed(recipe: str) -> dict[str, Any]:
-    return compose("openwebtext_hub", [f"recipe={recipe}", "glue=none"])
+def composed(recipe: str, *changes: str) -> dict[str, Any]:
+    return compose("openwebtext_hub", [f"recipe={recipe}", "glue=none", *changes])
 
 
 def test_there_are_six() -> None:
@@ -118,7 +118,7 @@ def test_a_length_in_tokens_counts_and_one_in_epochs_is_not_known() -> None:
 
 def test_a_model_that_fits_nowhere_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.plan.recipe.MACHINES", (("t4", 1),))
-    (line,) = [line for line in judge(composed("gpt2-xl")) if " x t4" in line]
+    (line,) = [line for line in judge(composed("gpt2-xl", "model.n_layer=3000")) if " x t4" in line]
     assert line.endswith("does not fit")
 
 

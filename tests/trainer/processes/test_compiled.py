@@ -1,5 +1,6 @@
 """Compiled code is kept in a folder of the user's own, and the next process compiles nothing."""
 
+import errno
 import json
 import logging
 import os
@@ -72,7 +73,12 @@ def unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No variables of this process, whose own are put back afterwards."""
     for name in compiled.VARIABLES:
         monkeypatch.setenv(name, "")
+    monkeypatch.setenv(compiled.FLASH_ATTENTION, "")
+    monkeypatch.delenv(compiled.FLASH_ATTENTION)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+FOLDERS = ("inductor", "triton", "flash_attention_4")
 
 
 def kept() -> list[str]:
@@ -81,7 +87,7 @@ def kept() -> list[str]:
 
 
 def test_it_is_in_the_users_folder_for_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert kept() == [f"{tmp_path}/cache/millrace/compiled/{name}" for name in ("inductor", "triton")]
+    assert kept() == [f"{tmp_path}/cache/millrace/compiled/{name}" for name in FOLDERS]
     for relative in ("", "here"):  # which the specification says to ignore
         monkeypatch.setenv("XDG_CACHE_HOME", relative)
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -91,8 +97,27 @@ def test_it_is_in_the_users_folder_for_caches(monkeypatch: pytest.MonkeyPatch, t
 def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_me")  # as torch itself does
-    assert kept() == [f"{tmp_path}/cache/millrace/compiled/inductor", "/mine"]
-    assert kept() == [f"{tmp_path}/cache/millrace/compiled/inductor", "/mine"]
+    ours = f"{tmp_path}/cache/millrace/compiled"
+    assert kept() == kept() == [f"{ours}/inductor", "/mine", f"{ours}/flash_attention_4"]
+
+
+def test_flash_attention_4_keeps_its_kernels_unless_the_user_set_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept()
+    assert os.environ[compiled.FLASH_ATTENTION] == "1"
+    monkeypatch.setenv(compiled.FLASH_ATTENTION, "0")
+    kept()
+    assert os.environ[compiled.FLASH_ATTENTION] == "0"
+
+
+def test_without_locks_flash_attention_4_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait 15 s for each and end the training."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(compiled.fcntl, "flock", refuse)
+    kept()
+    assert compiled.FLASH_ATTENTION not in os.environ
 
 
 def test_a_folder_that_others_may_write_to_is_closed(tmp_path: Path) -> None:
@@ -118,7 +143,8 @@ def test_without_such_a_folder_it_is_a_temporary_one_and_said_once(
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     with caplog.at_level(logging.WARNING):
-        assert kept() == kept() == [f"{tmp_path}/temporary/compiled/{name}" for name in ("inductor", "triton")]
+        assert kept() == kept() == [f"{tmp_path}/temporary/compiled/{name}" for name in FOLDERS]
+    assert compiled.FLASH_ATTENTION not in os.environ
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
     assert said[0].startswith("compiled code cannot be kept (")

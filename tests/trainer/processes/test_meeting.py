@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.trainer.test_pretrain import pretrain
 from trainer.config import ParallelConfig
 from trainer.pretrain import PretrainJob
 from trainer.processes import jobs, launch, meeting
-from trainer.processes.rank import Rank, hosts, starts_its_node
+from trainer.processes.rank import Rank, hosts, is_restarted_with_fewer, starts_its_node
 
 ROOT = Path(__file__).parents[3]
 FIRST = Rank(0, 2, 0, 1)
@@ -33,7 +34,7 @@ def store() -> Any:
 
 
 def client(store: Any) -> Any:
-    return meeting._client("127.0.0.1", store.port, 5)
+    return meeting._client("127.0.0.1", store.port)
 
 
 def both(store: Any, other: Any) -> list[Any]:
@@ -67,7 +68,7 @@ def test_ranks_that_arrive_get_the_prefix_of_their_round_and_rank_0_knows_their_
 def test_what_a_rank_of_an_earlier_round_left_in_torchruns_store_is_no_arrival(store: Any) -> None:
     """Torchrun keeps the store when it starts its workers again."""
     both(store, lambda other: meeting._arrive(other, SECOND, 5))
-    with pytest.raises(UserError, match=r"^1 of 2 did not arrive"):
+    with pytest.raises(UserError, match=r"^rank 1 of 2 did not arrive"):
         meeting._call_roll(store, FIRST, 0.5, "x:1")
 
 
@@ -76,7 +77,7 @@ def test_a_rank_that_never_arrives_is_named_with_its_node(store: Any, monkeypatc
     monkeypatch.setenv("SLURMD_NODENAME", "gpu07")
     monkeypatch.setenv(meeting.MINUTES, "0.01")
     with pytest.raises(
-        UserError, match=r"1 of 2 did not arrive within 0.01 minutes \(no rank of gpu08 is there\); .*x:1"
+        UserError, match=r"^rank 1 of 2 did not arrive within 0.01 minutes \(no rank of gpu08 is there\); .*x:1"
     ):
         meeting._call_roll(store, FIRST, 0.5, "x:1")
 
@@ -169,6 +170,19 @@ def test_one_task_per_node_starts_the_processes_of_its_node(road: Road, tmp_path
     assert small.contents(tmp_path / "nodes") == small.contents(tmp_path / "local")
 
 
+def test_the_import_of_torch_does_not_count_as_waiting(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on behind the error, whose last line was then one of torch's log."""
+
+    def import_slowly() -> Any:
+        time.sleep(1.5)
+        return dist
+
+    monkeypatch.setenv(meeting.MINUTES, "0.02")
+    monkeypatch.setattr(meeting, "_torch", import_slowly)
+    client(store).set("key", "value")
+    assert store.get("key") == b"value"
+
+
 def test_ranks_end_when_rank_0_has_nothing_for_them(store: Any, road: Road, tmp_path: Path) -> None:
     """As with --help, or an output that is there already."""
     jobs.dismiss(store)
@@ -208,6 +222,19 @@ def test_a_node_starts_its_processes_only_where_each_has_one_task() -> None:
         environment = {"SLURM_STEP_TASKS_PER_NODE": per_node, "SLURM_STEP_NUM_TASKS": str(tasks)}
         assert starts_its_node(environment) == expected
         assert not starts_its_node({**environment, "RANK": "0"})
+
+
+def test_only_a_torchrun_that_restarts_leaves_fewer_processes_than_were_asked_for() -> None:
+    """Any other number that does not fit the batch is a mistake, and refused, as under srun."""
+    for restarts, expected in (
+        ({}, False),
+        ({"TORCHELASTIC_MAX_RESTARTS": "0"}, False),
+        (
+            {"TORCHELASTIC_MAX_RESTARTS": "3"},
+            True,
+        ),
+    ):
+        assert is_restarted_with_fewer({"TORCHELASTIC_RUN_ID": "x", **restarts}) == expected
 
 
 def test_all_hosts_of_a_list() -> None:

@@ -143,15 +143,22 @@ def test_a_process_that_is_shown_one_gpu_only_takes_it(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    monkeypatch.setattr("trainer.processes.process.set_arithmetic", lambda **_: None)
+    plain: list[bool] = []
+    monkeypatch.setattr("trainer.processes.process.set_arithmetic", lambda **given: plain.append(given["plain"]))
     chosen: list[dict[str, Any]] = []
     monkeypatch.setattr("trainer.dropout.choose_kernels", lambda **given: chosen.append(given))
     process = prepare(Rank(3, 8, 3, 8), ParallelConfig(), StopFlag())
     assert taken == [process.device] == [torch.device("cuda", number)]
     prepare(Rank(3, 8, 3, 8), ParallelConfig(kernels="torch"), StopFlag())
     prepare(Rank(3, 8, 3, 8), ParallelConfig(device="cpu"), StopFlag())
+    assert plain == [False] * 3
     gpu = process.device
+    assert all(not each.pop("says") for each in chosen), "only the first process says what is lacking"
     assert chosen == [{"wanted": True, "gpu": gpu}, {"wanted": False, "gpu": gpu}, {"wanted": True, "gpu": None}]
+    prepare(Rank(3, 8, 3, 8), ParallelConfig(kernels="plain"), StopFlag())
+    assert (plain[-1], chosen[-1]) == (True, {"wanted": False, "gpu": gpu, "says": False})
+    prepare(Rank(0, 8, 0, 8), ParallelConfig(device="cpu"), StopFlag())
+    assert chosen[-1]["says"]
 
 
 def test_asking_for_a_gpu_that_a_process_does_not_see_is_refused_and_not_trained_on_the_cpu() -> None:

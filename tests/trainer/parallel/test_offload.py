@@ -1,0 +1,493 @@
+"""The optimizer in the host's memory updates as it does on the device: to the bit where nothing is clipped."""
+
+import dataclasses
+import logging
+import os
+import re
+import signal
+import threading
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.errors import UserError
+from tests.trainer.parallel.cases import STEPS, Case, References, merged, prepare, whole
+from trainer.config import LossScaleConfig, ParallelConfig
+from trainer.parallel import host_memory, offload
+from trainer.parallel.host_memory import HostMemory
+from trainer.parallel.offload import last_blocks
+from trainer.parallel.room import nearest
+from trainer.pretrain import PretrainJob
+
+ON_HOST = Case(offload="optimizer")
+SAVED_AT = 3
+SCALE = LossScaleConfig(initial=2.0**30, hysteresis=1, backoff_factor=2.0**-15, growth_interval=2)
+"""The first step overflows, and the last one has another scale than those before."""
+
+
+@pytest.fixture(scope="module")
+def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> References:
+    return References(workers, tmp_path_factory.mktemp("offload"))
+
+
+def job_of(references: References, case: Case, fraction: float = 1.0, **changes: Any) -> PretrainJob:
+    """Two layers of a case, without clipping unless that is among the changes."""
+    job = references.job(case, n_layer=2)
+    job = dataclasses.replace(job, parallel=dataclasses.replace(job.parallel, offload_fraction=fraction))
+    return dataclasses.replace(job, config=dataclasses.replace(job.config, **{"clip_norm": 0.0, **changes}))
+
+
+def state(training: Any) -> dict[str, Any]:
+    """Everything that a checkpoint has, put together."""
+    return whole(training.tensors())
+
+
+def outcome(job: PretrainJob, piece: int = offload.PIECE) -> dict[str, Any]:
+    """Losses, norms and the state after some steps; and what the device had then."""
+    from trainer.loop.loop import train_step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offload, "PIECE", piece)
+        training = prepare(job)
+        reports = [train_step(training) for _ in range(STEPS)]
+    model = training.model
+    return {
+        "losses": [report.loss for report in reports],
+        "norms": [report.grad_norm for report in reports],
+        "updates": training.optimizer.steps,
+        "state": state(training),
+        "dtypes": {name: (weight.dtype, weight.grad.dtype) for name, weight in model.weights.items()},
+        "held": list(model.offload.masters) if model.offload else [],
+        "rounded": [
+            torch.equal(weight.detach(), model.masters[name].detach().to(weight.dtype))
+            for name, weight in model.weights.items()
+        ],
+    }
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Raise unless two outcomes are equal to the bit."""
+    for name in ("losses", "norms", "updates"):  # numpy takes a norm that is not a number for equal to itself
+        np.testing.assert_array_equal(one[name], other[name])
+    for name, tensor in one["state"].items():
+        np.testing.assert_array_equal(tensor, other["state"][name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(),
+        Case(micro_batch_size=2, precision="bf16"),
+        Case(micro_batch_size=2, precision="bf16", activation_checkpointing="full", dropout=True),
+        Case(micro_batch_size=4, precision="fp16"),
+    ],
+    ids=str,
+)
+def test_updates_on_the_host_are_those_of_the_device_to_the_bit(
+    workers: Any, references: References, case: Case
+) -> None:
+    """In 16 bits too: masters round to what the device would make of its fp32 weights; with an overflow in fp16."""
+    scale: dict[str, Any] = {} if case.precision != "fp16" else {"loss_scale": SCALE}
+    (device,) = workers.run(1, outcome, job_of(references, case, **scale))
+    on_host = dataclasses.replace(case, offload="optimizer")
+    (host,) = workers.run(1, outcome, job_of(references, on_host, **scale))
+    same(host, device)
+    assert (host["updates"] < STEPS) == (case.precision == "fp16")
+    half = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[case.precision]
+    for name, (dtype, of_gradient) in host["dtypes"].items():
+        assert of_gradient == torch.float32
+        assert dtype == (half if ".h." in name and name.endswith("weight") and "ln_" not in name else torch.float32)
+    assert all(host["rounded"])
+
+
+@pytest.mark.parametrize("case", [Case(precision="bf16"), Case(precision="fp16"), Case(tp=2, zero=2)], ids=str)
+def test_the_host_and_the_device_update_a_share_each(workers: Any, references: References, case: Case) -> None:
+    scale: dict[str, Any] = {} if case.precision != "fp16" else {"loss_scale": SCALE}
+    device = workers.run(case.processes, outcome, job_of(references, case, **scale))
+    shared = dataclasses.replace(case, offload="optimizer")
+    host = workers.run(case.processes, outcome, job_of(references, shared, 0.5, **scale))
+    for mine, other in zip(host, device, strict=True):
+        same(mine, other)
+        assert mine["held"] == [name for name in mine["dtypes"] if name.startswith("transformer.h.1.")]
+        for name, (dtype, _) in mine["dtypes"].items():
+            halved = not case.zero and name in mine["held"] and name.endswith("weight") and "ln_" not in name
+            assert (dtype != torch.float32) == halved, name
+        assert all(mine["rounded"])
+
+
+def test_a_share_is_whole_blocks_from_the_last_one_on_and_not_the_embeddings() -> None:
+    weights = {"transformer.wte.weight": torch.empty(100), "lm_head.weight": torch.empty(100)}
+    weights |= {f"transformer.h.{layer}.{name}": torch.empty(50) for layer in (9, 10, 11) for name in ("a", "b")}
+
+    def layers(share: float) -> list[str]:
+        names = last_blocks(weights, share)
+        assert not any("h." not in name for name in names)
+        return [name.split(".")[2] for name in names if name.endswith("a")]
+
+    assert [layers(share) for share in (0.01, 0.2, 0.4, 0.6, 0.99)] == [
+        [],
+        ["11"],
+        ["11", "10"],
+        ["11", "10", "9"],
+        ["11", "10", "9"],
+    ]
+    assert last_blocks(weights, 1.0) == list(weights)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_clipped_updates_differ_by_rounding(workers: Any, references: References, fraction: float) -> None:
+    (device,) = workers.run(1, outcome, job_of(references, Case(micro_batch_size=2), clip_norm=0.1))
+    case = dataclasses.replace(ON_HOST, micro_batch_size=2)
+    (host,) = workers.run(1, outcome, job_of(references, case, fraction, clip_norm=0.1))
+    assert min(device["norms"]) > 0.1
+    np.testing.assert_allclose(host["losses"], device["losses"], rtol=1e-6)
+    np.testing.assert_allclose(host["norms"], device["norms"], rtol=1e-6)
+    for name, tensor in device["state"].items():
+        if name.startswith("model."):
+            np.testing.assert_allclose(host["state"][name], tensor, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_pieces_may_cut_a_matrix(workers: Any, references: References) -> None:
+    job = job_of(references, dataclasses.replace(ON_HOST, precision="bf16"))
+    (whole_matrices,) = workers.run(1, outcome, job)
+    (cut,) = workers.run(1, outcome, job, 64)
+    same(cut, whole_matrices)
+
+
+def leaving(job: PretrainJob) -> list[list[str]]:
+    """What leaves at once in a step, in order."""
+    from trainer.loop.loop import train_step
+
+    training, seen = prepare(job), list[list[str]]()
+    leave = training.model.offload._leave
+    training.model.offload._leave = lambda names: (seen.append(list(names)), leave(names))[1]
+    train_step(training)
+    return seen
+
+
+def test_gradients_of_blocks_leave_in_the_last_backward_pass_from_the_last_block_on(
+    workers: Any, references: References
+) -> None:
+    (seen,) = workers.run(1, leaving, job_of(references, dataclasses.replace(ON_HOST, micro_batch_size=2)))
+    kinds = ("attn.qkv", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    blocks = [[f"transformer.h.{layer}.{kind}.weight" for kind in kinds] for layer in (1, 0)]
+    assert [sorted(names) for names in seen[:2]] == [sorted(names) for names in blocks]
+    assert seen[2:] == [["transformer.wte.weight", "transformer.wpe.weight"]]
+
+
+def order(job: PretrainJob) -> list[list[str]]:
+    """What is updated, what is computed, and who else reads weights, in each of two steps and in what follows them."""
+    from trainer.loop.loop import train_step
+
+    training, seen = prepare(job), [list[str]()]
+    (model,) = training.model.stages
+    give = training.model.offload._give
+
+    def gives(piece: Any) -> None:
+        seen[-1].append("update " + (".".join(piece.names[0].split(".")[2:4]) if piece.decays else "vectors"))
+        give(piece)
+
+    training.model.offload._give = gives
+    for layer, block in model.transformer.h.items():
+        block.register_forward_pre_hook(lambda *_, layer=layer: seen[-1].append(f"compute {layer}"))
+    for _ in range(2):
+        train_step(training)
+        seen.append([])
+    training.tensors()
+    seen.append([])
+    train_step(training)
+    seen.append([])
+    for batch in training.feed.step(training.position):
+        training.model.forward(batch)
+    return seen
+
+
+def test_a_block_is_updated_when_the_next_forward_pass_comes_to_it(workers: Any, references: References) -> None:
+    """And all that is left, before anyone else reads: a checkpoint, or an evaluation."""
+    (steps,) = workers.run(1, order, job_of(references, ON_HOST))
+    first, second, saved_then, third, evaluated = steps
+    updates = [[f"update {layer}.{kind}" for kind in ("attn", "attn", "mlp", "mlp")] for layer in range(2)]
+    others = ["update vectors", "update weight", "update weight"]
+    assert first == ["compute 0", "compute 1"]
+    assert second == [*others, *updates[0], "compute 0", *updates[1], "compute 1"]
+    assert saved_then == [*others, *updates[0], *updates[1]]
+    assert third == first, "nothing twice"
+    assert evaluated == [*others, *updates[0], *updates[1], "compute 0", "compute 1"]
+
+
+def test_plainly_all_is_updated_before_the_next_step(workers: Any, references: References) -> None:
+    job = job_of(references, ON_HOST)
+    job = dataclasses.replace(job, parallel=dataclasses.replace(job.parallel, kernels="plain"))
+    ((first, second, *_),) = workers.run(1, order, job)
+    assert [each.split()[0] for each in first] == ["compute"] * 2 + ["update"] * 11
+    assert second == first
+    (seen,) = workers.run(1, leaving, job)
+    assert len(seen) == 1, "and gradients leave together"
+
+
+@pytest.mark.parametrize("case", [Case(dp_replicate=2, offload="optimizer"), Case(tp=2, offload="optimizer")], ids=str)
+def test_gradients_that_other_processes_have_terms_of_leave_after_their_sum(
+    workers: Any, references: References, case: Case
+) -> None:
+    for seen in workers.run(2, leaving, job_of(references, case)):
+        assert len(seen) == 1
+        assert len(seen[0]) == 2 + 2 * 4
+
+
+@pytest.mark.parametrize(
+    "case", [Case(tp=2, precision="bf16"), Case(pp=2, precision="bf16", micro_batch_size=2)], ids=str
+)
+def test_layouts_keep_matrices_in_half_precision_too(workers: Any, references: References, case: Case) -> None:
+    device = workers.run(2, outcome, job_of(references, case))
+    host = workers.run(2, outcome, job_of(references, dataclasses.replace(case, offload="optimizer")))
+    assert [each["losses"] for each in host] == [each["losses"] for each in device]
+    mine, other = (merged(each["state"] for each in ranks) for ranks in (host, device))
+    for name, tensor in other.items():
+        np.testing.assert_array_equal(mine[name], tensor, err_msg=name)
+    assert any(torch.bfloat16 in dtypes for each in host for dtypes in each["dtypes"].values())
+
+
+def losses(job: PretrainJob) -> list[float]:
+    """Of three steps; the second is the first with a learning rate above 0."""
+    from trainer.loop.loop import train_step
+
+    training = prepare(job)
+    return [train_step(training).loss for _ in range(3)]
+
+
+def test_no_stage_of_a_pipeline_is_gathered_before_its_update(workers: Any, references: References) -> None:
+    """A schedule of several stages has ZeRO gather all of one before its first pass, so before any of its blocks."""
+    case = Case(pp=2, schedule="looped_bfs", zero=2, micro_batch_size=4, offload="optimizer")
+    mine = workers.run(case.processes, losses, references.job(case))
+    (one,) = workers.run(1, losses, references.job(Case(), n_layer=case.n_layer))
+    np.testing.assert_allclose(mine, [one] * case.processes, rtol=1e-5)
+
+
+def saved(job: PretrainJob, root: Path) -> dict[str, Any]:
+    """A checkpoint after some steps, and what training on from there comes to."""
+    from trainer.loop.loop import train_step
+    from trainer.weights import checkpoint
+
+    training = prepare(job)
+    for number in range(STEPS):
+        train_step(training)
+        if number + 1 == SAVED_AT:
+            checkpoint.save(root, training.step, training.tensors(), training.record())
+    return state(training)
+
+
+def resumed(job: PretrainJob, root: Path) -> dict[str, Any]:
+    """The same from the checkpoint on."""
+    from trainer.loop.loop import train_step
+
+    training = prepare(job)
+    assert training.resume(root)
+    assert training.step == SAVED_AT
+    while training.step < STEPS:
+        train_step(training)
+    return state(training)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_checkpoints_of_another_placement_go_on_as_if_nothing_was(
+    workers: Any, references: References, tmp_path: Path, precision: str
+) -> None:
+    places = {
+        name: job_of(references, Case(precision=precision, offload=name))  # pyright: ignore[reportArgumentType]
+        for name in ("none", "optimizer")
+    }
+    require_equal_checkpoints(workers, places["none"], places["optimizer"], tmp_path)
+
+
+def ends_inside_an_update(job: PretrainJob, root: Path, inside: Path) -> None:
+    """Train with a checkpoint, and stay in the middle of a later update until this process is killed."""
+    from trainer.loop.loop import train_step
+    from trainer.weights import checkpoint
+
+    training = prepare(job)
+    for _ in range(SAVED_AT):
+        train_step(training)
+    checkpoint.save(root, training.step, training.tensors(), training.record())
+    give, pieces = training.model.offload._give, list[Any]()
+
+    def stays(piece: Any) -> None:
+        give(piece)
+        pieces.append(piece)
+        if len(pieces) == 5:
+            inside.write_text(str(os.getpid()))
+            time.sleep(60)
+
+    training.model.offload._give = stays
+    for _ in range(2):
+        train_step(training)
+
+
+def kill_inside(inside: Path) -> None:
+    while not inside.exists() or not inside.read_text():
+        time.sleep(0.01)
+    os.kill(int(inside.read_text()), signal.SIGKILL)
+
+
+def test_a_run_killed_inside_an_update_goes_on_from_its_checkpoint_to_the_same_bytes(
+    workers: Any, references: References, tmp_path: Path
+) -> None:
+    job = job_of(references, dataclasses.replace(ON_HOST, precision="bf16"))
+    killer = threading.Thread(target=kill_inside, args=(tmp_path / "inside",), daemon=True)
+    (expected,) = workers.run(1, saved, job, tmp_path / "whole")
+    killer.start()
+    with pytest.raises(AssertionError, match="rank 0: no answer"):
+        workers.run(1, ends_inside_an_update, job, tmp_path / "broken", tmp_path / "inside")
+    killer.join()
+    (found,) = workers.run(1, resumed, job, tmp_path / "broken")
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+def too_little(job: PretrainJob, left: int) -> str:
+    """The error if the host has so little memory left; nothing may be allocated before it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_memory, "available", lambda: left)
+        patch.setattr(torch.nn.Module, "to_empty", lambda *_, **__: pytest.fail("allocated"))
+        patch.setattr(offload, "HostMemory", lambda *_, **__: pytest.fail("allocated"))
+        with pytest.raises(UserError) as caught:
+            prepare(job)
+    return str(caught.value)
+
+
+def held_by(job: PretrainJob, left: int) -> int:
+    """The weights that the host updates if it has so little memory left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_memory, "available", lambda: left)
+        return sum(master.numel() for master in prepare(job).model.offload.masters.values())
+
+
+@pytest.mark.parametrize(
+    ("replicas", "left", "instead"),
+    [
+        (2, 1.5, r"set parallel.zero=1 parallel.dp_shard=2 parallel.dp_replicate=1, .* share it: 0.0 GiB$"),
+        (
+            1,
+            0.5,
+            r"set parallel.offload=optimizer parallel.offload_fraction=(0.\d+), which needs 0.0 GiB of it, and 0.0",
+        ),
+        (1, 0.01, r"set parallel.offload=none, which needs 0.0 GiB of it, and 0.0 GiB of each GPU before activations$"),
+    ],
+)
+def test_too_little_host_memory_is_refused_before_anything_is_allocated(
+    workers: Any, references: References, replicas: int, left: float, instead: str
+) -> None:
+    """`left`: of what one process needs. The nearest setting that fits is named, and fits."""
+    job = job_of(references, dataclasses.replace(ON_HOST, dp_replicate=replicas))
+    whole = int(16 * job_weights(job) / (1 - host_memory.RESERVE))
+    for message in workers.run(replicas, too_little, job, int(left * whole)):
+        assert re.search(
+            r"parallel.offload optimizer, 16 bytes a weight, of its \d process(es)? needs 0.0 GiB", message
+        )
+        found = re.search(rf"can be taken; {instead}", message)
+        assert found, message
+        if found.groups():
+            (held,) = workers.run(1, held_by, job_of(references, ON_HOST, float(found[1])), int(left * whole))
+            assert held
+
+
+def test_what_no_setting_has_room_for_is_shared_by_more_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of 13 G on a GPU of 80 GiB and a host of 120 GiB: 194 GiB on the host, or 194 GiB on the GPU."""
+    with torch.device("meta"):
+        weights = {
+            f"transformer.h.{layer}.w": torch.nn.Parameter(torch.empty(13, 1_000_000_000 // 40)) for layer in range(40)
+        }
+    gpu: Any = types.SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    mesh: Any = types.SimpleNamespace(dp_replicate=1, dp_shard=1, device=torch.device("cuda"))
+
+    def said(left: float) -> str:
+        wanted = offload.bytes_of(weights)
+        parallel = ParallelConfig(offload="optimizer")
+        return nearest(weights, list(weights), parallel, mesh, wanted=wanted, left=left * 2**30, processes=1)
+
+    assert said(120).startswith("let 2 such machines share it (parallel.zero=1 and parallel.dp_shard")
+    gpu.total_memory = 141 * 2**30
+    assert said(120) == (
+        "set parallel.offload=optimizer parallel.offload_fraction=0.6, which needs 116.2 GiB of it, and 135.6 GiB of "
+        "each GPU before activations"
+    )
+
+
+def job_weights(job: PretrainJob) -> int:
+    """The weights of a job's model, padding included."""
+    from trainer.model import Architecture, LanguageModel
+
+    with torch.device("meta"):
+        model = LanguageModel(Architecture.of(job.model, job.batches().meta.vocab_size))
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def test_memory_is_exact_and_what_cannot_be_pinned_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = HostMemory(12_345, pin=False)
+    assert memory.values.shape == (12_345,)
+    assert not memory.values.any()
+    assert not memory.pinned
+    released: list[int] = []
+
+    class Runtime:
+        answer = 0
+
+        def cudaHostRegister(self, _: int, size: int, __: int) -> int:  # noqa: N802 (CUDA's name)
+            assert size == 4096
+            return self.answer
+
+        def cudaHostUnregister(self, address: int) -> None:  # noqa: N802
+            released.append(address)
+
+        def cudaGetErrorString(self, _: int) -> str:  # noqa: N802
+            return "operation not permitted"
+
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    pinned = HostMemory(4096, pin=True)
+    address = pinned.values.data_ptr()
+    assert pinned.pinned
+    del pinned
+    assert released == [address]
+    runtime.answer = 1
+    monkeypatch.setattr(host_memory, "_forget_error", lambda: None)
+    with caplog.at_level(logging.WARNING):
+        assert not HostMemory(4096, pin=True, says=False).pinned
+        assert not HostMemory(4096, pin=True).pinned
+    assert [record.message.partition(" (")[2][:23] for record in caplog.records] == ["operation not permitted"]
+
+
+def test_what_a_group_of_processes_may_still_take(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    group = tmp_path / "cgroup"
+    (group / "job").mkdir(parents=True)
+    monkeypatch.setattr(host_memory, "CGROUPS", group)
+    monkeypatch.setattr(host_memory, "OWN_GROUP", tmp_path / "own")
+    monkeypatch.setattr(host_memory, "MEMINFO", tmp_path / "meminfo")
+    (tmp_path / "own").write_text("0::/job\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 90 kB\nMemAvailable:   64 kB\n")
+    assert host_memory.available() == 64 * 1024
+    for folder, limit in ((group / "job", "max"), (group, "50000")):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text("30000\n")
+        (folder / "memory.stat").write_text("anon 20000\ninactive_file 5000\n")
+    assert host_memory.available() == 25_000, "files are given back"
+    (group / "job/memory.max").write_text("31000\n")
+    assert host_memory.available() == 6_000
+
+
+def require_equal_checkpoints(workers: Any, plain: PretrainJob, offloaded: PretrainJob, folder: Path) -> None:
+    """Both jobs save the same, and each goes on from what the other saved to the same."""
+    (expected,) = workers.run(1, saved, plain, folder / "plain")
+    (mine,) = workers.run(1, saved, offloaded, folder / "offloaded")
+    (onto_host,) = workers.run(1, resumed, offloaded, folder / "plain")
+    (onto_device,) = workers.run(1, resumed, plain, folder / "offloaded")
+    for name, tensor in expected.items():
+        for other in (mine, onto_host, onto_device):
+            np.testing.assert_array_equal(other[name], tensor, err_msg=name)

@@ -1,0 +1,231 @@
+"""Blocks whose weights come from the host for each pass train as those that stay, to the bit."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainer.parallel.cases import STEPS, Case, References, prepare, whole
+from tests.trainer.parallel.test_offload import (
+    SAVED_AT,
+    SCALE,
+    outcome,
+    require_equal_checkpoints,
+    same,
+)
+from trainer.pretrain import PretrainJob
+
+ALL = Case(offload="all", activation_checkpointing="full")
+
+
+@pytest.fixture(scope="module")
+def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> References:
+    return References(workers, tmp_path_factory.mktemp("streamed"))
+
+
+def job_of(references: References, case: Case, **changes: Any) -> PretrainJob:
+    """Three layers, so that a place has two blocks and the other one."""
+    job = references.job(case, n_layer=3)
+    return dataclasses.replace(job, config=dataclasses.replace(job.config, **{"clip_norm": 0.0, **changes}))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(),
+        Case(micro_batch_size=2, precision="bf16", dropout=True),
+        Case(micro_batch_size=4, precision="fp16", activation_checkpointing="selective"),
+        Case(dp_replicate=2, micro_batch_size=2, precision="bf16"),
+    ],
+    ids=str,
+)
+def test_blocks_from_the_host_train_as_those_that_stay_to_the_bit(
+    workers: Any, references: References, case: Case
+) -> None:
+    """In 16 bits too, with several micro batches, an overflow in fp16, and replicas, which add up their gradients."""
+    scale: dict[str, Any] = {} if case.precision != "fp16" else {"loss_scale": SCALE}
+    recomputed = case.activation_checkpointing if case.activation_checkpointing != "none" else "full"
+    case = dataclasses.replace(case, activation_checkpointing=recomputed)
+    device = workers.run(case.processes, outcome, job_of(references, case, **scale))
+    streamed = dataclasses.replace(case, offload="all")
+    for mine, other in zip(
+        workers.run(case.processes, outcome, job_of(references, streamed, **scale)), device, strict=True
+    ):
+        same(mine, other)
+        assert len(mine["held"]) == len(mine["dtypes"])
+
+
+def movements(job: PretrainJob) -> dict[str, Any]:
+    """Which blocks come, and whose gradients are put in place and leave, in two steps; and what is on the device."""
+    from trainer.loop.loop import train_step
+    from trainer.parallel.local import values
+
+    training = prepare(job)
+    offload, model = training.model.offload, training.model
+    seen: list[list[str]] = []
+    come, leave, prepared = offload._come, offload._leave, offload._prepare
+
+    def comes(layer: int) -> None:
+        before = list(offload._here)
+        come(layer)
+        seen[-1] += [f"come {layer}"] * (before != offload._here)
+
+    offload._come = comes
+    offload._prepare = lambda layer: (seen[-1].append(f"gradients {layer}"), prepared(layer))[1]
+    offload._leave = lambda names: (seen[-1].append(f"leave {names[0].split('.')[2]}"), leave(names))[1]
+    for _ in range(2):
+        seen.append([])
+        train_step(training)
+    weights = {name: values(weight) for name, weight in model.weights.items()}
+    return {
+        "seen": seen,
+        "places": len({weight.data_ptr() for name, weight in weights.items() if ".h." in name and weight.ndim > 1}),
+        "gradients": len(model.gradients.flat) if model.gradients.flat is not None else 0,
+        "others": sum(weight.numel() for name, weight in weights.items() if not (".h." in name and weight.ndim > 1)),
+        "held": sum(master.numel() for master in offload.masters.values()),
+        "all": sum(weight.numel() for weight in weights.values()),
+    }
+
+
+def test_two_blocks_are_on_the_device_at_once_and_the_last_ones_come_once(workers: Any, references: References) -> None:
+    """A pass begins with what the one before has left there; with two micro batches, gradients come back."""
+    (found,) = workers.run(1, movements, job_of(references, dataclasses.replace(ALL, micro_batch_size=4)))
+    forward = ["come 0", "come 1", "come 2", "gradients 2"]
+    backward = ["leave 2", "gradients 1", "leave 1", "come 0", "gradients 0", "leave 0"]
+    first, second = found["seen"]
+    # The second pass finds blocks 0 and 1 in their places; wte and wpe are the rest, at the end of a step.
+    assert first == [*forward, *backward, "come 2", "gradients 2", *backward, "leave weight"]
+    assert second == first
+    assert found["places"] == 2 * 4
+    assert found["gradients"] == found["others"]
+    assert found["held"] == found["all"]
+
+
+def test_checkpoints_are_those_of_a_run_without_offload(workers: Any, references: References, tmp_path: Path) -> None:
+    places = {
+        name: job_of(references, dataclasses.replace(ALL, precision="bf16", offload=name)) for name in ("none", "all")
+    }
+    require_equal_checkpoints(workers, places["none"], places["all"], tmp_path)
+
+
+def between(job: PretrainJob) -> dict[str, Any]:
+    """Train with an evaluation after each step; and one gradient that is not a number."""
+    from trainer.loop.loop import train_step
+
+    training, losses = prepare(job), list[float]()
+    for _ in range(SAVED_AT):
+        train_step(training)
+        for batch in training.feed.step(training.position):
+            losses.append(float(training.model.forward(batch)))
+    name = "transformer.h.1.mlp.c_fc.weight"
+    training.model.offload.gradient_of(name)[0, 0] = float("nan") if job.parallel.offload == "all" else 0.0
+    broken = [each for each in training.model.weights if not training.model.gradients.of(each).isfinite().all()]
+    return {"losses": losses, "state": whole(training.tensors()), "broken": broken}
+
+
+def test_an_evaluation_sees_every_update_and_disturbs_none(workers: Any, references: References) -> None:
+    """And gradients that are no longer on the device are found by name."""
+    jobs = [job_of(references, dataclasses.replace(ALL, offload=name)) for name in ("optimizer", "all")]
+    (device,), (mine,) = (workers.run(1, between, job) for job in jobs)
+    assert mine["losses"] == device["losses"]
+    for name, tensor in device["state"].items():
+        np.testing.assert_array_equal(mine["state"][name], tensor, err_msg=name)
+    assert mine["broken"] == ["transformer.h.1.mlp.c_fc.weight"]
+
+
+def overtaking(job: PretrainJob) -> list[int]:
+    """Blocks that come to a place though their copy does not wait for the last pass there: in evaluations, a step."""
+    from trainer.loop.loop import train_step
+    from trainer.parallel.streamed import PLACES
+
+    training, clock = prepare(job), itertools.count()
+    offload, (model,) = training.model.offload, training.model.stages
+    used, marked = [-1] * PLACES, [-1] * PLACES
+    come, early = offload._come, list[int]()
+
+    def comes(layer: int) -> None:
+        if offload._here[layer % PLACES] != layer and marked[layer % PLACES] < used[layer % PLACES]:
+            early.append(layer)
+        come(layer)
+
+    offload._come = comes
+    offload._mark_passed = lambda layer: marked.__setitem__(layer % PLACES, next(clock))
+    for layer, block in model.transformer.h.items():
+        block.register_forward_hook(lambda *_, layer=int(layer): used.__setitem__(layer % PLACES, next(clock)))
+    batches = list(training.feed.step(0))
+    for _ in range(2):
+        training.model.forward(batches[0])
+    train_step(training)
+    for _ in range(2):
+        training.model.forward(batches[0])
+    return early
+
+
+def test_a_block_comes_only_once_the_last_pass_in_its_place_is_done(workers: Any, references: References) -> None:
+    """Also after an evaluation of an odd number of blocks, whose last one is in the first one's place."""
+    assert workers.run(1, overtaking, job_of(references, ALL)) == [[]]
+
+
+def norms_after_an_update(job: PretrainJob) -> list[float]:
+    from trainer.loop.loop import train_step
+
+    training = prepare(job)
+    train_step(training)
+    return [training.model.gradients.norm_of(name) for name in training.model.weights]  # which ends the update
+
+
+def test_norms_of_gradients_are_those_before_clipping_wherever_they_lie(workers: Any, references: References) -> None:
+    """By them, a warning of a spike names the largest; the host divides what it has by the clipping in its update."""
+    (device,), (mine,) = (
+        workers.run(
+            1, norms_after_an_update, job_of(references, dataclasses.replace(ALL, offload=name), clip_norm=0.01)
+        )
+        for name in ("optimizer", "all")
+    )
+    assert max(device) > 0.1
+    np.testing.assert_allclose(mine, device, rtol=1e-6)
+
+
+def zero_of(job: PretrainJob) -> tuple[int, str]:
+    training = prepare(job)
+    return training.parallel.zero, type(training.model.offload).__name__
+
+
+def test_zero_over_one_process_leaves_it_to_the_arena(workers: Any, references: References) -> None:
+    job = job_of(references, ALL)
+    job = dataclasses.replace(job, parallel=dataclasses.replace(job.parallel, zero=3))
+    assert workers.run(1, zero_of, job) == [(0, "Streamed")]
+
+
+def test_clipped_updates_differ_by_rounding(workers: Any, references: References) -> None:
+    (device,), (mine,) = (
+        workers.run(1, outcome, job_of(references, dataclasses.replace(ALL, offload=name), clip_norm=0.1))
+        for name in ("none", "all")
+    )
+    assert min(device["norms"]) > 0.1
+    assert len(mine["losses"]) == STEPS
+    np.testing.assert_allclose(mine["losses"], device["losses"], rtol=1e-6)
+    np.testing.assert_allclose(mine["norms"], device["norms"], rtol=1e-6)
+
+
+def test_its_bytes_on_the_host_are_18_a_weight_in_half_precision(workers: Any, references: References) -> None:
+    from tests.trainer.parallel.test_offload import too_little
+
+    for precision, each in (("bf16", 18), ("fp32", 16)):
+        (said,) = workers.run(1, too_little, job_of(references, dataclasses.replace(ALL, precision=precision)), 1000)
+        assert f"parallel.offload all, {each} bytes a weight" in said
+
+
+def test_torchs_parameters_may_share_memory() -> None:
+    """What the places rest on: a parameter that is a view of a tensor stays one when a module takes memory."""
+    net = torch.nn.Linear(2, 3, device="meta")
+    base = torch.zeros(6)
+    net.weight = torch.nn.Parameter(base.view(3, 2))
+    net._apply(lambda each: torch.empty_like(each, device="cpu") if each.is_meta else each)
+    base.fill_(2.0)
+    assert net.weight.tolist() == [[2.0, 2.0]] * 3
+    assert not net.bias.is_meta

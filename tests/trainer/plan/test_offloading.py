@@ -1,0 +1,101 @@
+"""What lies on the GPU and what on the host is decided by the planner's numbers: the GPU is filled first."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.plan import offloading
+from trainer.plan.__main__ import main
+from trainer.plan.machines import GIB, GPUS, Machine
+from trainer.plan.prediction import Task, predict
+
+XL = ModelConfig(n_layer=48, n_head=25, n_embd=1600)
+ONE = ParallelConfig(dp_replicate=1, activation_checkpointing="full")
+
+
+def task(model: ModelConfig = XL, **changes: Any) -> Task:
+    settings: dict[str, Any] = {"global_batch_size": 32, "sequence_length": 1024, "precision": "bf16"} | changes
+    return Task(model=model, vocab_size=50257, config=PretrainConfig(**settings))
+
+
+def machine(gib: float, gpus: int = 1, host: float = 120) -> Machine:
+    return Machine(gpu=dataclasses.replace(GPUS["h100"], memory=gib * GIB), gpus=gpus, host_memory=host * GIB)
+
+
+def test_the_gpu_is_filled_first() -> None:
+    """And the rest is as little as fits: one step of the fraction less would not."""
+    found = {gib: offloading.decide(task(), machine(gib), ONE, 32) for gib in (80, 33, 30, 26, 20)}
+    assert found[80].offload == "none"
+    fractions = [found[gib].offload_fraction for gib in (33, 30, 26)]
+    assert [found[gib].offload for gib in (33, 30, 26)] == ["optimizer"] * 3
+    assert fractions == sorted(fractions)
+    assert 0.05 <= fractions[0] < fractions[-1] < 1
+    for gib in (33, 30, 26):
+        assert offloading.fits(task(), machine(gib), found[gib], 32, 1)
+        less = dataclasses.replace(found[gib], offload_fraction=found[gib].offload_fraction - 0.05)
+        assert not offloading.fits(task(), machine(gib), less, 32, 1)
+
+
+def test_with_zero_everything_can_be_on_the_host() -> None:
+    sharded = dataclasses.replace(ONE, zero=3, dp_shard=2)
+    large = task(ModelConfig(n_layer=44, n_head=40, n_embd=5120), global_batch_size=2)
+    assert offloading.decide(large, machine(24, gpus=2, host=900), sharded, 1).offload == "all"
+
+
+def test_on_one_gpu_everything_can_be_on_the_host_where_blocks_are_computed_anew() -> None:
+    """ZeRO over one process then has nothing to shard, and is left out."""
+    small = machine(8)
+    assert offloading.decide(task(), small, ONE, 4) == dataclasses.replace(ONE, offload="all")
+    assert offloading.decide(task(), small, dataclasses.replace(ONE, zero=3), 4) == dataclasses.replace(
+        ONE, offload="all"
+    )
+    kept = dataclasses.replace(ONE, activation_checkpointing="none")
+    assert offloading.decide(task(), small, kept, 4) == dataclasses.replace(kept, offload="optimizer")
+    assert offloading.fits(task(), small, dataclasses.replace(ONE, offload="all"), 4, 8)
+    assert not offloading.fits(task(), small, dataclasses.replace(ONE, offload="optimizer"), 4, 8)
+
+
+def test_muons_state_is_offloaded_as_a_whole() -> None:
+    with_muon = task(optimizer="muon")
+    assert offloading.decide(with_muon, machine(30), ONE, 32).offload_fraction == 1.0
+
+
+def test_what_fits_nowhere_takes_the_least() -> None:
+    assert offloading.decide(task(), machine(2), ONE, 32) == dataclasses.replace(ONE, offload="all")
+
+
+def test_what_was_measured_names_a_better_setting() -> None:
+    """And none where the decision was right."""
+    here = machine(30)
+    parallel = offloading.decide(task(), here, ONE, 32)
+    planned = predict(task(), here, parallel, 32).bytes
+    assert offloading.better(task(), here, parallel, 32, planned) is None
+    less, more = (offloading.better(task(), here, parallel, 32, planned + off * GIB) for off in (-4, 4))
+    assert less
+    assert more
+    assert less.offload_fraction < parallel.offload_fraction < more.offload_fraction
+    assert offloading.better(task(), here, parallel, 32, planned - 20 * GIB) == ONE
+    assert offloading.words(less).startswith("parallel.offload=optimizer parallel.offload_fraction=0.")
+
+
+def test_the_table_has_every_byte_of_the_prediction() -> None:
+    here = machine(30)
+    found = predict(task(), here, offloading.decide(task(), here, ONE, 32), 32)
+    header, *rows, whole, room = offloading.table(found, here)
+    assert header.split() == ["GiB", "of", "a", "process", "GPU", "host"]
+    figures = [[float(each) for each in row.rsplit(maxsplit=2)[1:]] for row in (*rows, whole)]
+    for column in range(2):
+        assert sum(row[column] for row in figures[:-1]) == pytest.approx(figures[-1][column], abs=0.05)
+    assert figures[-1] == pytest.approx([found.bytes / GIB, found.host_memory / GIB], abs=0.01)
+    assert {row.rsplit(maxsplit=2)[0].strip() for row in rows} >= {"weights", "gradients", "optimizer", "activations"}
+    assert room.split() == ["there", "is", "30.00", "120.00"]
+
+
+def test_the_planner_shows_the_fraction_and_where_everything_lies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "gpt2-xl", "--gpus", "1", "--gpu", "rtx4090", "--global-batch-size", "8"]) == 0
+    said = capsys.readouterr().out
+    assert "offload=optimizer offload_fraction=0." in said
+    assert "GiB of a process" in said
+    assert "parallel.offload=optimizer parallel.offload_fraction=0." in said.splitlines()[-1]

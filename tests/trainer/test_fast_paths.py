@@ -1,0 +1,139 @@
+"""Every path that is only faster can be switched off.
+
+What it computes is compared with the plain one where it is tested: kernels in `kernels/`, lengths in `test_documents`,
+rounded batches and graphs in `test_finetune`, validation in `loop/test_loop`; on GPUs by `python -m benchmarks.layouts`
+(rows "plain").
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer import small
+from tests.trainer.loop.test_loop import planned, process
+from trainer import loss
+from trainer.config import FinetuneConfig, ParallelConfig, PretrainConfig
+from trainer.data.batch import Rounding
+from trainer.model import Architecture
+from trainer.parallel import POSITIONS, rounding_of
+from trainer.pretrain import PretrainJob, prepare, validation
+from trainer.processes.process import set_arithmetic
+
+GPU = torch.device("cuda", 0)
+PAGE = Path(__file__).parents[2] / "docs/explanation/fast-paths.md"
+
+
+class Product:
+    """Stands for a tensor on a GPU, which is added to or added inside a product."""
+
+    is_cuda, dtype = True, torch.bfloat16
+
+    def __init__(self) -> None:
+        self.added: list[str] = []
+
+    def __matmul__(self, other: object) -> str:
+        return "a product in 16 bits"
+
+    def __iadd__(self, other: str) -> "Product":
+        self.added.append(other)
+        return self
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_products_are_added_inside_of_them_unless_everything_is_plain(
+    monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    monkeypatch.setattr(loss, "adds_inside", None)
+    monkeypatch.setattr("trainer.attention.choose_kernels", lambda **_: None)
+    threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    set_arithmetic(exact=exact, threads=threads, plain=plain)
+    total, factor = Product(), Product()
+    monkeypatch.setattr(torch, "addmm", lambda *_, out, **__: out.added.append("inside"))
+    loss.add_product(total, factor, factor)  # pyright: ignore[reportArgumentType]
+    assert total.added == ["a product in 16 bits" if plain else "inside"]
+
+
+def test_rows_of_a_classifier_keep_their_lengths() -> None:
+    """But not where blocks are compiled, once for each length."""
+    shape = Architecture(n_layer=1, n_head=2, n_embd=32, n_positions=48, vocab_size=61, num_labels=2)
+    rounded = Rounding(POSITIONS, 48)
+    found = {
+        (plain, compiled): rounding_of(shape, GPU, compiled=compiled, plain=plain)
+        for plain in (False, True)
+        for compiled in (False, True)
+    }
+    assert found == {(False, False): rounded, (False, True): rounded, (True, False): None, (True, True): rounded}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> PretrainJob:
+    folder = small.write_stream(tmp_path_factory.mktemp("fast") / "tokens")
+    return PretrainJob(
+        config=small.PRETRAIN,
+        model=small.MODEL,
+        parallel=small.ONE,
+        plan=small.PLAN,
+        train=folder,
+        val=folder,
+        data={"train": "a", "val": "b"},
+        scratch=folder / "scratch",
+    )
+
+
+def read_ahead(job: PretrainJob) -> list[Any]:
+    """What the feed of a training is told."""
+    told: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.loop.loop.Feed", lambda *_, **given: told.append(given["ahead"]))
+        prepare(process(), planned(job))
+    return told
+
+
+@pytest.mark.parametrize(("kernels", "told"), [("triton", None), ("torch", None), ("plain", False)])
+def test_nothing_is_read_ahead(workers: Any, job: PretrainJob, kernels: Any, told: Any) -> None:
+    """None: as the device likes it."""
+    parallel = dataclasses.replace(job.parallel, kernels=kernels)
+    assert workers.run(1, read_ahead, dataclasses.replace(job, parallel=parallel)) == [[told]]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "compiled", "one_shape"),
+    [("triton", False, True), ("torch", False, True), ("plain", False, False), ("plain", True, True)],
+)
+def test_the_last_batches_of_a_validation_are_smaller(
+    monkeypatch: pytest.MonkeyPatch, job: PretrainJob, kernels: Any, compiled: bool, one_shape: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        "trainer.loop.validation.language_score",
+        lambda *_, **given: asked.append(given["one_shape"]) or SimpleNamespace(loss=1.0),
+    )
+    parallel = dataclasses.replace(job.parallel, kernels=kernels)
+    config = dataclasses.replace(job.config, compile=compiled)
+    model: Any = SimpleNamespace(train=lambda **_: None, forward=None)
+    training: Any = SimpleNamespace(model=model, mesh=SimpleNamespace(device=GPU), micro_batch_size=1)
+    measure: Callable[[Any], float] = validation(dataclasses.replace(job, parallel=parallel, config=config))
+    measure(training)
+    assert asked == [one_shape]
+
+
+def test_the_page_names_parameters_that_there_are() -> None:
+    """And values that they may have."""
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "---" not in line][1:]
+    assert len(rows) > 12
+    sections = {"parallel": [ParallelConfig], "": [ParallelConfig, PretrainConfig, FinetuneConfig]}
+    for row in rows:
+        switches = re.findall(r"`(?:(parallel)\.)?(\w+)(?:=(\w+))?`", row.split(" | ")[1])
+        assert switches or row.split(" | ")[1] == "the same", row
+        for section, name, value in switches:
+            if name == "plain":
+                continue
+            fields = [f for each in sections[section] for f in dataclasses.fields(each) if f.name == name]
+            assert fields, f"{row}: no parameter {name}"
+            assert value in ("", "false") or value in str(fields[0].type), f"{row}: {name} is never {value}"

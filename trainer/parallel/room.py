@@ -1,0 +1,98 @@
+"""Whether the hosts have room for what is offloaded, and which setting fits where they have not."""
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+import torch
+from torch import nn
+
+from trainer.config import ParallelConfig
+from trainer.parallel import host_memory
+from trainer.parallel.local import values
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.offload import bytes_of, last_blocks
+from trainer.parallel.streamed import halves_of, matrices_of_blocks
+from trainer.plan.offloading import FRACTIONS, words
+
+ON_GPU = 16
+"""Bytes of the GPU for a weight that it updates: the weight, its gradient and two moments, all in fp32."""
+LEFT_ON_GPU = 8
+"""At most so many for one that the host updates: the weight and its gradient."""
+
+
+def require_host_memory(
+    weights: Mapping[str, nn.Parameter], held: Collection[str], parallel: ParallelConfig, mesh: Mesh
+) -> None:
+    """Raise UserError if the hosts lack memory for what they are to update, with the nearest setting that fits.
+
+    `weights`: all of this process, which need no memory yet; `held`: the names of those that the host updates.
+    """
+
+    def instead(wanted: float, left: float, processes: int) -> str:
+        return nearest(weights, held, parallel, mesh, wanted=wanted, left=left, processes=processes)
+
+    needed = bytes_of({name: weight for name, weight in weights.items() if name in held})
+    if parallel.streams:
+        needed += halves_of(matrices_of_blocks(weights))
+    each = needed / max(1, sum(values(weight).numel() for name, weight in weights.items() if name in held))
+    host_memory.require(
+        needed, f"parallel.offload {parallel.offload}, {each:.0f} bytes a weight,", instead, mesh.gather
+    )
+
+
+def nearest(
+    weights: Mapping[str, nn.Parameter],
+    held: Collection[str],
+    parallel: ParallelConfig,
+    mesh: Mesh,
+    *,
+    wanted: float,
+    left: float,
+    processes: int,
+) -> str:
+    """Return what to do where `processes` of a machine want more bytes than are left.
+
+    In this order: replicas that share what each of them has; a smaller fraction, if the GPU has room for the rest; more
+    machines that share.
+    """
+    ranks = mesh.dp_replicate * mesh.dp_shard
+    if mesh.dp_replicate > 1 and (shared := wanted / mesh.dp_replicate) <= left:
+        return (
+            f"set parallel.zero=1 parallel.dp_shard={ranks} parallel.dp_replicate=1, by which the replicas share it: "
+            f"{_gib(shared)} GiB"
+        )
+    if parallel.offload_fraction < 1 or len(held) == len(weights):  # else they are Muon's others, all or none
+        gpu = math.inf
+        if mesh.device.type == "cuda":
+            gpu = torch.cuda.get_device_properties(mesh.device).total_memory
+        for setting in _less(parallel):
+            names = set(last_blocks(weights, setting.offload_fraction)) if setting.offload != "none" else set[str]()
+            on_host = processes * bytes_of({name: weight for name, weight in weights.items() if name in names})
+            on_gpu = _on_gpu(weights, names)
+            something = names or setting.offload == "none"  # a small fraction may be less than half of a block
+            if something and on_host <= left and on_gpu <= gpu:
+                needs = f"{_gib(on_host)} GiB of it, and {_gib(on_gpu)} GiB of each GPU before activations"
+                return f"set {words(setting)}, which needs {needs}"
+    machines = math.ceil(wanted / mesh.dp_replicate / left) if left else 0
+    return (
+        f"{f'let {machines:,} such machines share it' if machines else 'let machines with more memory share it'} "
+        "(parallel.zero=1 and parallel.dp_shard, the number of all processes), or train a smaller model"
+    )
+
+
+def _less(parallel: ParallelConfig) -> Iterator[ParallelConfig]:
+    """Yield settings of `offload` that need less of the host and more of the GPU, step by step."""
+    for fraction in reversed(FRACTIONS):
+        if parallel.streams or fraction < parallel.offload_fraction:
+            yield dataclasses.replace(parallel, offload="optimizer", offload_fraction=fraction)
+    yield dataclasses.replace(parallel, offload="none", offload_fraction=1.0)
+
+
+def _on_gpu(weights: Mapping[str, nn.Parameter], held: Collection[str]) -> int:
+    each = ((values(weight).numel(), name in held) for name, weight in weights.items())
+    return sum(size * (LEFT_ON_GPU if is_held else ON_GPU) for size, is_held in each)
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.1f}"

@@ -1,0 +1,102 @@
+"""Where weights, gradients and moments lie: on the GPU as much as it has room for, the rest in the host's memory.
+
+Nothing is run: what fits is what the planner predicts. Without torch.
+"""
+
+import bisect
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from pipelines.errors import ConfigError
+from trainer.checks import check_pretrain
+from trainer.config import ParallelConfig
+from trainer.plan.machines import GIB, Machine
+from trainer.plan.prediction import Prediction, Task, host_parts_of, most_memory
+
+MARGIN = 0.93
+"""Share of the memory that a layout may be predicted to need: predictions were up to 7 % too low."""
+FRACTIONS = tuple(number / 20 for number in range(1, 21))
+"""Values of `offload_fraction` that are tried."""
+
+
+def decide(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int) -> ParallelConfig:
+    """Return the section with the setting of `offload` that leaves the most on the GPU and fits there.
+
+    `parallel`: with `dp_replicate` filled in. If none fits, it is the one that needs the least of the GPU's memory.
+    """
+    options = list(_settings(task, parallel))
+    passes = passes_of(task, parallel, micro_batch)
+    first = bisect.bisect_left(options, True, key=lambda each: fits(task, machine, each, micro_batch, passes))
+    return options[min(first, len(options) - 1)]
+
+
+def least_fraction(
+    task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int, passes: int
+) -> ParallelConfig:
+    """Return a section that offloads the optimizer with the smallest fraction that fits the GPU; as it is if none."""
+    options = [dataclasses.replace(parallel, offload_fraction=share) for share in _fractions(task)]
+    first = bisect.bisect_left(options, True, key=lambda each: fits(task, machine, each, micro_batch, passes))
+    return options[first] if first < len(options) else parallel
+
+
+def fits(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int, passes: int) -> bool:
+    """Whether the GPU has the memory that a layout is predicted to need."""
+    return sum(most_memory(task, machine, parallel, micro_batch, passes).values()) <= MARGIN * machine.gpu.memory
+
+
+def passes_of(task: Task, parallel: ParallelConfig, micro_batch: int) -> int:
+    """Return the micro batches of a step in the process that has most of them."""
+    share = -(-task.config.global_batch_size // (parallel.dp_replicate * parallel.dp_shard))
+    return -(-share // micro_batch)
+
+
+def _fractions(task: Task) -> tuple[float, ...]:
+    return FRACTIONS if task.config.optimizer != "muon" else FRACTIONS[-1:]
+
+
+def _settings(task: Task, parallel: ParallelConfig) -> Iterator[ParallelConfig]:
+    """Yield sections with all settings of `offload` that the trainer takes, each with less on the GPU than before."""
+    yield dataclasses.replace(parallel, offload="none", offload_fraction=1.0)
+    for share in _fractions(task):
+        yield dataclasses.replace(parallel, offload="optimizer", offload_fraction=share)
+    everything = dataclasses.replace(parallel, offload="all", offload_fraction=1.0)
+    everything = dataclasses.replace(everything, zero=0 if everything.streams else parallel.zero)
+    with contextlib.suppress(ConfigError):
+        check_pretrain(task.config, task.model, everything)
+        yield everything
+
+
+def better(
+    task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int, measured: float
+) -> ParallelConfig | None:
+    """Return the setting that `decide` would find if its predictions were off as they are for `parallel`.
+
+    `measured`: bytes of the GPU that a step took. None: it is the present one.
+    """
+    passes = passes_of(task, parallel, micro_batch)
+    off = measured - sum(most_memory(task, machine, parallel, micro_batch, passes).values())
+    room = dataclasses.replace(machine.gpu, memory=machine.gpu.memory - off / MARGIN)
+    found = decide(task, dataclasses.replace(machine, gpu=room), parallel, micro_batch)
+    return None if found == parallel else found
+
+
+def words(parallel: ParallelConfig) -> str:
+    """Return the parameters that make a setting of `offload`."""
+    fraction = f" parallel.offload_fraction={parallel.offload_fraction:g}" if parallel.offload == "optimizer" else ""
+    return f"parallel.offload={parallel.offload}{fraction if parallel.offload_fraction != 1 else ''}"
+
+
+def table(found: Prediction, machine: Machine) -> list[str]:
+    """Return lines that say what of a process lies where, in GiB, as it is predicted."""
+    of_host = host_parts_of(found.task, found.parallel)
+    lines = [f"{'GiB of a process':24} {'GPU':>8} {'host':>8}"]
+    for name in dict.fromkeys((*found.memory, *of_host)):
+        here, there = (f"{parts.get(name, 0.0) / GIB:8,.2f}" for parts in (found.memory, of_host))
+        lines.append(f"{name:24} {here} {there}")
+    whole = [sum(parts.values()) / GIB for parts in (found.memory, of_host)]
+    lines.append(f"{'in all':24} {whole[0]:8,.2f} {whole[1]:8,.2f}")
+    processes = min(machine.per_node, machine.gpus)
+    left = [machine.gpu.memory / GIB, machine.host_memory / processes / GIB]
+    lines.append(f"{'there is':24} {left[0]:8,.2f} {left[1]:8,.2f}")
+    return lines
