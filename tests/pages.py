@@ -46,13 +46,15 @@ SLURM = {
     "sbatch": 'PATH="$PWD/inputs/slurm:$PATH" SLURM_JOB_NODELIST=localhost SLURM_JOB_ID=$$ TASKS=2 bash "$1"\n',
     "scontrol": "echo localhost\n",
     "srun": """\
+while [[ "$1" == --* ]]; do
+    shift
+done
 if [ "$1" = torchrun ]; then
     words="$*"
     words=${words/--nnodes 2/--nnodes 1}
     words=${words/--nproc-per-node 8/--nproc-per-node 2}
     exec ${words/:29500/:0}
 fi
-shift
 export SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=localhost
 for task in 0 1; do
     SLURM_PROCID=$task SLURM_LOCALID=$task "$@" &
