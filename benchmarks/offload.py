@@ -2,6 +2,7 @@
 
     python -m benchmarks.offload WORK [--size 1.5B] [--micro-batch-size 32] [--samples 32] [--only none optimizer]
     python -m benchmarks.offload WORK --gib 24 --only auto all      as on a GPU with so much memory
+    python -m benchmarks.offload WORK --visiting 0 --only all       no state visits the GPU, the host updates alone
 
 GPT-2 of 1.5B with full checkpointing in bf16, on made-up tokens; needs nothing but the packages of `trainer/`. Each row
 is a process of its own that is ended after `--seconds`, and then says how far it came; where the GPU's memory is too
@@ -50,6 +51,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=CASES, help="rows")
     parser.add_argument("--seconds", type=float, default=95, help="that a row may take")
     parser.add_argument("--gib", type=float, default=0.0, help="of the GPU's memory that a row may take; 0: all of it")
+    default = ParallelConfig().offload_visiting
+    parser.add_argument("--visiting", type=float, default=default, help="parallel.offload_visiting of all rows")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.case:
@@ -67,7 +70,7 @@ def in_process(name: str, given: argparse.Namespace) -> dict[str, Any]:
     size, until = given.micro_batch_size, time.monotonic() + given.seconds
     while True:
         flags = [str(given.work), "--size", given.size, "--micro-batch-size", str(size), "--case", name]
-        flags += ["--samples", str(given.samples), "--gib", str(given.gib)]
+        flags += ["--samples", str(given.samples), "--gib", str(given.gib), "--visiting", str(given.visiting)]
         command = [sys.executable, "-m", "benchmarks.offload", *flags]
         try:
             left = max(1.0, until - time.monotonic())
@@ -90,7 +93,7 @@ def run(name: str, given: argparse.Namespace) -> dict[str, Any]:
     """Train as one case says; each step has as many tokens, however small the micro batch is."""
     passes = max(1, given.samples // given.micro_batch_size)
     speed = layouts.Speed(given.size, given.micro_batch_size, passes, {"activation_checkpointing": "full"})
-    parallel = layouts.layout({**speed.parallel, **CASES[name]}, "fast")
+    parallel = layouts.layout({**speed.parallel, "offload_visiting": given.visiting, **CASES[name]}, "fast")
     train = layouts.shards(given.work / "gpt2/train", 50_257, 100, 11_000, 1)
     val = layouts.shards(given.work / "gpt2/val", 50_257, 2, 2_100, 2)
     training = dataclasses.replace(speed.training(STEPS), compile=True, seed=0, lr=2e-4, schedule="constant")

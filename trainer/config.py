@@ -108,12 +108,15 @@ class ParallelConfig(HasIdentity):
     zero: Literal[0, 1, 2, 3] = 0
     """State that dp_shard shards: 1 the optimizer's, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "all", "auto"] = "none"
-    """State kept in the host's memory. optimizer: fp32 weights, moments and gradients on their way, 16 bytes a weight,
-    while the GPU has matrices in half precision; all: weights and gradients too, on one GPU a block at a time.
+    """State kept in the host's memory. optimizer: fp32 weights, moments and gradients on their way, at most 16 bytes
+    a weight, while the GPU has matrices in half precision; all: weights and gradients too, on one GPU a block at a time.
     auto, as Gemini's: before the run, the first of none, optimizer with the least fraction, and all that fits."""
     offload_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """With offload optimizer: about the share of the state that is on the host, in whole blocks from the last one on;
     the GPU updates the rest. Less than 1: the embeddings' stays on the GPU."""
+    offload_visiting: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    """With offload: the share of what is on the host that visits the GPU for its update, while the host updates the
+    rest; such a weight takes 12 bytes of the host's memory, not 16."""
     schedule: Literal[
         "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"
     ] = "1f1b"
@@ -159,6 +162,11 @@ class ParallelConfig(HasIdentity):
         Where state is sharded, FSDP2 does that.
         """
         return self.offload == "all" and self.pp == self.tp == self.dp_shard == 1
+
+    @property
+    def visiting(self) -> float:
+        """The share of what is on the host that visits the GPU for its update."""
+        return 0.0 if self.plain else self.offload_visiting
 
     @property
     def plain(self) -> bool:

@@ -219,11 +219,11 @@ def train_step(training: Training) -> StepReport:
         training.step + 1, mean_loss, lr, grad_norm, stop > 0, None, sample_ids, own_loss * mesh.data_ranks
     )
     if _counts(training, report, scale, left_out=skipped > 0):
-        factor = clip_factor(torch.tensor(grad_norm), limit, scale)
+        on_device, factor = factor, clip_factor(torch.tensor(grad_norm), limit, scale)
         factor = None if factor == 1 else factor
         if not updates_first:
             training.optimizer.update(lr, factor=factor)
-        training.optimizer.update_on_host(lr, factor)
+        training.optimizer.update_offloaded(lr, factor, None if factor is None else on_device)
         training.optimizer.steps += 1
     training.step += 1
     training.position += len(sample_ids)

@@ -83,9 +83,9 @@ class Muon(AdamW):
         if self.offload is None:
             self._update_matrices(lr, unusable, factor)
 
-    def update_on_host(self, lr: float, factor: Tensor | None = None) -> None:
-        """Do the same with the weights that the host updates, and with matrices, whose momentum is there."""
-        super().update_on_host(lr, factor)
+    def update_offloaded(self, lr: float, factor: Tensor | None = None, on_device: Tensor | None = None) -> None:
+        """Do the same with the weights of `offload`, and with matrices, whose momentum is in the host's memory."""
+        super().update_offloaded(lr, factor, on_device)
         if self.offload is not None:
             self._update_matrices(lr, None, factor)
 

@@ -1,7 +1,7 @@
 """AdamW, the learning rate's schedule, clipping by the exact global norm, and where the optimizer works.
 
-`parallel.offload` says where. `none`: on the device. `optimizer`: in the host's memory, where gradients come and from
-where updated weights go (`trainer.parallel.offload`). `all`: weights and gradients of blocks are there too, and come
+`parallel.offload` says where. `none`: on the device. `optimizer`: the state is in the host's memory, and is updated
+there or visits the device for that (`trainer.parallel.offload`). `all`: weights and gradients of blocks are there too, and come
 for each pass (`trainer.parallel.streamed`); over several shards, stages or `tp`, FSDP2 keeps all of them there
 (`zero.shard_states`), and the optimizer finds them there.
 """
@@ -9,6 +9,7 @@ for each pass (`trainer.parallel.streamed`); over several shards, stages or `tp`
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from torch.optim.adamw import adamw
 
 from trainer.config import MuonConfig, OptimizerFields, PretrainConfig, Schedule
 from trainer.parallel.local import values
-from trainer.parallel.offload import Offload, Piece
+from trainer.parallel.offload import Offload
+from trainer.parallel.pieces import Piece
 
 WSD_DECAY = 0.2
 """Fraction of the steps after the warm-up over which `wsd` lowers the learning rate."""
@@ -99,7 +101,7 @@ class AdamW:
     def __init__(
         self, weights: Mapping[str, nn.Parameter], config: OptimizerConfig, offload: Offload | None = None
     ) -> None:
-        """`offload`: the state of those of these weights that the host updates."""
+        """`offload`: the state of those of these weights that the host has."""
         self._weights = dict(weights)
         self._config = config
         self.offload = offload
@@ -116,12 +118,12 @@ class AdamW:
         self._names = {
             decays: [name for name in here if (weights[name].ndim >= 2) == decays] for decays in (True, False)
         }
-        self._counts: dict[tuple[torch.device, int], tuple[Tensor, list[Tensor]]] = {}
-        """By device and number, step counts of weights, which the kernel increments: together, and one by one."""
+        self._counts: dict[tuple[torch.device, int, Any], tuple[Tensor, list[Tensor]]] = {}
+        """By device, number and stream, step counts of weights, which the kernel increments: together, and singly."""
 
     @torch.no_grad()
     def update(self, lr: float, unusable: Tensor | None = None, factor: Tensor | None = None) -> None:
-        """Update the weights once with this learning rate, but for those that the host updates.
+        """Update the weights once with this learning rate, but for those of `offload`.
 
         The caller then counts the step in `steps`. `unusable`: a number on `device`; 1: leave out this update, without
         the host's knowing. `factor`: what gradients are multiplied by first, a number on `device`.
@@ -142,17 +144,18 @@ class AdamW:
                 steps=self.steps,
             )
 
-    def update_on_host(self, lr: float, factor: Tensor | None = None) -> None:
-        """Do the same with the weights that the host updates, in the next forward pass or when they are read.
+    def update_offloaded(self, lr: float, factor: Tensor | None = None, on_device: Tensor | None = None) -> None:
+        """Do the same with the weights of `offload`, in the next forward pass or when they are read.
 
-        `factor`: as above, in the host's memory.
+        `factor`: as above, in the host's memory; `on_device`: the same number on `device`.
         """
         steps = self.steps  # which the caller counts before all are updated
 
         def apply(piece: Piece) -> None:
             moments = [piece.first], [piece.second]
             parts = [piece.weights], [piece.gradients], *moments
-            self._apply(*parts, lr, None, factor, decays=piece.decays, steps=steps)
+            by = factor if piece.weights.device.type == "cpu" else on_device
+            self._apply(*parts, lr, None, by, decays=piece.decays, steps=steps)
 
         if self.offload is not None:
             self.offload.update(apply)
@@ -176,9 +179,10 @@ class AdamW:
         steps: int,
     ) -> None:
         config = self._config
-        key = weights[0].device, len(weights)
+        device = weights[0].device
+        key = device, len(weights), torch.cuda.current_stream() if device.type == "cuda" else None
         if key not in self._counts:
-            together = torch.empty(len(weights), device=weights[0].device)
+            together = torch.empty(len(weights), device=device)
             self._counts[key] = together, list(together)
         together, counts = self._counts[key]
         together.fill_(steps)

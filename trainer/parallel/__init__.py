@@ -18,7 +18,8 @@ from trainer.model import GPT2, Architecture, Block, LanguageModel, LayerNorm, S
 from trainer.parallel.graphs import take_graphs
 from trainer.parallel.local import fill, values
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.offload import BLOCKS, Offload, keep_halves
+from trainer.parallel.offload import Offload, keep_halves
+from trainer.parallel.pieces import BLOCKS
 from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
 from trainer.parallel.room import require_host_memory
 from trainer.parallel.streamed import Places, Streamed
@@ -208,10 +209,11 @@ def parallelize(
         # A schedule of several stages gathers all of a stage's shards before the first pass comes to any block.
         gathers_stages = bool(parallel.zero) and parallel.chunks > 1
         ways = {"plain": parallel.plain or gathers_stages, "says": mesh.is_first}
+        visiting = parallel.visiting
         gradients.offload = (
-            Offload(weights, mesh.device, gathered=bool(parallel.zero), **ways)
+            Offload(weights, mesh.device, visiting=visiting, gathered=bool(parallel.zero), **ways)
             if places is None
-            else Streamed(weights, places, mesh, **ways)
+            else Streamed(weights, places, mesh, visiting=visiting, **ways)
         )
         for stage in stages:
             gradients.offload.watch(stage)

@@ -1,16 +1,16 @@
 """The optimizer's state in the host's memory, and the ways there and back.
 
-The host has four fp32 numbers of each weight in one piece of memory: the weight itself, its two moments, and its
-gradient. On the device stay the weights that the model computes with, matrices of blocks in half precision, and the
-sums of gradients. Gradients leave once they are complete, those of a block beside the rest of the backward pass if no
-other process has terms of them. The host then updates piece by piece in the next forward pass, each block just before
-the pass comes to it, while the device computes the blocks before; whoever reads weights or state outside of a step's
-passes lets it finish first. Weights never leave the device.
+The host has three fp32 numbers of each weight in one piece of memory: the weight itself and its two moments; and the
+gradients of those that it updates. On the device stay the weights that the model computes with, matrices of blocks in
+half precision, and the sums of gradients. Gradients leave once they are complete, those of a block beside the rest of
+the backward pass if no other process has terms of them. The host then updates piece by piece in the next forward pass,
+each block just before the pass comes to it, while the device computes the blocks before; the state of other pieces
+visits the device meanwhile, which updates them (`visits.py`). Whoever reads weights or state outside of a step's passes
+lets both finish first. Weights never leave the device.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,17 +19,20 @@ from torch import Tensor, nn
 from trainer.model import GPT2
 from trainer.parallel.host_memory import HostMemory
 from trainer.parallel.local import like, values
-
-BYTES = 16
-"""In the host's memory for each weight."""
-PIECE = 2**24
-"""Most weights that are updated at once: one piece is on its way while the next one is updated."""
-_ALIGNED = 16
-"""Numbers of a cache line; each matrix begins with one."""
-BLOCKS = "transformer.h."
-"""The beginning of the names of all blocks' weights."""
-OTHERS = -1
-"""In the place of a block's number: all vectors, and weights outside of blocks."""
+from trainer.parallel.pieces import (
+    GRADIENT,
+    OTHERS,
+    PIECE,
+    STATE,
+    Apply,
+    Piece,
+    aligned,
+    block_of,
+    cuts,
+    gradients_of,
+    room,
+)
+from trainer.parallel.visits import Visits
 
 
 def keep_halves(block: nn.Module, dtype: torch.dtype) -> None:
@@ -59,36 +62,6 @@ def last_blocks(weights: Mapping[str, Tensor], share: float) -> list[str]:
     return taken
 
 
-def block_of(name: str) -> int:
-    """Return the number of the block that has a weight."""
-    return int(name.split(".")[2]) if name.startswith(BLOCKS) else OTHERS
-
-
-def bytes_of(weights: Mapping[str, nn.Parameter]) -> int:
-    """Return about how many bytes the host needs for these weights, which need no memory yet."""
-    return BYTES * sum(_room(weight) for weight in weights.values())
-
-
-def _room(weight: Tensor) -> int:
-    size = values(weight).numel()
-    return -(-size // _ALIGNED) * _ALIGNED if weight.ndim >= 2 else size
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some weights that are updated together, as flat views of the host's memory."""
-
-    names: list[str]
-    """Of the weights, of which it may be only a part of the first one: of all vectors, or of one matrix."""
-    decays: bool
-    weights: Tensor
-    gradients: Tensor
-    first: Tensor
-    second: Tensor
-    start: int
-    """Where in the matrix it begins."""
-
-
 class Offload:
     """The state of this process's weights in the host's memory."""
 
@@ -97,17 +70,20 @@ class Offload:
         weights: Mapping[str, nn.Parameter],
         device: torch.device,
         *,
+        visiting: float = 0.0,
         gathered: bool = False,
         plain: bool = False,
         says: bool = True,
     ) -> None:
-        """`gathered`: whether ZeRO gathers weights, on streams of its own. `says`: whether to say what is refused.
+        """`visiting`: the share of what follows whose state visits the device for its updates.
 
-        `plain`: gradients leave after the backward pass and the host updates before the next one, nothing beside them.
+        `gathered`: whether ZeRO gathers weights, on streams of its own. `says`: whether to say what is refused.
+        `plain`: gradients leave after the backward pass and all is updated before the next one, nothing beside it.
         """
         self._plain = plain
         self._weights = dict(weights)
         self._gathered = gathered
+        self._device = device
         self._vectors = [name for name, weight in weights.items() if weight.ndim < 2 and values(weight).numel()]
         matrices = [name for name, weight in weights.items() if weight.ndim >= 2]
         empty = [name for name, weight in weights.items() if weight.ndim < 2 and not values(weight).numel()]
@@ -115,11 +91,14 @@ class Offload:
         total = 0
         for name in (*matrices, *self._vectors, *empty):
             self._at[name] = slice(total, total + values(weights[name]).numel())
-            total += _room(weights[name])
-        total = -(-total // _ALIGNED) * _ALIGNED
-        self._memory = HostMemory(BYTES * total, pin=device.type == "cuda", says=says)
-        self._arrays = self._memory.values.view(torch.float32).view(4, total).unbind()
-        masters, self._gradients, first, second = self._arrays
+            total += room(weights[name])
+        total = aligned(total)
+        gradients = gradients_of(weights, visiting, whole=self._takes_all_gradients)
+        self._memory = HostMemory(STATE * total + GRADIENT * gradients, pin=device.type == "cuda", says=says)
+        numbers = self._memory.values.view(torch.float32)
+        self._gradients = numbers[3 * total :]
+        self._state = numbers[: 3 * total].view(3, total).unbind()
+        masters, first, second = self._state
         self.masters: dict[str, Tensor] = {
             name: like(weight.detach(), self._part(masters, name)) for name, weight in weights.items()
         }
@@ -134,29 +113,57 @@ class Offload:
         self._left: set[str] = set()
         self._matrices = [name for name in matrices if values(weights[name]).numel()]
         self._pieces: dict[int, list[Piece]] = {OTHERS: []}
-        for piece in self._cut():
-            self._pieces.setdefault(block_of(piece.names[0]) if piece.decays else OTHERS, []).append(piece)
-        self._waiting: dict[int, list[Piece]] = {}
-        """Pieces that the last update has not come to, by block."""
-        self._apply: Callable[[Piece], None] = _nothing
+        """By block, in the order in which a forward pass needs them."""
+        self._leaving: dict[str, list[Piece]] = {name: [] for name in self._matrices}
+        """By matrix, those whose gradients come to the host."""
+        for piece in self._cut(visiting):
+            self._pieces.setdefault(piece.block, []).append(piece)
+            if piece.decays and piece.gradients.numel():
+                self._leaving[piece.names[0]].append(piece)
+        self._waiting: set[int] = set()
+        """Blocks of which the last update has not been brought to its end."""
+        self._uncleared: set[int] = set()
+        """Those of them whose gradients the device still had when the step began."""
+        self._apply: Apply = _nothing
+        self._visits = self._make_visits() if visiting else None
+        self._updated: dict[int, Any] = {}
+        """By block, the event after which what visited the device is updated."""
+        self._held: dict[int, list[Tensor]] = {}
+        """By block, gradients that the device has not read yet."""
         vectors = sum(values(weights[name]).numel() for name in self._vectors)
         self._returned = torch.empty(vectors, device=device)
         """Where vectors arrive on the device, together."""
+        halves = any(values(weights[name]).dtype != torch.float32 for name in self._matrices)
+        self._arriving = torch.empty(PIECE if halves and self._stream else 0, device=device)
+        """Where pieces of matrices arrive that are rounded there."""
+
+    @property
+    def _takes_all_gradients(self) -> bool:
+        """Whether gradients of pieces that visit the device come to the host too."""
+        return False
+
+    def _make_visits(self) -> Visits:
+        return Visits(PIECE, self._device)
 
     def _part(self, array: Tensor, name: str) -> Tensor:
         return array[self._at[name]].view(values(self._weights[name]).shape)
 
-    def _cut(self) -> Iterator[Piece]:
-        """Yield all pieces, in the order in which a forward pass needs them; all vectors are one, and the first."""
+    def _cut(self, visiting: float) -> Iterator[Piece]:
+        """Yield all pieces; all vectors are one, and the first."""
+        used = 0
         if self._vectors:
             at = slice(self._at[self._vectors[0]].start, self._at[self._vectors[-1]].stop)
-            yield Piece(self._vectors, False, *(array[at] for array in self._arrays), start=0)
-        for name in self._matrices:
-            whole = self._at[name]
-            for start in range(whole.start, whole.stop, PIECE):
-                at = slice(start, min(start + PIECE, whole.stop))
-                arrays = (array[at] for array in self._arrays)
-                yield Piece([name], True, *arrays, start=start - whole.start)
+            used = at.stop - at.start
+            weights, first, second = (array[at] for array in self._state)
+            yield Piece(self._vectors, False, False, weights, self._gradients[:used], first, second, 0)
+        for name, start, size, visits in cuts({name: self._weights[name] for name in self._matrices}, visiting):
+            used = aligned(used)
+            at = slice(self._at[name].start + start, self._at[name].start + start + size)
+            weights, first, second = (array[at] for array in self._state)
+            taken = 0 if visits and not self._takes_all_gradients else size
+            gradients = self._gradients[used : used + taken]
+            used += taken
+            yield Piece([name], True, visits, weights, gradients, first, second, start)
 
     def watch(self, model: GPT2) -> None:
         """Update blocks as forward passes come to them, and let their gradients leave early, where they may."""
@@ -177,21 +184,19 @@ class Offload:
         """
         self._leaves_early = last and alone and not self._plain
 
-    def gradient_of(self, name: str) -> Tensor:
-        """Return the gradient that is on the host."""
-        if self._stream is not None:
-            self._stream.synchronize()
-        return self._part(self._gradients, name)
+    def begin(self) -> set[str]:
+        """Begin a step; return the weights whose last gradients must stay on the device until their blocks are updated.
 
-    def begin(self) -> None:
-        """Begin a step: what has left of the last one's gradients may be overwritten on the device.
-
-        What is no block's is updated here, since the forward pass begins with embeddings and each block has vectors.
+        What has left of the others' may be overwritten. What is no block's is updated here, since the forward pass
+        begins with embeddings and each block has vectors.
         """
         self._left.clear()
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         self._catch_up(OTHERS)
+        visiting = {block: [piece for piece in self._pieces[block] if piece.visits] for block in self._waiting}
+        self._uncleared = {block for block, pieces in visiting.items() if pieces}
+        return {name for name in self._matrices if block_of(name) in self._uncleared}
 
     def leave(self) -> None:
         """Send the host all gradients that have not left yet: the last backward pass of the step is done."""
@@ -201,16 +206,15 @@ class Offload:
             return
         with self._beside():
             together = torch.cat([values(gradient(self._weights[name])).flatten() for name in self._vectors])
-            at = slice(self._at[self._vectors[0]].start, self._at[self._vectors[-1]].stop)
-            self._gradients[at].copy_(together, non_blocking=True)
+            self._gradients[: together.numel()].copy_(together, non_blocking=True)
             self._mark(self._vectors[0])
 
     @torch.no_grad()
     def _leave(self, names: list[str]) -> None:
         with self._beside():
             for name in names:
-                part = values(gradient(self._weights[name]))
-                self._part(self._gradients, name).copy_(part, non_blocking=True)
+                for piece in self._leaving[name]:
+                    piece.gradients.copy_(self._gradient_of(piece), non_blocking=True)
                 self._mark(name)
         self._left.update(names)
 
@@ -227,35 +231,57 @@ class Offload:
         """Copy after what has been copied, and beside everything else."""
         return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def update(self, apply: Callable[[Piece], None]) -> None:
-        """Let `apply` update all pieces: those of a block when the next forward pass comes to it, or in `finish`.
+    def update(self, apply: Apply) -> None:
+        """Let `apply` update all pieces: the host those of a block when the next forward pass comes to it.
 
-        Each is updated once its gradients are there, and sent to the device; what the device gets afterwards waits for
-        it, the host does not.
+        What the device gets afterwards waits for new weights, the host does not. Pieces that visit the device begin
+        now, in the order in which that pass needs them.
         """
         self.finish()
-        self._apply, self._waiting = apply, dict(self._pieces)
+        self._apply, self._waiting = apply, set(self._pieces)
         self._wait_for_device()
+        if self._visits is not None:
+            self._visits.begin()
+            for block, pieces in self._pieces.items():
+                for piece in pieces:
+                    if piece.visits:
+                        self._visit(self._visits, piece)
+                self._updated[block] = self._visits.done()
+                # ZeRO drops them before the device has read them.
+                self._held[block] = [gradient(self._weights[piece.names[0]]) for piece in pieces if piece.visits]
         if self._plain:
             self.finish()
 
+    def _visit(self, visits: Visits, piece: Piece) -> None:
+        visits.add(piece, self._apply, gradients=self._gradient_of(piece), target=self._target_of(piece))
+
     def finish(self) -> None:
         """Bring the last update to its end, before weights, state or gradients are read or written from outside."""
-        for block in list(self._waiting):
+        for block in sorted(self._waiting):
             self._catch_up(block)
+        if self._visits is not None:
+            self._visits.finish()
 
     @torch.no_grad()
     def _catch_up(self, block: int) -> None:
         """Update what the last update has left of a block."""
-        pieces = self._waiting.pop(block, None)
-        if pieces is None:
+        if block not in self._waiting:
             return
-        for piece in pieces:
-            if self._stream is not None:
-                self._arrived[piece.names[0]].synchronize()
-            self._apply(piece)
-            self._give(piece)
-        self._end()
+        self._waiting.remove(block)
+        for piece in self._pieces[block]:
+            if not piece.visits:
+                if self._stream is not None:
+                    self._arrived[piece.names[0]].synchronize()
+                self._apply(piece)
+                self._give(piece)
+        self._end(self._updated.get(block))
+        self._held.pop(block, None)
+        if block in self._uncleared:
+            self._uncleared.remove(block)
+            for name in self._matrices:
+                total = self._weights[name].grad
+                if block_of(name) == block and total is not None:  # ZeRO's are new in each step
+                    values(total).zero_()
 
     @torch.no_grad()
     def give(self) -> None:
@@ -271,16 +297,18 @@ class Offload:
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream())
 
-    def _end(self) -> None:
-        """Let everything that the device gets from now on wait for the weights that have been sent."""
+    def _end(self, updated: Any = None) -> None:
+        """Let everything that the device gets from now on wait for the weights that have been sent, or been updated."""
         if self._stream is not None:
+            if updated is not None:
+                self._stream.wait_event(updated)
             torch.cuda.current_stream().wait_stream(self._stream)
             if self._gathered:  # on streams that wait for nothing but the beginning of the pass
                 self._stream.synchronize()
 
     def _give(self, piece: Piece) -> None:
-        """Send a piece to the device; what is rounded is rounded here, in the place of the gradients, now used up."""
-        if len(piece.names) > 1 or piece.names[0] in self._vectors:
+        """Send a piece to the device, where it is rounded if the weights there are."""
+        if not piece.decays:
             parts = [values(self._weights[name]) for name in piece.names]
             with self._on_stream():
                 self._returned.copy_(piece.weights, non_blocking=True)
@@ -288,12 +316,23 @@ class Offload:
                 shaped = [source.view_as(part) for source, part in zip(sources, parts, strict=True)]
                 torch._foreach_copy_(parts, shaped)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
             return
-        target = values(self._weights[piece.names[0]]).view(-1)[piece.start : piece.start + piece.weights.numel()]
-        source = piece.weights
-        if target.dtype != source.dtype:
-            source = piece.gradients.view(target.dtype)[: target.numel()].copy_(source)
+        target, source = self._target_of(piece), piece.weights
         with self._on_stream():
+            if target.dtype != source.dtype and target.is_cuda:
+                source = self._arriving[: source.numel()].copy_(source, non_blocking=True)
             target.copy_(source, non_blocking=True)
+
+    def _target_of(self, piece: Piece) -> Tensor:
+        """Return the device's copy of a piece of a matrix."""
+        return _cut_out(self._weights[piece.names[0]], piece)
+
+    def _gradient_of(self, piece: Piece) -> Tensor:
+        """Return the gradients of a piece of a matrix that are on the device."""
+        return _cut_out(gradient(self._weights[piece.names[0]]), piece)
+
+
+def _cut_out(whole: Tensor, piece: Piece) -> Tensor:
+    return values(whole).view(-1)[piece.start : piece.start + piece.weights.numel()]
 
 
 def gradient(weight: nn.Parameter) -> Tensor:

@@ -11,14 +11,15 @@ from trainer.config import ParallelConfig
 from trainer.parallel import host_memory
 from trainer.parallel.local import values
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.offload import bytes_of, last_blocks
+from trainer.parallel.offload import last_blocks
+from trainer.parallel.pieces import bytes_of
 from trainer.parallel.streamed import halves_of, matrices_of_blocks
 from trainer.plan.offloading import FRACTIONS, words
 
 ON_GPU = 16
-"""Bytes of the GPU for a weight that it updates: the weight, its gradient and two moments, all in fp32."""
+"""Bytes of the GPU for a weight whose state it has: the weight, its gradient and two moments, all in fp32."""
 LEFT_ON_GPU = 8
-"""At most so many for one that the host updates: the weight and its gradient."""
+"""At most so many for one whose state the host has: the weight and its gradient."""
 
 
 def require_host_memory(
@@ -32,7 +33,8 @@ def require_host_memory(
     def instead(wanted: float, left: float, processes: int) -> str:
         return nearest(weights, held, parallel, mesh, wanted=wanted, left=left, processes=processes)
 
-    needed = bytes_of({name: weight for name, weight in weights.items() if name in held})
+    on_host = {name: weight for name, weight in weights.items() if name in held}
+    needed = bytes_of(on_host, parallel.visiting, whole=parallel.streams)
     if parallel.streams:
         needed += halves_of(matrices_of_blocks(weights))
     each = needed / max(1, sum(values(weight).numel() for name, weight in weights.items() if name in held))
@@ -53,8 +55,8 @@ def nearest(
 ) -> str:
     """Return what to do where `processes` of a machine want more bytes than are left.
 
-    In this order: replicas that share what each of them has; a smaller fraction, if the GPU has room for the rest; more
-    machines that share.
+    In this order: replicas that share what each of them has; a smaller fraction, if the GPU has room for the rest, all
+    of it visiting the GPU if need be; more machines that share.
     """
     ranks = mesh.dp_replicate * mesh.dp_shard
     if mesh.dp_replicate > 1 and (shared := wanted / mesh.dp_replicate) <= left:
@@ -68,7 +70,8 @@ def nearest(
             gpu = torch.cuda.get_device_properties(mesh.device).total_memory
         for setting in _less(parallel):
             names = set(last_blocks(weights, setting.offload_fraction)) if setting.offload != "none" else set[str]()
-            on_host = processes * bytes_of({name: weight for name, weight in weights.items() if name in names})
+            there = {name: weight for name, weight in weights.items() if name in names}
+            on_host = processes * bytes_of(there, setting.visiting)
             on_gpu = _on_gpu(weights, names)
             something = names or setting.offload == "none"  # a small fraction may be less than half of a block
             if something and on_host <= left and on_gpu <= gpu:
@@ -84,8 +87,11 @@ def nearest(
 def _less(parallel: ParallelConfig) -> Iterator[ParallelConfig]:
     """Yield settings of `offload` that need less of the host and more of the GPU, step by step."""
     for fraction in reversed(FRACTIONS):
+        setting = dataclasses.replace(parallel, offload="optimizer", offload_fraction=fraction)
         if parallel.streams or fraction < parallel.offload_fraction:
-            yield dataclasses.replace(parallel, offload="optimizer", offload_fraction=fraction)
+            yield setting
+        if fraction <= parallel.offload_fraction and parallel.visiting < 1 and not parallel.plain:
+            yield dataclasses.replace(setting, offload_visiting=1.0)
     yield dataclasses.replace(parallel, offload="none", offload_fraction=1.0)
 
 

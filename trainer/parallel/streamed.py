@@ -18,7 +18,9 @@ from trainer.model import GPT2
 from trainer.parallel.host_memory import HostMemory
 from trainer.parallel.local import values
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.offload import BLOCKS, OTHERS, Offload, Piece, block_of, gradient
+from trainer.parallel.offload import Offload, gradient
+from trainer.parallel.pieces import BLOCKS, OTHERS, PIECE, Apply, Piece, block_of
+from trainer.parallel.visits import Visits
 
 PLACES = 2
 """Blocks whose weights are on the device at once."""
@@ -66,11 +68,13 @@ def halves_of(weights: Mapping[str, nn.Parameter]) -> int:
 class Streamed(Offload):
     """The state of all weights in the host's memory, and the matrices of blocks too."""
 
-    def __init__(self, weights: Mapping[str, nn.Parameter], places: Places, mesh: Mesh, **ways: bool) -> None:
+    def __init__(
+        self, weights: Mapping[str, nn.Parameter], places: Places, mesh: Mesh, *, visiting: float, **ways: bool
+    ) -> None:
         """`ways`: `plain` and `says` of `Offload`."""
-        super().__init__(weights, mesh.device, **ways)
         self._mesh = mesh
         self._places = places
+        super().__init__(weights, mesh.device, visiting=visiting, **ways)
         self._blocks: dict[int, list[str]] = {}
         for name in places.matrices:
             self._blocks.setdefault(block_of(name), []).append(name)
@@ -98,11 +102,50 @@ class Streamed(Offload):
         parts = self._more.values.view(dtype).split([weight.numel() for weight in own.values()])
         return {name: part.view(own[name].shape) for name, part in zip(own, parts, strict=True)}
 
-    def begin(self) -> None:
-        """Begin a step; see `Offload`."""
+    @property
+    def _takes_all_gradients(self) -> bool:
+        return True
+
+    def _make_visits(self) -> Visits:
+        halves = {weight.dtype for weight in self._places.matrices.values()} - {torch.float32}
+        return Visits(PIECE, self._device, next(iter(halves), None))
+
+    def begin(self) -> set[str]:
+        """Begin a step; see `Offload`. All gradients of blocks have left."""
         self._passes = 0
         self.norms.clear()
         super().begin()
+        self._uncleared.clear()
+        return set()
+
+    def gradient_of(self, name: str) -> Tensor:
+        """Return the gradient of a block's matrix, which is on the host."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        return self._part_of_gradients(name)
+
+    def _part_of_gradients(self, name: str) -> Tensor:
+        """Return the gradient of a matrix: its pieces follow each other."""
+        start = self._leaving[name][0].gradients.storage_offset() - self._gradients.storage_offset()
+        whole = values(self._weights[name])
+        return self._gradients[start : start + whole.numel()].view(whole.shape)
+
+    def update(self, apply: Apply) -> None:
+        """See `Offload`. What is on the device of blocks is old from now on."""
+        super().update(apply)
+        self._here = [None] * PLACES
+
+    def _visit(self, visits: Visits, piece: Piece) -> None:
+        name = piece.names[0]
+        if name not in self._places.matrices:
+            super()._visit(visits, piece)
+            return
+        copy = None if self._halves[name].dtype == torch.float32 else self._copy_of(piece)
+        visits.add(piece, self._apply, arrived=self._arrived.get(name), copy=copy)
+
+    def _copy_of(self, piece: Piece) -> Tensor:
+        """Return the host's copy of a piece of a block that comes to the device."""
+        return self._halves[piece.names[0]].view(-1)[piece.start : piece.start + piece.weights.numel()]
 
     def expect(self, *, last: bool, alone: bool) -> None:  # noqa: ARG002 (replicas are summed here)
         """Prepare for the step's next backward pass; `last`: it is the last one."""
@@ -115,9 +158,9 @@ class Streamed(Offload):
             super()._give(piece)
             return
         self._here[block_of(name) % PLACES] = None
-        copy = self._halves[name]
+        copy = self._copy_of(piece)
         if copy.dtype != piece.weights.dtype:
-            copy.view(-1)[piece.start : piece.start + piece.weights.numel()].copy_(piece.weights)
+            copy.copy_(piece.weights)
 
     def _at_block(self, layer: int, x_BTD: Tensor) -> None:
         """Let a block's weights come, before its forward pass."""
@@ -157,6 +200,8 @@ class Streamed(Offload):
         if self._here[place] == layer:
             return
         self._here[place] = layer
+        if self._up is not None and layer in self._updated:
+            self._up.wait_event(self._updated[layer])
         with self._upwards(self._passed[place]):
             for name in self._blocks[layer]:
                 values(self._weights[name]).copy_(self._halves[name], non_blocking=True)
@@ -171,7 +216,7 @@ class Streamed(Offload):
             for name in self._blocks[layer]:
                 if self._up is not None:
                     self._up.wait_event(self._arrived[name])
-                gradient(self._weights[name]).copy_(self._part(self._gradients, name), non_blocking=True)
+                gradient(self._weights[name]).copy_(self._part_of_gradients(name), non_blocking=True)
 
     @contextlib.contextmanager
     def _upwards(self, after: Any) -> Generator[None]:

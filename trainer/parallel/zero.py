@@ -19,7 +19,7 @@ from trainer.config import ParallelConfig
 from trainer.model import GPT2, HEAD, TIED
 from trainer.parallel.local import like, local, sharded_axes, values
 from trainer.parallel.mesh import DATA_AXES, Mesh
-from trainer.parallel.offload import Offload
+from trainer.parallel.offload import Offload, gradient
 
 
 def shard_states(model: GPT2, parallel: ParallelConfig, mesh: Mesh, compute_dtype: torch.dtype) -> None:
@@ -90,10 +90,13 @@ class Gradients:
 
     def zero(self) -> None:
         """Clear the last step's gradients."""
-        if self.offload is not None:
-            self.offload.begin()
-        if self._flat is not None:
+        kept = self.offload.begin() if self.offload is not None else set[str]()
+        if self._flat is not None and not kept:
             self._flat.zero_()
+            return
+        if self._flat is not None:
+            others = [values(gradient(weight)) for name, weight in self.weights.items() if name not in kept]
+            torch._foreach_zero_(others)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
             return
         for weight in self.weights.values():
             weight.grad = None

@@ -83,8 +83,12 @@ def better(
 
 def words(parallel: ParallelConfig) -> str:
     """Return the parameters that make a setting of `offload`."""
-    fraction = f" parallel.offload_fraction={parallel.offload_fraction:g}" if parallel.offload == "optimizer" else ""
-    return f"parallel.offload={parallel.offload}{fraction if parallel.offload_fraction != 1 else ''}"
+    keys = [f"offload={parallel.offload}"]
+    if parallel.offload == "optimizer" and parallel.offload_fraction != 1:
+        keys.append(f"offload_fraction={parallel.offload_fraction:g}")
+    if parallel.offload != "none" and parallel.offload_visiting != ParallelConfig().offload_visiting:
+        keys.append(f"offload_visiting={parallel.offload_visiting:g}")
+    return " ".join(f"parallel.{key}" for key in keys)
 
 
 def table(found: Prediction, machine: Machine) -> list[str]:

@@ -146,7 +146,7 @@ def test_updates_equal_torchs_muon_and_plain_adamw(
             mine.offload.leave()
         mine.update(lr)
         if mine.offload:
-            mine.update_on_host(lr)
+            mine.update_offloaded(lr)
         adamw.update(lr)
         mine.steps += 1
         adamw.steps += 1

@@ -178,7 +178,7 @@ def test_updates_equal_plain_adamw(on_host: float) -> None:
             offload.leave()
         optimizer.update(1e-3, torch.tensor(1.0))  # leaves it out
         optimizer.update(1e-3, torch.tensor(0.0))
-        optimizer.update_on_host(1e-3)
+        optimizer.update_offloaded(1e-3)
         optimizer.steps += 1
         plain.step()
     if offload:

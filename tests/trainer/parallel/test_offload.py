@@ -18,7 +18,7 @@ import torch
 from pipelines.errors import UserError
 from tests.trainer.parallel.cases import STEPS, Case, References, merged, prepare, whole
 from trainer.config import LossScaleConfig, ParallelConfig
-from trainer.parallel import host_memory, offload
+from trainer.parallel import host_memory, offload, pieces
 from trainer.parallel.host_memory import HostMemory
 from trainer.parallel.offload import last_blocks
 from trainer.parallel.room import nearest
@@ -35,10 +35,13 @@ def references(workers: Any, tmp_path_factory: pytest.TempPathFactory) -> Refere
     return References(workers, tmp_path_factory.mktemp("offload"))
 
 
-def job_of(references: References, case: Case, fraction: float = 1.0, **changes: Any) -> PretrainJob:
+def job_of(
+    references: References, case: Case, fraction: float = 1.0, visiting: float = 0.5, **changes: Any
+) -> PretrainJob:
     """Two layers of a case, without clipping unless that is among the changes."""
     job = references.job(case, n_layer=2)
-    job = dataclasses.replace(job, parallel=dataclasses.replace(job.parallel, offload_fraction=fraction))
+    shares = {"offload_fraction": fraction, "offload_visiting": visiting}
+    job = dataclasses.replace(job, parallel=dataclasses.replace(job.parallel, **shares))
     return dataclasses.replace(job, config=dataclasses.replace(job.config, **{"clip_norm": 0.0, **changes}))
 
 
@@ -47,12 +50,12 @@ def state(training: Any) -> dict[str, Any]:
     return whole(training.tensors())
 
 
-def outcome(job: PretrainJob, piece: int = offload.PIECE) -> dict[str, Any]:
+def outcome(job: PretrainJob, piece: int = pieces.PIECE) -> dict[str, Any]:
     """Losses, norms and the state after some steps; and what the device had then."""
     from trainer.loop.loop import train_step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offload, "PIECE", piece)
+        patch.setattr(pieces, "PIECE", piece)
         training = prepare(job)
         reports = [train_step(training) for _ in range(STEPS)]
     model = training.model
@@ -186,13 +189,13 @@ def order(job: PretrainJob) -> list[list[str]]:
 
     training, seen = prepare(job), [list[str]()]
     (model,) = training.model.stages
-    give = training.model.offload._give
+    give, visit = training.model.offload._give, training.model.offload._visit
 
-    def gives(piece: Any) -> None:
-        seen[-1].append("update " + (".".join(piece.names[0].split(".")[2:4]) if piece.decays else "vectors"))
-        give(piece)
+    def note(what: str, piece: Any) -> None:
+        seen[-1].append(f"{what} " + (".".join(piece.names[0].split(".")[2:4]) if piece.decays else "vectors"))
 
-    training.model.offload._give = gives
+    training.model.offload._give = lambda piece: (note("update", piece), give(piece))
+    training.model.offload._visit = lambda visits, piece: (note("visit", piece), visit(visits, piece))
     for layer, block in model.transformer.h.items():
         block.register_forward_pre_hook(lambda *_, layer=layer: seen[-1].append(f"compute {layer}"))
     for _ in range(2):
@@ -209,7 +212,7 @@ def order(job: PretrainJob) -> list[list[str]]:
 
 def test_a_block_is_updated_when_the_next_forward_pass_comes_to_it(workers: Any, references: References) -> None:
     """And all that is left, before anyone else reads: a checkpoint, or an evaluation."""
-    (steps,) = workers.run(1, order, job_of(references, ON_HOST))
+    (steps,) = workers.run(1, order, job_of(references, ON_HOST, visiting=0))
     first, second, saved_then, third, evaluated = steps
     updates = [[f"update {layer}.{kind}" for kind in ("attn", "attn", "mlp", "mlp")] for layer in range(2)]
     others = ["update vectors", "update weight", "update weight"]
@@ -218,6 +221,90 @@ def test_a_block_is_updated_when_the_next_forward_pass_comes_to_it(workers: Any,
     assert saved_then == [*others, *updates[0], *updates[1]]
     assert third == first, "nothing twice"
     assert evaluated == [*others, *updates[0], *updates[1], "compute 0", "compute 1"]
+
+
+def test_visits_begin_at_the_end_of_a_step_and_the_host_updates_the_rest_in_the_next_one(
+    workers: Any, references: References
+) -> None:
+    (steps,) = workers.run(1, order, job_of(references, ON_HOST))
+    first, second, *_ = steps
+    (alone,) = workers.run(1, order, job_of(references, ON_HOST, visiting=1))
+    everything = ["update vectors", *(each.replace("visit", "update") for each in alone[0][2:])]
+    visits, updates = first[2:], [each for each in second if each.startswith("update")]
+    assert [each.split()[0] for each in first] == ["compute", "compute", *["visit"] * len(visits)]
+    assert second[-len(visits) :] == visits, "in each step"
+    assert sorted([*updates, *(each.replace("visit", "update") for each in visits)]) == sorted(everything)
+    assert len(everything) == 11
+    assert second.index("compute 0") < second.index(updates[-1]) < second.index("compute 1")
+    assert alone[1] == ["update vectors", "compute 0", "compute 1", *alone[0][2:]]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(micro_batch_size=2, precision="bf16"),
+        Case(micro_batch_size=4, precision="fp16"),
+        Case(zero=1),
+        Case(zero=2, precision="bf16", micro_batch_size=2),
+        Case(pp=2, precision="bf16", micro_batch_size=2),
+    ],
+    ids=str,
+)
+def test_whatever_share_visits_the_device_the_bits_are_the_same(
+    workers: Any, references: References, case: Case
+) -> None:
+    """In fp16 the first step overflows, so that gradients are cleared that no update has read."""
+    scale: dict[str, Any] = {} if case.precision != "fp16" else {"loss_scale": SCALE}
+    case = dataclasses.replace(case, offload="optimizer")
+    on_host, half, visiting = (
+        workers.run(case.processes, outcome, job_of(references, case, visiting=share, **scale)) for share in (0, 0.5, 1)
+    )
+    for first, *others in zip(on_host, half, visiting, strict=True):
+        for other in others:
+            same(first, other)
+
+
+def cleared(job: PretrainJob) -> list[list[str]]:
+    """Which matrices have gradients on the device when each block of a step is computed."""
+    from trainer.loop.loop import train_step
+    from trainer.parallel.local import values
+
+    training, seen = prepare(job), list[list[str]]()
+    (model,) = training.model.stages
+    weights = training.model.gradients.weights
+
+    def look(*_: Any) -> None:
+        matrices = {name: weight for name, weight in weights.items() if weight.ndim > 1}
+        seen.append([name.split(".")[2] for name, weight in matrices.items() if values(weight.grad).any()])
+
+    for _ in range(2):
+        train_step(training)
+    for block in model.transformer.h.values():
+        block.register_forward_pre_hook(look)
+    train_step(training)
+    return seen
+
+
+def test_gradients_stay_on_the_device_until_their_block_is_updated(workers: Any, references: References) -> None:
+    (seen,) = workers.run(1, cleared, job_of(references, ON_HOST))
+    assert seen == [["1"] * 4, []]
+
+
+def test_what_visits_the_device_needs_no_gradient_on_the_host(workers: Any, references: References) -> None:
+    (found,) = workers.run(1, bytes_held, job_of(references, ON_HOST, visiting=1))
+    (other,) = workers.run(1, bytes_held, job_of(references, ON_HOST, visiting=0))
+    weights = job_weights(job_of(references, ON_HOST))
+    assert found["held"] == found["said"] < 12.5 * weights
+    assert other["held"] == other["said"] >= 16 * weights
+
+
+def bytes_held(job: PretrainJob) -> dict[str, int]:
+    """The bytes that the host has for the state, and those that were said to be needed."""
+    said: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_memory, "require", lambda needed, *_: said.append(needed))
+        training = prepare(job)
+    return {"held": training.model.offload._memory.values.numel(), "said": said[0]}
 
 
 def test_plainly_all_is_updated_before_the_next_step(workers: Any, references: References) -> None:
@@ -383,10 +470,10 @@ def test_too_little_host_memory_is_refused_before_anything_is_allocated(
 ) -> None:
     """`left`: of what one process needs. The nearest setting that fits is named, and fits."""
     job = job_of(references, dataclasses.replace(ON_HOST, dp_replicate=replicas))
-    whole = int(16 * job_weights(job) / (1 - host_memory.RESERVE))
+    whole = int(14 * job_weights(job) / (1 - host_memory.RESERVE))
     for message in workers.run(replicas, too_little, job, int(left * whole)):
         assert re.search(
-            r"parallel.offload optimizer, 16 bytes a weight, of its \d process(es)? needs 0.0 GiB", message
+            r"parallel.offload optimizer, 14 bytes a weight, of its \d process(es)? needs 0.0 GiB", message
         )
         found = re.search(rf"can be taken; {instead}", message)
         assert found, message
@@ -406,15 +493,15 @@ def test_what_no_setting_has_room_for_is_shared_by_more_machines(monkeypatch: py
     mesh: Any = types.SimpleNamespace(dp_replicate=1, dp_shard=1, device=torch.device("cuda"))
 
     def said(left: float) -> str:
-        wanted = offload.bytes_of(weights)
+        wanted = pieces.bytes_of(weights)
         parallel = ParallelConfig(offload="optimizer")
         return nearest(weights, list(weights), parallel, mesh, wanted=wanted, left=left * 2**30, processes=1)
 
     assert said(120).startswith("let 2 such machines share it (parallel.zero=1 and parallel.dp_shard")
     gpu.total_memory = 141 * 2**30
     assert said(120) == (
-        "set parallel.offload=optimizer parallel.offload_fraction=0.6, which needs 116.2 GiB of it, and 135.6 GiB of "
-        "each GPU before activations"
+        "set parallel.offload=optimizer parallel.offload_fraction=0.8 parallel.offload_visiting=1, which needs 116.2 "
+        "GiB of it, and 116.2 GiB of each GPU before activations"
     )
 
 

@@ -122,7 +122,8 @@ def between(job: PretrainJob) -> dict[str, Any]:
         for batch in training.feed.step(training.position):
             losses.append(float(training.model.forward(batch)))
     name = "transformer.h.1.mlp.c_fc.weight"
-    training.model.offload.gradient_of(name)[0, 0] = float("nan") if job.parallel.offload == "all" else 0.0
+    if job.parallel.offload == "all":
+        training.model.offload.gradient_of(name)[0, 0] = float("nan")
     broken = [each for each in training.model.weights if not training.model.gradients.of(each).isfinite().all()]
     return {"losses": losses, "state": whole(training.tensors()), "broken": broken}
 
