@@ -75,9 +75,14 @@ def clone(target: Path) -> Path:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return the environment with this interpreter first in PATH, as in an activated virtual environment."""
+    """Return the environment with this interpreter first in PATH, as in an activated virtual environment.
+
+    Without the size of a terminal: tests beside each other get one from GNU readline, and what is written to a pipe
+    would be wrapped to it.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", **changes}
+    kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    return {**kept, "PATH": path, "DVC_NO_ANALYTICS": "1", **changes}
 
 
 def repro(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

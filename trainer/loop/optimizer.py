@@ -7,6 +7,7 @@ for each pass (`trainer.parallel.streamed`); over several shards, stages or `tp`
 """
 
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -118,8 +119,9 @@ class AdamW:
         self._names = {
             decays: [name for name in here if (weights[name].ndim >= 2) == decays] for decays in (True, False)
         }
-        self._counts: dict[tuple[torch.device, int, Any], tuple[Tensor, list[Tensor]]] = {}
-        """By device, number and stream, step counts of weights, which the kernel increments: together, and singly."""
+        self._counts: dict[tuple[Any, ...], tuple[Tensor, list[Tensor]]] = {}
+        """By device, number, and where they are updated at the same time as others, step counts of weights, which the
+        kernel increments: together, and one by one."""
 
     @torch.no_grad()
     def update(self, lr: float, unusable: Tensor | None = None, factor: Tensor | None = None) -> None:
@@ -180,7 +182,8 @@ class AdamW:
     ) -> None:
         config = self._config
         device = weights[0].device
-        key = device, len(weights), torch.cuda.current_stream() if device.type == "cuda" else None
+        beside = torch.cuda.current_stream() if device.type == "cuda" else threading.get_ident()
+        key = device, len(weights), beside
         if key not in self._counts:
             together = torch.empty(len(weights), device=device)
             self._counts[key] = together, list(together)

@@ -10,6 +10,7 @@ lets both finish first. Weights never leave the device.
 """
 
 import contextlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -120,8 +121,12 @@ class Offload:
             self._pieces.setdefault(piece.block, []).append(piece)
             if piece.decays and piece.gradients.numel():
                 self._leaving[piece.names[0]].append(piece)
-        self._waiting: set[int] = set()
-        """Blocks of which the last update has not been brought to its end."""
+        self._host = ThreadPoolExecutor(1, "offload", _use, (device,))
+        """The thread that updates on the host, so that the main one can start the device's work meanwhile."""
+        self._all_left: Any = None
+        """The event after which all gradients of the last step have left."""
+        self._waiting: dict[int, Future[Any]] = {}
+        """By block, updates that nobody has waited for; each returns an event after which it is on the device."""
         self._uncleared: set[int] = set()
         """Those of them whose gradients the device still had when the step began."""
         self._apply: Apply = _nothing
@@ -191,8 +196,7 @@ class Offload:
         begins with embeddings and each block has vectors.
         """
         self._left.clear()
-        if self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
+        self._end(self._all_left)
         self._catch_up(OTHERS)
         visiting = {block: [piece for piece in self._pieces[block] if piece.visits] for block in self._waiting}
         self._uncleared = {block for block, pieces in visiting.items() if pieces}
@@ -202,12 +206,12 @@ class Offload:
         """Send the host all gradients that have not left yet: the last backward pass of the step is done."""
         self.finish()
         self._leave([name for name in self._matrices if name not in self._left])
-        if not self._vectors:
-            return
-        with self._beside():
-            together = torch.cat([values(gradient(self._weights[name])).flatten() for name in self._vectors])
-            self._gradients[: together.numel()].copy_(together, non_blocking=True)
-            self._mark(self._vectors[0])
+        if self._vectors:
+            with self._beside():
+                together = torch.cat([values(gradient(self._weights[name])).flatten() for name in self._vectors])
+                self._gradients[: together.numel()].copy_(together, non_blocking=True)
+                self._mark(self._vectors[0])
+        self._all_left = self._event()
 
     @torch.no_grad()
     def _leave(self, names: list[str]) -> None:
@@ -238,8 +242,9 @@ class Offload:
         now, in the order in which that pass needs them.
         """
         self.finish()
-        self._apply, self._waiting = apply, set(self._pieces)
+        self._apply = apply
         self._wait_for_device()
+        self._waiting = {block: self._host.submit(self._update_on_host, block) for block in self._pieces}
         if self._visits is not None:
             self._visits.begin()
             for block, pieces in self._pieces.items():
@@ -263,18 +268,26 @@ class Offload:
             self._visits.finish()
 
     @torch.no_grad()
-    def _catch_up(self, block: int) -> None:
-        """Update what the last update has left of a block."""
-        if block not in self._waiting:
-            return
-        self._waiting.remove(block)
+    def _update_on_host(self, block: int) -> Any:
+        """Update what does not visit the device of a block, and send it there."""
         for piece in self._pieces[block]:
             if not piece.visits:
                 if self._stream is not None:
                     self._arrived[piece.names[0]].synchronize()
                 self._apply(piece)
                 self._give(piece)
-        self._end(self._updated.get(block))
+        return self._event()
+
+    def _event(self) -> Any:
+        """Return an event after which everything that has been copied until now has arrived; None: it has."""
+        return None if self._stream is None else self._stream.record_event()
+
+    @torch.no_grad()
+    def _catch_up(self, block: int) -> None:
+        """Wait for what the last update has left of a block."""
+        if block not in self._waiting:
+            return
+        self._end(self._waiting.pop(block).result(), self._updated.get(block))
         self._held.pop(block, None)
         if block in self._uncleared:
             self._uncleared.remove(block)
@@ -290,21 +303,20 @@ class Offload:
         for pieces in self._pieces.values():
             for piece in pieces:
                 self._give(piece)
-        self._end()
+        self._end(self._event())
 
     def _wait_for_device(self) -> None:
         """Send weights only after everything that the device has got until now, which may read the old ones."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream())
 
-    def _end(self, updated: Any = None) -> None:
-        """Let everything that the device gets from now on wait for the weights that have been sent, or been updated."""
-        if self._stream is not None:
-            if updated is not None:
-                self._stream.wait_event(updated)
-            torch.cuda.current_stream().wait_stream(self._stream)
-            if self._gathered:  # on streams that wait for nothing but the beginning of the pass
-                self._stream.synchronize()
+    def _end(self, *events: Any) -> None:
+        """Let everything that the device gets from now on wait for these events: weights are there."""
+        for event in events:
+            if event is not None:
+                torch.cuda.current_stream().wait_event(event)
+                if self._gathered:  # on streams that wait for nothing but the beginning of the pass
+                    event.synchronize()
 
     def _give(self, piece: Piece) -> None:
         """Send a piece to the device, where it is rounded if the weights there are."""
@@ -339,6 +351,12 @@ def gradient(weight: nn.Parameter) -> Tensor:
     """Return a weight's gradient, which is there."""
     assert weight.grad is not None
     return weight.grad
+
+
+def _use(device: torch.device) -> None:
+    """Let this thread's work for the GPU go to this one."""
+    if device.index is not None:
+        torch.cuda.set_device(device)
 
 
 def _nothing(_: Piece) -> None:

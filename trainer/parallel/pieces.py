@@ -9,7 +9,7 @@ from trainer.parallel.local import values
 
 STATE, GRADIENT = 12, 4
 """Bytes of the host's memory for each weight: for itself in fp32 and its two moments; and for its gradient."""
-PIECE = 2**22
+PIECE = 2**23
 """Most weights that are updated at once: one piece is on its way while the next one is updated."""
 ALIGNED = 16
 """Numbers of a cache line; each matrix, and each piece's gradient, begins with one."""

@@ -132,8 +132,13 @@ class Streamed(Offload):
 
     def update(self, apply: Apply) -> None:
         """See `Offload`. What is on the device of blocks is old from now on."""
-        super().update(apply)
         self._here = [None] * PLACES
+        super().update(apply)
+
+    def give(self) -> None:
+        """See `Offload`."""
+        self._here = [None] * PLACES
+        super().give()
 
     def _visit(self, visits: Visits, piece: Piece) -> None:
         name = piece.names[0]
@@ -157,7 +162,6 @@ class Streamed(Offload):
         if name not in self._places.matrices:
             super()._give(piece)
             return
-        self._here[block_of(name) % PLACES] = None
         copy = self._copy_of(piece)
         if copy.dtype != piece.weights.dtype:
             copy.copy_(piece.weights)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trainer.parallel.pieces import Apply, Piece
 
-SLOTS = 3
-"""Pieces that are on the device at once: one comes, one is updated, one goes."""
+SLOTS = 2
+"""Pieces that are on the device at once: one comes while the other one goes."""
 
 
 class Visits:
@@ -27,7 +27,7 @@ class Visits:
 
         `rounded`: the half precision in which updated weights of some go back once more; None: of none.
         """
-        self._slots = [torch.empty(4, size, device=device) for _ in range(SLOTS)]
+        self._slots = [torch.empty(4, size, device=device).unbind() for _ in range(SLOTS)]
         """Weights, two moments and gradients."""
         self._rounded = [torch.empty(size, dtype=rounded, device=device) for _ in self._slots] if rounded else []
         self._number = 0
@@ -60,10 +60,10 @@ class Visits:
         slot, size = self._number % SLOTS, piece.weights.numel()
         self._number += 1
         state = [piece.weights, piece.first, piece.second]
+        coming = state if gradients is not None else [*state, piece.gradients]
         here = [array[:size] for array in self._slots[slot]]
         with self._beside(self._up, self._gone[slot], arrived):
-            for mine, other in zip(here, state if gradients is not None else [*state, piece.gradients], strict=False):
-                mine.copy_(other, non_blocking=True)
+            _copy(coming, here[: len(coming)])
         with self._beside(self._middle, self._mark(self._up)):
             weights, first, second, own = here
             if gradients is not None:  # the kernel would scale them where they are, and others read them later
@@ -73,8 +73,7 @@ class Visits:
                 if other is not None:
                     other.copy_(weights)
         with self._beside(self._down, self._mark(self._middle)):
-            for mine, other in zip(here, state, strict=False):
-                other.copy_(mine, non_blocking=True)
+            _copy(here[:3], state)
             if copy is not None:
                 copy.copy_(self._rounded[slot][:size], non_blocking=True)
         self._gone[slot] = self._mark(self._down)
@@ -102,3 +101,8 @@ class Visits:
                 stream.wait_event(event)
         with torch.cuda.stream(stream):
             yield
+
+
+def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:
+    """Copy beside what the host does, in one call, of which the host makes hundreds in a step."""
+    torch._foreach_copy_(targets, sources, non_blocking=True)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]

@@ -41,6 +41,11 @@ SHARDED = {0: 0.0, 1: 32.0, 2: 40.0, 3: 75.0}
 """ZeRO stage -> bytes per weight and pass of casts, copies and waits, as time on the GPU's own memory."""
 SEND = 0.08
 """Share of a link's rate at which pipeline stages send to each other; most of it is waiting."""
+VISITING = 2 * 2**23
+"""Weights whose state is on its way through the GPU at once (`parallel/visits.py`)."""
+IN_THE_WAY = 0.4
+"""Share of the shorter of two updates, the host's and that of what visits the GPU, by which the other one takes longer:
+both need the host's memory."""
 OVERLAPPED = 0.75
 """Share of a sum over data ranks that is hidden beside a backward pass, where it is done block by block."""
 BUFFERS = 0.6e9
@@ -222,6 +227,8 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         "gradients": 4 * weights / (shard if parallel.zero > 1 else 1) * (on_gpu or parallel.zero == 1),
         "optimizer": moments_of(task, matrices, rows) * (1 - share) / (shard if parallel.zero else 1) * on_gpu,
     }
+    if parallel.visiting and (parallel.offload == "optimizer" or parallel.streams):
+        memory["visits"] = 4.0 * 4 * VISITING
     if parallel.streams:  # two blocks at once, and their gradients; vectors are few
         places = 2 * task.block
         memory["weights"], memory["gradients"] = 4 * rows + size * places, 4 * (rows + places)
@@ -335,7 +342,9 @@ def host_parts_of(task: Task, parallel: ParallelConfig) -> dict[str, float]:
     share = parallel.offload_fraction / (parallel.dp_shard if parallel.zero else 1)
     moments = moments_of(task, blocks, others)
     copies = 2 * blocks if parallel.streams and task.config.precision != "fp32" else 0.0
-    return {"weights": 4 * held * share + copies, "gradients": 4 * held * share, "optimizer": moments * share}
+    # Those of weights that visit the GPU stay there.
+    gradients = 4 * held * share * (1 - parallel.visiting if parallel.offload == "optimizer" else 1)
+    return {"weights": 4 * held * share + copies, "gradients": gradients, "optimizer": moments * share}
 
 
 def seconds_of(
@@ -358,6 +367,9 @@ def seconds_of(
     matrices = max(muons(task, weights_of(task, parallel, rank)[0]) for rank in ranks_to_look_at(task, parallel))
     matrices /= parallel.dp_shard if parallel.zero else 1
     seconds["update"] = _update(machine, parallel, held - matrices)
+    if parallel.offload == "optimizer" or parallel.streams:  # under the next step's first forward pass
+        passed = sum(slowest.values()) / (4 if parallel.activation_checkpointing == "full" else 3)
+        seconds["update"] = max(0.0, seconds["update"] - passed * (not parallel.plain))
     if matrices:
         seconds["muon"] = _muon(task, machine, parallel, matrices)
     if parallel.offload == "all":  # in each pass the own part of the weights comes, twice, and that of gradients leaves
@@ -430,7 +442,12 @@ def _update(machine: Machine, parallel: ParallelConfig, held: float) -> float:
     if parallel.offload == "none":
         return UPDATE * held / (machine.gpu.bandwidth * MEMORY)
     held *= parallel.offload_fraction
-    updated = held * min(machine.per_node, machine.gpus) / machine.updates
+    processes, visiting = min(machine.per_node, machine.gpus), 0.0
+    if parallel.offload == "optimizer" or parallel.streams:
+        visiting = parallel.visiting
+    on_host = held * (1 - visiting) * processes / machine.updates
+    visits = held * visiting * (16 if parallel.streams else 12) / machine.gpu.host
+    updated = max(on_host, visits) + IN_THE_WAY * min(on_host, visits)
     if parallel.offload == "all" and not parallel.streams:
         return updated + 0.5 * held * 1e-9  # norm and clipping on the host
     # Of one process alone, gradients leave beside the backward pass; updated weights leave beside the update.
