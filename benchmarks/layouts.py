@@ -337,6 +337,7 @@ def main() -> None:
         rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | of as many x one GPU | MFU | GiB |"]
         rows += ["| --- | --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, speeds)]
     table = "\n".join([title, "", *rows])
+    given.work.mkdir(parents=True, exist_ok=True)
     (given.work / "table.md").write_text(table + "\n")
     print(f"\n{table}")
     if any(FAILED in row for row in rows if row.startswith("|")):

@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=0.0, help="of the GPU's memory that a row may take; 0: all of it")
     default = ParallelConfig().offload_visiting
     parser.add_argument("--visiting", type=float, default=default, help="parallel.offload_visiting of all rows")
+    parser.add_argument("--lr", type=float, default=2e-4, help="learning rate, constant after 5 steps")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.case:
@@ -71,6 +72,7 @@ def in_process(name: str, given: argparse.Namespace) -> dict[str, Any]:
     while True:
         flags = [str(given.work), "--size", given.size, "--micro-batch-size", str(size), "--case", name]
         flags += ["--samples", str(given.samples), "--gib", str(given.gib), "--visiting", str(given.visiting)]
+        flags += ["--lr", str(given.lr)]
         command = [sys.executable, "-m", "benchmarks.offload", *flags]
         try:
             left = max(1.0, until - time.monotonic())
@@ -96,7 +98,7 @@ def run(name: str, given: argparse.Namespace) -> dict[str, Any]:
     parallel = layouts.layout({**speed.parallel, "offload_visiting": given.visiting, **CASES[name]}, "fast")
     train = layouts.shards(given.work / "gpt2/train", 50_257, 100, 11_000, 1)
     val = layouts.shards(given.work / "gpt2/val", 50_257, 2, 2_100, 2)
-    training = dataclasses.replace(speed.training(STEPS), compile=True, seed=0, lr=2e-4, schedule="constant")
+    training = dataclasses.replace(speed.training(STEPS), compile=True, seed=0, lr=given.lr, schedule="constant")
     job = layouts.pretrain_job(training, speed.model, parallel, train, val, given.work / "scratch")
     return launch.launch(follow, ParallelConfig(dp_replicate=1), job, given.gib)
 

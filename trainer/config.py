@@ -109,7 +109,7 @@ class ParallelConfig(HasIdentity):
     """State that dp_shard shards: 1 the optimizer's, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "all", "auto"] = "none"
     """State kept in the host's memory. optimizer: fp32 weights, moments and gradients on their way, at most 16 bytes
-    a weight, while the GPU has matrices in half precision; all: weights and gradients too, on one GPU a block at a time.
+    a weight, while the GPU has matrices in half precision; all: weights and gradients too, on one GPU block by block.
     auto, as Gemini's: before the run, the first of none, optimizer with the least fraction, and all that fits."""
     offload_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """With offload optimizer: about the share of the state that is on the host, in whole blocks from the last one on;

@@ -36,7 +36,7 @@ def test_a_row_is_measured(tmp_path: Path, workers: Any) -> None:
 
 def given(tmp_path: Path, **changes: Any) -> argparse.Namespace:
     values = {"work": tmp_path, "size": "124M", "micro_batch_size": 4, "samples": 32, "seconds": 60.0, "gib": 24}
-    values["visiting"] = 0.5
+    values |= {"visiting": 0.5, "lr": 2e-4}
     return argparse.Namespace(**{**values, **changes})
 
 

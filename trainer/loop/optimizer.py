@@ -1,8 +1,8 @@
 """AdamW, the learning rate's schedule, clipping by the exact global norm, and where the optimizer works.
 
 `parallel.offload` says where. `none`: on the device. `optimizer`: the state is in the host's memory, and is updated
-there or visits the device for that (`trainer.parallel.offload`). `all`: weights and gradients of blocks are there too, and come
-for each pass (`trainer.parallel.streamed`); over several shards, stages or `tp`, FSDP2 keeps all of them there
+there or visits the device for that (`trainer.parallel.offload`). `all`: weights and gradients of blocks are there too,
+and come for each pass (`trainer.parallel.streamed`); over several shards, stages or `tp`, FSDP2 keeps all of them there
 (`zero.shard_states`), and the optimizer finds them there.
 """
 

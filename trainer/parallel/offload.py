@@ -10,8 +10,8 @@ lets both finish first. Weights never leave the device.
 """
 
 import contextlib
-from concurrent.futures import Future, ThreadPoolExecutor
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -189,6 +189,17 @@ class Offload:
         """
         self._leaves_early = last and alone and not self._plain
 
+    def gradient_of(self, name: str) -> Tensor:
+        """Return the gradient of a matrix all of whose pieces leave."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        return self._part_of_gradients(name)
+
+    def _part_of_gradients(self, name: str) -> Tensor:
+        start = self._leaving[name][0].gradients.storage_offset() - self._gradients.storage_offset()
+        whole = values(self._weights[name])
+        return self._gradients[start : start + whole.numel()].view(whole.shape)
+
     def begin(self) -> set[str]:
         """Begin a step; return the weights whose last gradients must stay on the device until their blocks are updated.
 
@@ -355,7 +366,7 @@ def gradient(weight: nn.Parameter) -> Tensor:
 
 def _use(device: torch.device) -> None:
     """Let this thread's work for the GPU go to this one."""
-    if device.index is not None:
+    if device.type == "cuda":
         torch.cuda.set_device(device)
 
 

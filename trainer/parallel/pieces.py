@@ -1,4 +1,4 @@
-"""How the optimizer's state of offloaded weights is cut into pieces, and how many bytes of the host's memory it needs."""
+"""How the state of offloaded weights is cut into pieces, and how many bytes of the host's memory it needs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -118,18 +118,6 @@ class Streamed(Offload):
         self._uncleared.clear()
         return set()
 
-    def gradient_of(self, name: str) -> Tensor:
-        """Return the gradient of a block's matrix, which is on the host."""
-        if self._stream is not None:
-            self._stream.synchronize()
-        return self._part_of_gradients(name)
-
-    def _part_of_gradients(self, name: str) -> Tensor:
-        """Return the gradient of a matrix: its pieces follow each other."""
-        start = self._leaving[name][0].gradients.storage_offset() - self._gradients.storage_offset()
-        whole = values(self._weights[name])
-        return self._gradients[start : start + whole.numel()].view(whole.shape)
-
     def update(self, apply: Apply) -> None:
         """See `Offload`. What is on the device of blocks is old from now on."""
         self._here = [None] * PLACES

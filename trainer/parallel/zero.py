@@ -191,9 +191,9 @@ def _together(weights: Sequence[Tensor], mesh: Mesh, exchange: Callable[[Tensor]
     gradients = [values(weight.grad) for weight in weights if weight.grad is not None]
     if not gradients:
         return
-    joined = exchange(torch.cat([gradient.flatten() for gradient in gradients]).to(mesh.device))
-    for gradient, part in zip(gradients, joined.split([each.numel() for each in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    joined = exchange(torch.cat([each.flatten() for each in gradients]).to(mesh.device))
+    for mine, part in zip(gradients, joined.split([each.numel() for each in gradients]), strict=True):
+        mine.copy_(part.view_as(mine))
 
 
 class Tied:

@@ -43,6 +43,8 @@ SEND = 0.08
 """Share of a link's rate at which pipeline stages send to each other; most of it is waiting."""
 VISITING = 2 * 2**23
 """Weights whose state is on its way through the GPU at once (`parallel/visits.py`)."""
+BESIDE = 34.0
+"""Bytes per token and width that the backward pass of a block written out takes beside what the block keeps."""
 IN_THE_WAY = 0.4
 """Share of the shorter of two updates, the host's and that of what visits the GPU, by which the other one takes longer:
 both need the host's memory."""
@@ -249,6 +251,8 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     per_token = kept_bytes(task, parallel) * size / 2
     memory["activations"] = tokens * per_token * kept
     recomputed = 0.0 if parallel.activation_checkpointing == "none" else _block_bytes(task, parallel) * size / 2
+    if recomputed and blocks_of(task, parallel) in (FUSED, FUSED_FP8):
+        recomputed += BESIDE * task.model.n_embd
     working = tokens * recomputed
     if last:
         # The loss works on chunks of a power of two of tokens (`loss.linear_cross_entropy`); compiled, in place.

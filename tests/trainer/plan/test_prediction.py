@@ -62,7 +62,9 @@ RUNS = [
     Run(XL, 1, FULL, 16, 64, 41.2, 28),
     Run(XL, 1, FULL, 16, 64, 39.3, 29, compiled=False),
     Run(XL, 1, FULL, 32, 32, 40.1, 30.8, compiled=False),
-    Run(XL, 1, {**FULL, "offload": "optimizer"}, 32, 32, 24.6, 17.5, **FUSED),  # on an H100, 2026-11-25
+    Run(XL, 1, FULL, 32, 32, 41.2, 34.9, **FUSED),  # these three on 2026-11-26
+    Run(XL, 1, {**FULL, "offload": "optimizer"}, 32, 32, 33.8, 17.8, **FUSED),
+    Run(XL, 1, {**FULL, "offload": "all"}, 32, 32, 31.4, 9.8, **FUSED),
     Run(SMALL, 2, {"dp_replicate": 2}, 64, 512, 1035.4),
     Run(XL, 2, {"zero": 1, "dp_shard": 2}, 16, 256, 96.0),
     Run(XL, 2, {"zero": 3, "dp_shard": 2}, 16, 256, 90.3),
@@ -173,7 +175,7 @@ def test_muon_keeps_one_moment_of_a_matrix_and_its_work_is_shared() -> None:
         for offload, layout in (("optimizer", {}), ("all", {"zero": 1}))
         for optimizer in ("adamw", "muon")
     }
-    assert host["optimizer", "adamw"] - host["optimizer", "muon"] == 12 * matrices
+    assert host["optimizer", "adamw"] - host["optimizer", "muon"] == 10 * matrices  # 4, 8, and of gradients half
     assert host["all", "adamw"] - host["all", "muon"] == 4 * matrices
 
 
