@@ -16,6 +16,7 @@ from pipelines.errors import ConfigError
 from trainer.config import (
     ONE_STAGE_EACH,
     TWO_STAGES_EACH,
+    VISITING,
     ZERO_BUBBLE,
     FinetuneConfig,
     LossScaleConfig,
@@ -232,6 +233,13 @@ def _check_offload(parallel: ParallelConfig) -> None:
         raise ConfigError(
             f"parallel.offload_fraction {parallel.offload_fraction:g} with offload {parallel.offload}: is a share of "
             "what offload optimizer takes; set offload to optimizer, or offload_fraction to 1"
+        )
+    takes = parallel.offload in ("optimizer", "auto") or parallel.streams
+    if parallel.offload_visiting != VISITING and not takes:
+        raise ConfigError(
+            f"parallel.offload_visiting {parallel.offload_visiting:g} with offload {parallel.offload}"
+            f"{' over several shards' if parallel.offload == 'all' else ''}: is a share of what offload optimizer "
+            f"takes, or all on one GPU; set offload to optimizer, or offload_visiting to {VISITING:g}"
         )
 
 

@@ -127,7 +127,7 @@ def use_of_attention(
 
 
 def offloaded(config: OptimizerConfig, parallel: ParallelConfig) -> Callable[[Mapping[str, Tensor]], Collection[str]]:
-    """Return what names, among weights, those that the host updates: not Muon's, whose products are the GPU's."""
+    """Return what names, among weights, those whose state the host has: not Muon's, whose products are the GPU's."""
     if config.muon is not None:
         return lambda weights: [name for name, weight in weights.items() if not is_matrix(name, weight)]
     return lambda weights: last_blocks(weights, parallel.offload_fraction)

@@ -147,7 +147,7 @@ class AdamW:
             )
 
     def update_offloaded(self, lr: float, factor: Tensor | None = None, on_device: Tensor | None = None) -> None:
-        """Do the same with the weights of `offload`, in the next forward pass or when they are read.
+        """Do the same with the weights of `offload`, beside what follows and before anything reads them.
 
         `factor`: as above, in the host's memory; `on_device`: the same number on `device`.
         """

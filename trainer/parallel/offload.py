@@ -3,10 +3,10 @@
 The host has three fp32 numbers of each weight in one piece of memory: the weight itself and its two moments; and the
 gradients of those that it updates. On the device stay the weights that the model computes with, matrices of blocks in
 half precision, and the sums of gradients. Gradients leave once they are complete, those of a block beside the rest of
-the backward pass if no other process has terms of them. The host then updates piece by piece in the next forward pass,
-each block just before the pass comes to it, while the device computes the blocks before; the state of other pieces
-visits the device meanwhile, which updates them (`visits.py`). Whoever reads weights or state outside of a step's passes
-lets both finish first. Weights never leave the device.
+the backward pass if no other process has terms of them. After the step the host updates piece by piece, in the order in
+which the next forward pass needs the blocks, while the device begins with that pass; the state of other pieces visits
+the device meanwhile, which updates them (`visits.py`). The pass waits for each block, and whoever reads weights or
+state outside of a step's passes for all. Weights never leave the device.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from trainer.parallel.pieces import (
     block_of,
     cuts,
     gradients_of,
-    room,
+    numbers_of,
 )
 from trainer.parallel.visits import Visits
 
@@ -92,9 +92,9 @@ class Offload:
         total = 0
         for name in (*matrices, *self._vectors, *empty):
             self._at[name] = slice(total, total + values(weights[name]).numel())
-            total += room(weights[name])
+            total += numbers_of(weights[name])
         total = aligned(total)
-        gradients = gradients_of(weights, visiting, whole=self._takes_all_gradients)
+        gradients = gradients_of(weights, visiting, whole=self._passes_read_host)
         self._memory = HostMemory(STATE * total + GRADIENT * gradients, pin=device.type == "cuda", says=says)
         numbers = self._memory.values.view(torch.float32)
         self._gradients = numbers[3 * total :]
@@ -139,12 +139,13 @@ class Offload:
         self._returned = torch.empty(vectors, device=device)
         """Where vectors arrive on the device, together."""
         halves = any(values(weights[name]).dtype != torch.float32 for name in self._matrices)
-        self._arriving = torch.empty(PIECE if halves and self._stream else 0, device=device)
+        rounds = halves and self._stream is not None and not self._passes_read_host
+        self._arriving = torch.empty(PIECE if rounds else 0, device=device)
         """Where pieces of matrices arrive that are rounded there."""
 
     @property
-    def _takes_all_gradients(self) -> bool:
-        """Whether gradients of pieces that visit the device come to the host too."""
+    def _passes_read_host(self) -> bool:
+        """Whether blocks' weights come from the host for each pass, and all gradients to it."""
         return False
 
     def _make_visits(self) -> Visits:
@@ -165,13 +166,13 @@ class Offload:
             used = aligned(used)
             at = slice(self._at[name].start + start, self._at[name].start + start + size)
             weights, first, second = (array[at] for array in self._state)
-            taken = 0 if visits and not self._takes_all_gradients else size
+            taken = 0 if visits and not self._passes_read_host else size
             gradients = self._gradients[used : used + taken]
             used += taken
             yield Piece([name], True, visits, weights, gradients, first, second, start)
 
     def watch(self, model: GPT2) -> None:
-        """Update blocks as forward passes come to them, and let their gradients leave early, where they may."""
+        """Let forward passes wait for each block's update, and gradients of blocks leave early, where they may."""
         model.transformer.at_block = self._at_block
 
     def _at_block(self, layer: int, x_BTD: Tensor) -> None:
@@ -203,7 +204,7 @@ class Offload:
     def begin(self) -> set[str]:
         """Begin a step; return the weights whose last gradients must stay on the device until their blocks are updated.
 
-        What has left of the others' may be overwritten. What is no block's is updated here, since the forward pass
+        What has left of the others' may be overwritten. What is no block's is waited for here, since the forward pass
         begins with embeddings and each block has vectors.
         """
         self._left.clear()
@@ -247,10 +248,10 @@ class Offload:
         return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def update(self, apply: Apply) -> None:
-        """Let `apply` update all pieces: the host those of a block when the next forward pass comes to it.
+        """Let `apply` update all pieces, in the order in which the next forward pass needs them, beside what follows.
 
-        What the device gets afterwards waits for new weights, the host does not. Pieces that visit the device begin
-        now, in the order in which that pass needs them.
+        It is called on a thread for those that the host updates. What the device gets waits for a block's weights once
+        the pass comes to it.
         """
         self.finish()
         self._apply = apply
@@ -298,7 +299,9 @@ class Offload:
         """Wait for what the last update has left of a block."""
         if block not in self._waiting:
             return
-        self._end(self._waiting.pop(block).result(), self._updated.get(block))
+        sent = self._waiting[block].result()  # if it failed, it does so for whoever waits for it
+        del self._waiting[block]
+        self._end(sent, self._updated.get(block))
         self._held.pop(block, None)
         if block in self._uncleared:
             self._uncleared.remove(block)

@@ -56,7 +56,7 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def room(weight: Tensor) -> int:
+def numbers_of(weight: Tensor) -> int:
     """Return how many numbers of each array a weight takes."""
     size = values(weight).numel()
     return aligned(size) if weight.ndim >= 2 else size
@@ -65,17 +65,21 @@ def room(weight: Tensor) -> int:
 def cuts(weights: Mapping[str, nn.Parameter], share: float) -> Iterator[tuple[str, int, int, bool]]:
     """Yield name, start and size of the pieces of all matrices, and whether they visit the device: about this share.
 
-    In the order of the weights, those that visit evenly among the others.
+    In the order of the weights, those that visit evenly among the others. Of weights outside of blocks this depends on
+    nothing else: embedding and head may be one weight that two processes hold, and both have to update it alike.
     """
-    due = 0.0
+    of_blocks = 0.0
     for name, weight in weights.items():
         size = values(weight).numel() if weight.ndim >= 2 else 0
+        due = of_blocks if block_of(name) != OTHERS else 0.0
         for start in range(0, size, PIECE):
             part = min(PIECE, size - start)
             due += share * part
             visits = due > part / 2
             due -= part * visits
             yield name, start, part, visits
+        if block_of(name) != OTHERS:
+            of_blocks = due
 
 
 def gradients_of(weights: Mapping[str, nn.Parameter], share: float, *, whole: bool) -> int:
@@ -86,5 +90,5 @@ def gradients_of(weights: Mapping[str, nn.Parameter], share: float, *, whole: bo
 
 def bytes_of(weights: Mapping[str, nn.Parameter], share: float = 0.0, *, whole: bool = False) -> int:
     """Return how many bytes the host needs for these weights, which need no memory yet; see `gradients_of`."""
-    state = aligned(sum(room(weight) for weight in weights.values()))
+    state = aligned(sum(numbers_of(weight) for weight in weights.values()))
     return STATE * state + GRADIENT * gradients_of(weights, share, whole=whole)

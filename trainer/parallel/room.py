@@ -12,12 +12,15 @@ from trainer.parallel import host_memory
 from trainer.parallel.local import values
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.offload import last_blocks
-from trainer.parallel.pieces import bytes_of
+from trainer.parallel.pieces import PIECE, bytes_of
 from trainer.parallel.streamed import halves_of, matrices_of_blocks
+from trainer.parallel.visits import SLOTS
 from trainer.plan.offloading import FRACTIONS, words
 
 ON_GPU = 16
 """Bytes of the GPU for a weight whose state it has: the weight, its gradient and two moments, all in fp32."""
+VISITS = 4 * 4 * SLOTS * PIECE
+"""Bytes of the GPU for what visits it."""
 LEFT_ON_GPU = 8
 """At most so many for one whose state the host has: the weight and its gradient."""
 
@@ -25,9 +28,9 @@ LEFT_ON_GPU = 8
 def require_host_memory(
     weights: Mapping[str, nn.Parameter], held: Collection[str], parallel: ParallelConfig, mesh: Mesh
 ) -> None:
-    """Raise UserError if the hosts lack memory for what they are to update, with the nearest setting that fits.
+    """Raise UserError if the hosts lack memory for what is offloaded, with the nearest setting that fits.
 
-    `weights`: all of this process, which need no memory yet; `held`: the names of those that the host updates.
+    `weights`: all of this process, which need no memory yet; `held`: the names of those whose state the host has.
     """
 
     def instead(wanted: float, left: float, processes: int) -> str:
@@ -72,7 +75,7 @@ def nearest(
             names = set(last_blocks(weights, setting.offload_fraction)) if setting.offload != "none" else set[str]()
             there = {name: weight for name, weight in weights.items() if name in names}
             on_host = processes * bytes_of(there, setting.visiting)
-            on_gpu = _on_gpu(weights, names)
+            on_gpu = _on_gpu(weights, names) + (VISITS if setting.visiting else 0)
             something = names or setting.offload == "none"  # a small fraction may be less than half of a block
             if something and on_host <= left and on_gpu <= gpu:
                 needs = f"{_gib(on_host)} GiB of it, and {_gib(on_gpu)} GiB of each GPU before activations"
@@ -90,7 +93,7 @@ def _less(parallel: ParallelConfig) -> Iterator[ParallelConfig]:
         setting = dataclasses.replace(parallel, offload="optimizer", offload_fraction=fraction)
         if parallel.streams or fraction < parallel.offload_fraction:
             yield setting
-        if fraction <= parallel.offload_fraction and parallel.visiting < 1 and not parallel.plain:
+        if fraction <= parallel.offload_fraction and setting.visiting < 1:
             yield dataclasses.replace(setting, offload_visiting=1.0)
     yield dataclasses.replace(parallel, offload="none", offload_fraction=1.0)
 

@@ -4,7 +4,7 @@ The device has two places for the matrices of a block, and two for their gradien
 come while the device computes the block before, in a forward pass, or the one after, in a backward pass, which computes
 a block anew from its input. Its gradient leaves once it is complete, beside the rest of the backward pass; where a step
 has several micro batches, it comes back before the next one adds its terms. Embeddings and vectors stay on the device.
-Everything else is `Offload`'s: the fp32 masters, and the update by the host under the next forward pass.
+Everything else is `Offload`'s: the fp32 masters, and their update under the next forward pass.
 """
 
 import contextlib
@@ -103,12 +103,12 @@ class Streamed(Offload):
         return {name: part.view(own[name].shape) for name, part in zip(own, parts, strict=True)}
 
     @property
-    def _takes_all_gradients(self) -> bool:
+    def _passes_read_host(self) -> bool:
         return True
 
     def _make_visits(self) -> Visits:
         halves = {weight.dtype for weight in self._places.matrices.values()} - {torch.float32}
-        return Visits(PIECE, self._device, next(iter(halves), None))
+        return Visits(PIECE, self._device, next(iter(halves), None), passes_read_host=True)
 
     def begin(self) -> set[str]:
         """Begin a step; see `Offload`. All gradients of blocks have left."""

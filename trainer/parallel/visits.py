@@ -22,11 +22,14 @@ SLOTS = 2
 class Visits:
     """The device's memory for visiting pieces, and the streams on which they come, are updated and go."""
 
-    def __init__(self, size: int, device: torch.device, rounded: torch.dtype | None = None) -> None:
-        """`size`: numbers of the largest piece.
+    def __init__(
+        self, size: int, device: torch.device, rounded: torch.dtype | None = None, *, passes_read_host: bool = False
+    ) -> None:
+        """`size`: most numbers of a piece. `passes_read_host`: whether the model's passes find weights there.
 
         `rounded`: the half precision in which updated weights of some go back once more; None: of none.
         """
+        self._passes_read_host = passes_read_host
         self._slots = [torch.empty(4, size, device=device).unbind() for _ in range(SLOTS)]
         """Weights, two moments and gradients."""
         self._rounded = [torch.empty(size, dtype=rounded, device=device) for _ in self._slots] if rounded else []
@@ -80,7 +83,7 @@ class Visits:
 
     def done(self) -> Any:
         """Return an event after which all pieces added until now are updated wherever the model's passes find them."""
-        return self._mark(self._down if self._rounded else self._middle)
+        return self._mark(self._down if self._passes_read_host else self._middle)
 
     def finish(self) -> None:
         """Wait until everything is back in the host's memory."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pipelines.errors import ConfigError
 from trainer.checks import check_pretrain
-from trainer.config import ParallelConfig
+from trainer.config import VISITING, ParallelConfig
 from trainer.plan.machines import GIB, Machine
 from trainer.plan.prediction import Prediction, Task, host_parts_of, most_memory
 
@@ -86,7 +86,7 @@ def words(parallel: ParallelConfig) -> str:
     keys = [f"offload={parallel.offload}"]
     if parallel.offload == "optimizer" and parallel.offload_fraction != 1:
         keys.append(f"offload_fraction={parallel.offload_fraction:g}")
-    if parallel.offload != "none" and parallel.offload_visiting != ParallelConfig().offload_visiting:
+    if parallel.offload != "none" and parallel.offload_visiting != VISITING:
         keys.append(f"offload_visiting={parallel.offload_visiting:g}")
     return " ".join(f"parallel.{key}" for key in keys)
 

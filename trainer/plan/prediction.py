@@ -229,7 +229,7 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         "gradients": 4 * weights / (shard if parallel.zero > 1 else 1) * (on_gpu or parallel.zero == 1),
         "optimizer": moments_of(task, matrices, rows) * (1 - share) / (shard if parallel.zero else 1) * on_gpu,
     }
-    if parallel.visiting and (parallel.offload == "optimizer" or parallel.streams):
+    if parallel.visiting:
         memory["visits"] = 4.0 * 4 * VISITING
     if parallel.streams:  # two blocks at once, and their gradients; vectors are few
         places = 2 * task.block
@@ -373,7 +373,8 @@ def seconds_of(
     seconds["update"] = _update(machine, parallel, held - matrices)
     if parallel.offload == "optimizer" or parallel.streams:  # under the next step's first forward pass
         passed = sum(slowest.values()) / (4 if parallel.activation_checkpointing == "full" else 3)
-        seconds["update"] = max(0.0, seconds["update"] - passed * (not parallel.plain))
+        waits = parallel.plain or (parallel.zero > 0 and parallel.chunks > 1)  # which gathers whole stages before
+        seconds["update"] = max(0.0, seconds["update"] - passed * (not waits))
     if matrices:
         seconds["muon"] = _muon(task, machine, parallel, matrices)
     if parallel.offload == "all":  # in each pass the own part of the weights comes, twice, and that of gradients leaves
@@ -446,9 +447,7 @@ def _update(machine: Machine, parallel: ParallelConfig, held: float) -> float:
     if parallel.offload == "none":
         return UPDATE * held / (machine.gpu.bandwidth * MEMORY)
     held *= parallel.offload_fraction
-    processes, visiting = min(machine.per_node, machine.gpus), 0.0
-    if parallel.offload == "optimizer" or parallel.streams:
-        visiting = parallel.visiting
+    processes, visiting = min(machine.per_node, machine.gpus), parallel.visiting
     on_host = held * (1 - visiting) * processes / machine.updates
     visits = held * visiting * (16 if parallel.streams else 12) / machine.gpu.host
     updated = max(on_host, visits) + IN_THE_WAY * min(on_host, visits)
@@ -456,7 +455,7 @@ def _update(machine: Machine, parallel: ParallelConfig, held: float) -> float:
         return updated + 0.5 * held * 1e-9  # norm and clipping on the host
     # Of one process alone, gradients leave beside the backward pass; updated weights leave beside the update.
     alone = not parallel.zero and parallel.pp * parallel.tp * parallel.dp_replicate == 1
-    return updated + (0 if alone else 4 * held / machine.gpu.host)
+    return updated + (0 if alone else 4 * held * (1 - visiting) / machine.gpu.host)
 
 
 def _muon(task: Task, machine: Machine, parallel: ParallelConfig, held: float) -> float:

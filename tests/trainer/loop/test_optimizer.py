@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,21 @@ def test_updates_equal_plain_adamw(on_host: float) -> None:
     assert optimizer.steps == 5
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine, other, atol=1e-7, rtol=1e-6)
+
+
+def test_what_visits_the_device_is_clipped_by_the_factor_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A factor in the host's memory would make each visit wait for the device."""
+    optimizer = AdamW({"w": torch.nn.Parameter(torch.zeros(2, 2))}, CONFIG)
+    seen: list[Any] = []
+    monkeypatch.setattr(optimizer, "_apply", lambda *parts, **_: seen.append(parts[6]))
+    device = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    state: dict[str, Any] = {"gradients": None, "first": None, "second": None, "decays": True}
+    here, there = (SimpleNamespace(weights=weights, **state) for weights in (device, torch.zeros(1)))
+    optimizer.offload = SimpleNamespace(update=lambda apply: (apply(here), apply(there)))  # pyright: ignore
+    of_host, on_device = torch.tensor(0.5), torch.tensor(0.5)
+    optimizer.update_offloaded(1e-3, of_host, on_device)
+    assert seen[0] is on_device
+    assert seen[1] is of_host
 
 
 def clipped(limit: float, loss_scale: float = 1.0) -> tuple[float, list[list[float]]]:

@@ -17,6 +17,8 @@ from tests.trainer.parallel.test_offload import (
     require_equal_checkpoints,
     same,
 )
+from trainer.parallel.pieces import PIECE
+from trainer.parallel.visits import Visits
 from trainer.pretrain import PretrainJob
 
 ALL = Case(offload="all", activation_checkpointing="full")
@@ -57,6 +59,40 @@ def test_blocks_from_the_host_train_as_those_that_stay_to_the_bit(
     ):
         same(mine, other)
         assert len(mine["held"]) == len(mine["dtypes"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_whatever_share_visits_the_device_the_bits_are_the_same(
+    workers: Any, references: References, precision: str
+) -> None:
+    """Also of matrices that are cut."""
+    case = dataclasses.replace(ALL, precision=precision, micro_batch_size=4)
+    first, *others = (
+        workers.run(1, outcome, with_share(job_of(references, case), share), piece)[0]
+        for share, piece in ((0.0, PIECE), (1.0, PIECE), (0.5, 64))
+    )
+    for other in others:
+        same(first, other)
+
+
+def with_share(job: PretrainJob, share: float) -> PretrainJob:
+    return dataclasses.replace(job, parallel=dataclasses.replace(job.parallel, offload_visiting=share))
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_pass_that_reads_the_host_waits_until_weights_are_back_there(reads: bool) -> None:
+    """In fp32 blocks come from the masters themselves, which go back last."""
+
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def record_event(self) -> str:
+            return self.name
+
+    visits: Any = Visits(16, torch.device("cpu"), passes_read_host=reads)
+    visits._middle, visits._down = Stream("updated"), Stream("back")
+    assert visits.done() == ("back" if reads else "updated")
 
 
 def movements(job: PretrainJob) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.plan import prediction
 from trainer.plan.machines import GIB, GPUS, Machine
 from trainer.plan.prediction import Prediction, Task, kept_bytes, memory_of, most_memory, predict
 
@@ -281,3 +282,24 @@ def test_a_block_keeps_the_bytes_that_a_trace_of_it_shows() -> None:
     per_token = (kept(3) - kept(2)) / 1024
     # Two norms keep two numbers per token, attention one per head.
     assert per_token == pytest.approx(kept_bytes(task, ParallelConfig()), rel=0.01)
+
+
+def test_what_visits_a_gpu_is_counted_as_it_is_cut() -> None:
+    from trainer.parallel import pieces, visits
+
+    assert prediction.VISITING == visits.SLOTS * pieces.PIECE
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "all"])
+def test_what_visits_a_gpu_takes_its_links_and_spares_the_host(offload: str) -> None:
+    """With all on one GPU, gradients are on the host in any case."""
+    task = Task(model=XL, vocab_size=50257, config=PretrainConfig(global_batch_size=32, precision="bf16"))
+    machine = Machine(gpu=GPUS["h200"], gpus=1)
+    alone, half, visiting = (
+        predict(task, machine, filled({**FULL, "offload": offload, "offload_visiting": share}), 32)
+        for share in (0.0, 0.5, 1.0)
+    )
+    assert half.seconds["update"] < min(alone.seconds["update"], visiting.seconds["update"])
+    assert half.bytes == visiting.bytes == alone.bytes + 16 * prediction.VISITING
+    saved = alone.host_memory - visiting.host_memory
+    assert saved == pytest.approx(4 * 1.56e9 if offload == "optimizer" else 0, rel=0.01)
