@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trainer import kernels
 
@@ -58,9 +59,11 @@ class Kernel:
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
         def start(*arguments: Any, num_warps: int = 4, **constants: Any) -> None:
             assert num_warps & (num_warps - 1) == 0
-            given = [Pointer.to(each) if isinstance(each, Tensor) else each for each in arguments]
-            for _running.program in range(grid[0]):
-                self.function(*given, **constants)
+            # Like a kernel on a GPU, it is seen by no mode; selective checkpointing's would look at each operation.
+            with torch.no_grad(), _disable_current_modes():
+                given = [Pointer.to(each) if isinstance(each, Tensor) else each for each in arguments]
+                for _running.program in range(grid[0]):
+                    self.function(*given, **constants)
 
         return start
 
