@@ -98,6 +98,7 @@ Compute = Callable[[Path, Keys, ParallelConfig], Keys]
 MUON: Keys = {"optimizer": "muon"}
 COMPILED: Keys = {"precision": "bf16", "compile": True}
 INTERLEAVED: Keys = {"pp": 2, "chunks": 2, "schedule": "interleaved_1f1b"}
+INPUTS: Keys = {"activation_checkpointing": "full", "offload_activations": 1.0}
 ZERO_BUBBLE: Keys = {**INTERLEAVED, "schedule": "interleaved_zero_bubble"}
 
 
@@ -133,6 +134,9 @@ CASES = [
     fp32("ZeRO 3, two replicas (HSDP)", zero=3, dp_shard=2, dp_replicate=2),
     fp32("ZeRO 1, optimizer offloaded", zero=1, dp_shard=4, offload="optimizer"),
     fp32("ZeRO 3, all offloaded", zero=3, dp_shard=4, offload="all"),
+    fp32("ZeRO 3, all offloaded, inputs too", zero=3, dp_shard=4, offload="all", **INPUTS),
+    fp32("pipeline 2 x data 2, inputs offloaded", pp=2, dp_replicate=2, **INPUTS),
+    fp32("tensor 4, inputs offloaded", tp=4, **INPUTS),
     fp32("ZeRO 3, selective recomputation", zero=3, dp_shard=4, activation_checkpointing="selective"),
     fp32("tensor 2 x data 2", tp=2, dp_replicate=2),
     fp32("tensor 4", tp=4),

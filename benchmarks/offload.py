@@ -6,7 +6,8 @@
 
 GPT-2 of 1.5B with full checkpointing in bf16, on made-up tokens; needs nothing but the packages of `trainer/`. Each row
 is a process of its own that is ended after `--seconds`, and then says how far it came; where the GPU's memory is too
-small, its micro batch is halved. `optimizer-half` leaves half of the state on the GPU; `auto` says what it found.
+small, its micro batch is halved. `optimizer-half` leaves half of the state on the GPU; `auto` says what it found;
+`all-quarter` and `all-inputs` also have inputs of a quarter of the blocks, or of all, on the host.
 Figures are medians of whole steps. Host memory is what the machine had left before the model was made, less the least
 that it had left after a step.
 """
@@ -38,6 +39,8 @@ CASES: dict[str, dict[str, Any]] = {
     "optimizer-half": {"offload": "optimizer", "offload_fraction": 0.5},
     "auto": {"offload": "auto"},
     "all": {"offload": "all"},
+    "all-quarter": {"offload": "all", "offload_activations": 0.25},
+    "all-inputs": {"offload": "all", "offload_activations": 1.0},
 }
 
 

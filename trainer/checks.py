@@ -223,6 +223,12 @@ def _check_offload(parallel: ParallelConfig) -> None:
         raise ConfigError(
             "parallel.offload all over pp or tp: needs zero 1, 2 or 3; without ZeRO set offload to optimizer"
         )
+    if parallel.offload_activations and parallel.activation_checkpointing == "none":
+        raise ConfigError(
+            f"parallel.offload_activations {parallel.offload_activations:g} with activation_checkpointing none: is a "
+            "share of the blocks that are recomputed; set activation_checkpointing to full or selective, or "
+            "offload_activations to 0"
+        )
     if parallel.streams and (parallel.activation_checkpointing == "none" or parallel.checkpoint_every > 1):
         raise ConfigError(
             "parallel.offload all: a block's weights are on the GPU only for its passes, so that the backward pass has "

@@ -114,13 +114,17 @@ class ParallelConfig(HasIdentity):
     offload: Literal["none", "optimizer", "all", "auto"] = "none"
     """State kept in the host's memory. optimizer: fp32 weights, moments and gradients on their way, at most 16 bytes
     a weight, while the GPU has matrices in half precision; all: weights and gradients too, on one GPU block by block.
-    auto, as Gemini's: before the run, the first of none, optimizer with the least fraction, and all that fits."""
+    auto, as Gemini's: before the run, the first of none, optimizer with the least fraction, and all that fits, at last
+    with the inputs of all recomputed blocks."""
     offload_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """With offload optimizer: about the share of the state that is on the host, in whole blocks from the last one on;
     the GPU updates the rest. Less than 1: the embeddings' stays on the GPU."""
     offload_visiting: Annotated[float, Interval(ge=0, le=1)] = VISITING
     """With offload optimizer, or all on one GPU: the share of the state on the host that visits the GPU for its update,
     while the host updates the rest; with optimizer such a weight takes 12 bytes of the host's memory, not 16."""
+    offload_activations: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """With activation_checkpointing: the share of recomputed blocks whose inputs are in the host's memory between their
+    passes, from a process's first block on."""
     schedule: Literal[
         "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"
     ] = "1f1b"

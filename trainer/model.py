@@ -11,6 +11,7 @@ Shapes: B samples, T positions, D width, H heads, K width of a head, V vocabular
 import hashlib
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -236,6 +237,8 @@ class Transformer(nn.Module):
         """Does the work of both embeddings at once, if set."""
         self.at_block: Callable[[int, Tensor], None] | None = None
         """Called with each block's number and input before the block, if set."""
+        self.around_block: Callable[[int, Tensor], AbstractContextManager[Any]] | None = None
+        """Returns what is entered around a block's forward pass, from its number and input, if set."""
         self.wte = nn.Embedding(shape.padded_vocab, shape.n_embd) if stage.first else None
         self.wpe = nn.Embedding(shape.n_positions, shape.n_embd) if stage.first else None
         self.h = nn.ModuleDict({str(layer): Block(shape) for layer in stage.layers})
@@ -258,7 +261,8 @@ class Transformer(nn.Module):
         for layer, block in self.h.items():
             if self.at_block is not None:
                 self.at_block(int(layer), x_BTD)
-            x_BTD = block(x_BTD, None if keys_LBT is None else keys_LBT[int(layer)], documents)
+            with nullcontext() if self.around_block is None else self.around_block(int(layer), x_BTD):
+                x_BTD = block(x_BTD, None if keys_LBT is None else keys_LBT[int(layer)], documents)
         return x_BTD if self.ln_f is None else self.ln_f(x_BTD)
 
     def _documents(self, starts_BT: Tensor, room: int) -> Tensor:

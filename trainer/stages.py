@@ -1,6 +1,7 @@
 """Which layers each pipeline stage has, and which process has which stage. No torch."""
 
 import itertools
+from collections.abc import Sequence
 
 from trainer.config import ParallelConfig
 
@@ -50,3 +51,14 @@ def stage_owner(stage: int, parallel: ParallelConfig) -> int:
     """Return the pp rank of a stage: stages go round the processes, or there and back in V-shaped schedules."""
     turn, rank = divmod(stage, parallel.pp)
     return parallel.pp - 1 - rank if parallel.schedule in V_SHAPED and turn % 2 else rank
+
+
+def taken_layers(layers: Sequence[int], parallel: ParallelConfig) -> list[int]:
+    """Return which of a stage's layers have their inputs on the host between their passes.
+
+    Of those recomputed the first, which wait longest; at least one, unless `parallel.offload_activations` is 0.
+    """
+    if not parallel.offload_activations:
+        return []
+    recomputed = [layer for layer in layers if layer % parallel.checkpoint_every == 0]
+    return recomputed[: max(1, round(parallel.offload_activations * len(recomputed)))]

@@ -14,7 +14,7 @@ from trainer.parallel.host_memory import RESERVE, available
 from trainer.parallel.mesh import Mesh
 from trainer.plan import Layout, offloading
 from trainer.plan.machines import GIB, GPUS, Machine, known_gpu
-from trainer.plan.prediction import Task, predict
+from trainer.plan.prediction import Task, activations_on_host, predict
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def place(
         if parallel.offload == "auto" and mesh.is_first:
             logger.info("parallel.offload auto: none, since there is no GPU whose memory could be too small")
         return dataclasses.replace(parallel, offload="none") if parallel.offload == "auto" else parallel
-    if parallel.offload == "none":
+    if parallel.offload == "none" and not parallel.offload_activations:
         return parallel
     task, size = task_of(shape, config), layout.micro_batch_size
     filled = layout.filled(parallel)
@@ -57,6 +57,16 @@ def place(
                 *(found.bytes / GIB, machine.gpu.memory / GIB, offloading.words(filled)),
             )
     return dataclasses.replace(filled, dp_replicate=parallel.dp_replicate)
+
+
+def inputs_on_host(
+    shape: Architecture, config: PretrainConfig | FinetuneConfig, parallel: ParallelConfig, layout: Layout, mesh: Mesh
+) -> int:
+    """Return the bytes of the host's memory for the inputs of this process's blocks."""
+    if not parallel.offload_activations:
+        return 0
+    task, size, filled = task_of(shape, config), layout.micro_batch_size, layout.filled(parallel)
+    return int(activations_on_host(task, filled, size, offloading.passes_of(task, filled, size), mesh.pp_rank))
 
 
 def task_of(shape: Architecture, config: PretrainConfig | FinetuneConfig) -> Task:
@@ -114,7 +124,8 @@ class Measured(Hook):
     def after_step(self, training: Training, report: StepReport) -> None:  # noqa: ARG002 (Hook's signature)
         """Measure once."""
         self._steps += 1
-        if training.parallel.offload == "none" or self._steps != MEASURED_AFTER:
+        parallel = training.parallel
+        if (parallel.offload == "none" and not parallel.offload_activations) or self._steps != MEASURED_AFTER:
             return
         machine = machine_here(training.mesh)
         if machine is None:

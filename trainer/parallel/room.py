@@ -26,24 +26,42 @@ LEFT_ON_GPU = 8
 
 
 def require_host_memory(
-    weights: Mapping[str, nn.Parameter], held: Collection[str], parallel: ParallelConfig, mesh: Mesh
+    weights: Mapping[str, nn.Parameter], held: Collection[str], parallel: ParallelConfig, mesh: Mesh, inputs: int = 0
 ) -> None:
     """Raise UserError if the hosts lack memory for what is offloaded, with the nearest setting that fits.
 
     `weights`: all of this process, which need no memory yet; `held`: the names of those whose state the host has.
+    `inputs`: bytes for inputs of blocks.
     """
-
-    def instead(wanted: float, left: float, processes: int) -> str:
-        return nearest(weights, held, parallel, mesh, wanted=wanted, left=left, processes=processes)
-
     on_host = {name: weight for name, weight in weights.items() if name in held}
     needed = bytes_of(on_host, parallel.visiting, whole=parallel.streams)
     if parallel.streams:
         needed += halves_of(matrices_of_blocks(weights))
-    each = needed / max(1, sum(values(weight).numel() for name, weight in weights.items() if name in held))
-    host_memory.require(
-        needed, f"parallel.offload {parallel.offload}, {each:.0f} bytes a weight,", instead, mesh.gather
-    )
+
+    def instead(wanted: float, left: float, processes: int) -> str:
+        if inputs and (fewer := less_activations(parallel, inputs, wanted=wanted, left=left, processes=processes)):
+            return fewer
+        return nearest(weights, held, parallel, mesh, wanted=wanted, left=left, processes=processes)
+
+    whats: list[str] = []
+    if held:
+        each = needed / max(1, sum(values(weight).numel() for weight in on_host.values()))
+        whats.append(f"parallel.offload {parallel.offload}, {each:.0f} bytes a weight,")
+    if inputs:
+        share = f"{parallel.offload_activations:g}"
+        whats.append(f"parallel.offload_activations {share}, {_gib(inputs)} GiB a process,")
+    host_memory.require(needed + inputs, " and ".join(whats), instead, mesh.gather)
+
+
+def less_activations(parallel: ParallelConfig, inputs: int, *, wanted: float, left: float, processes: int) -> str:
+    """Return how large a share of blocks can have their inputs on the host beside the rest; nothing if none can."""
+    most = processes * inputs
+    room = left - (wanted - most)
+    if room < 0:
+        return ""
+    share = math.floor(parallel.offload_activations * room / most * 20) / 20
+    needed = wanted - most * (1 - share / parallel.offload_activations)
+    return f"set parallel.offload_activations={share:g}, which needs {_gib(needed)} GiB of it"
 
 
 def nearest(

@@ -58,13 +58,16 @@ def _fractions(task: Task) -> tuple[float, ...]:
 def _settings(task: Task, parallel: ParallelConfig) -> Iterator[ParallelConfig]:
     """Yield sections with all settings of `offload` that the trainer takes, each with less on the GPU than before."""
     yield dataclasses.replace(parallel, offload="none", offload_fraction=1.0)
+    least = parallel
     for share in _fractions(task):
-        yield dataclasses.replace(parallel, offload="optimizer", offload_fraction=share)
+        yield (least := dataclasses.replace(parallel, offload="optimizer", offload_fraction=share))
     everything = dataclasses.replace(parallel, offload="all", offload_fraction=1.0)
     everything = dataclasses.replace(everything, zero=0 if everything.streams else parallel.zero)
     with contextlib.suppress(ConfigError):
         check_pretrain(task.config, task.model, everything)
-        yield everything
+        yield (least := everything)
+    if parallel.activation_checkpointing != "none" and parallel.offload_activations < 1:
+        yield dataclasses.replace(least, offload_activations=1.0)
 
 
 def better(
@@ -88,12 +91,14 @@ def words(parallel: ParallelConfig) -> str:
         keys.append(f"offload_fraction={parallel.offload_fraction:g}")
     if parallel.offload != "none" and parallel.offload_visiting != VISITING:
         keys.append(f"offload_visiting={parallel.offload_visiting:g}")
+    if parallel.offload_activations:
+        keys.append(f"offload_activations={parallel.offload_activations:g}")
     return " ".join(f"parallel.{key}" for key in keys)
 
 
 def table(found: Prediction, machine: Machine) -> list[str]:
     """Return lines that say what of a process lies where, in GiB, as it is predicted."""
-    of_host = host_parts_of(found.task, found.parallel)
+    of_host = host_parts_of(found.task, found.parallel, found.micro_batch, found.passes)
     lines = [f"{'GiB of a process':24} {'GPU':>8} {'host':>8}"]
     for name in dict.fromkeys((*found.memory, *of_host)):
         here, there = (f"{parts.get(name, 0.0) / GIB:8,.2f}" for parts in (found.memory, of_host))

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.config import ZERO_BUBBLE, ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan.machines import Machine
 from trainer.plan.schedule import most_kept
-from trainer.stages import head_layers, partition, stage_owner
+from trainer.stages import head_layers, partition, stage_owner, taken_layers
 
 GPT2_TOKENS = 50_257
 """Entries of GPT-2's vocabulary."""
@@ -43,6 +43,8 @@ SEND = 0.08
 """Share of a link's rate at which pipeline stages send to each other; most of it is waiting."""
 VISITING = 2 * 2**23
 """Weights whose state is on its way through the GPU at once (`parallel/visits.py`)."""
+INPUTS_HELD = 2
+"""Inputs on their way to the host that the GPU still has (`parallel/activations.py`); another one comes back."""
 BESIDE = 34.0
 """Bytes per token and width that the backward pass of a block written out takes beside what the block keeps."""
 IN_THE_WAY = 0.4
@@ -197,7 +199,7 @@ def predict(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch:
         passes=passes,
         processes=parallel.pp * parallel.tp * ranks,
         memory=most_memory(task, machine, parallel, micro_batch, passes),
-        host_memory=host_memory_of(task, machine, parallel),
+        host_memory=host_memory_of(task, machine, parallel, micro_batch, passes),
         seconds={name: value * learned.seconds for name, value in seconds.items()},
     )
 
@@ -249,7 +251,9 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         copies = (min(layers, 1) if parallel.activation_checkpointing != "none" else kept) * (1 - halved)
         memory["gathered"] = 2.0 * block * copies
     per_token = kept_bytes(task, parallel) * size / 2
-    memory["activations"] = tokens * per_token * kept
+    away = inputs_on_host(task, parallel, passes, rank)
+    here = min(away, 1 + INPUTS_HELD)  # of those, what leaves and what comes
+    memory["activations"] = tokens * (per_token * kept - input_bytes(task, parallel) * (away - here))
     recomputed = 0.0 if parallel.activation_checkpointing == "none" else _block_bytes(task, parallel) * size / 2
     if recomputed and blocks_of(task, parallel) in (FUSED, FUSED_FP8):
         recomputed += BESIDE * task.model.n_embd
@@ -320,8 +324,7 @@ def _block_bytes(task: Task, parallel: ParallelConfig) -> float:
 
 def kept_bytes(task: Task, parallel: ParallelConfig) -> float:
     """Return the bytes per token and layer that are kept for the backward pass."""
-    whole = parallel.tp if parallel.sequence_parallel else 1
-    entered = 2 * task.model.n_embd / whole
+    entered = _entering(task, parallel)
     kept = {
         "none": _block_bytes(task, parallel),
         "selective": entered + (16 / parallel.tp + 4) * task.model.n_embd,  # sums over tp have the whole width
@@ -330,13 +333,47 @@ def kept_bytes(task: Task, parallel: ParallelConfig) -> float:
     return kept[parallel.activation_checkpointing]
 
 
-def host_memory_of(task: Task, machine: Machine, parallel: ParallelConfig) -> float:
+def _entering(task: Task, parallel: ParallelConfig) -> float:
+    """Return the bytes per token of a block's input, where the rest is in 16 bits."""
+    return (4 if widened(task) else 2) * task.model.n_embd / (parallel.tp if parallel.sequence_parallel else 1)
+
+
+def input_bytes(task: Task, parallel: ParallelConfig) -> float:
+    """Return the bytes per token of a block's input."""
+    return _entering(task, parallel) * (2 if task.config.precision == "fp32" else 1)
+
+
+def inputs_on_host(task: Task, parallel: ParallelConfig, passes: int, rank: int) -> int:
+    """Return how many inputs of blocks, each of a micro batch, a rank has on the host at most."""
+    if not parallel.offload_activations:
+        return 0
+    ranges = partition(parallel, task.model.n_layer, head_layers(task.vocab_size, task.model.n_embd))
+    taken = tuple(len(taken_layers(layers, parallel)) for layers in ranges)
+    # The order of schedules that split the backward pass is only near to that of `most_kept`: there, ranks differ less.
+    ranks = range(parallel.pp) if parallel.schedule in ZERO_BUBBLE else (rank,)
+    return max(most_kept(parallel.schedule, parallel.pp, taken, passes, each) for each in ranks)
+
+
+def activations_on_host(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int, rank: int) -> float:
+    """Return the bytes of the host's memory for a rank's inputs of blocks."""
+    tokens = micro_batch * task.config.sequence_length
+    return tokens * input_bytes(task, parallel) * inputs_on_host(task, parallel, passes, rank)
+
+
+def host_memory_of(task: Task, machine: Machine, parallel: ParallelConfig, micro_batch: int, passes: int) -> float:
     """Return the bytes of a machine's memory for what is offloaded."""
-    return sum(host_parts_of(task, parallel).values()) * min(machine.per_node, machine.gpus)
+    parts = host_parts_of(task, parallel, micro_batch, passes)
+    return sum(parts.values()) * min(machine.per_node, machine.gpus)
 
 
-def host_parts_of(task: Task, parallel: ParallelConfig) -> dict[str, float]:
+def host_parts_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int) -> dict[str, float]:
     """Return the bytes of the host's memory for the process that needs most, by what they are for."""
+    ranks = ranks_to_look_at(task, parallel)
+    inputs = max(activations_on_host(task, parallel, micro_batch, passes, rank) for rank in ranks)
+    return _state_on_host(task, parallel) | ({"activations": inputs} if inputs else {})
+
+
+def _state_on_host(task: Task, parallel: ParallelConfig) -> dict[str, float]:
     if parallel.offload == "none":
         return {}
     blocks, others = max((weights_of(task, parallel, rank) for rank in ranks_to_look_at(task, parallel)), key=sum)
@@ -375,6 +412,11 @@ def seconds_of(
         passed = sum(slowest.values()) / (4 if parallel.activation_checkpointing == "full" else 3)
         waits = parallel.plain or (parallel.zero > 0 and parallel.chunks > 1)  # which gathers whole stages before
         seconds["update"] = max(0.0, seconds["update"] - passed * (not waits))
+    if parallel.offload_activations:
+        moved = max(
+            activations_on_host(task, parallel, micro_batch, passes, rank) for rank in ranks_to_look_at(task, parallel)
+        )
+        seconds["inputs"] = 2 * passes * moved / machine.gpu.host * (1 - OVERLAPPED)
     if matrices:
         seconds["muon"] = _muon(task, machine, parallel, matrices)
     if parallel.offload == "all":  # in each pass the own part of the weights comes, twice, and that of gradients leaves

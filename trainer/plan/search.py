@@ -125,6 +125,7 @@ def layouts(task: Task, machine: Machine, base: ParallelConfig, offloads: Sequen
                         checkpoint_every=1,
                         offload=offload,  # pyright: ignore[reportArgumentType]
                         offload_fraction=1.0,
+                        offload_activations=base.offload_activations if recomputed != "none" else 0.0,
                     )
 
 
@@ -166,7 +167,7 @@ def name_of(found: Prediction) -> str:
         degrees += [f"dp_replicate={parallel.dp_replicate}"]
     if parallel.chunks > 1:
         degrees += [f"schedule={parallel.schedule} chunks={parallel.chunks}"]
-    others = ("activation_checkpointing", "offload", "offload_fraction")
+    others = ("activation_checkpointing", "offload", "offload_fraction", "offload_activations")
     changed = [key for key in others if getattr(parallel, key) != getattr(usual, key)]
     return " ".join([*degrees, *(f"{key}={getattr(parallel, key)}" for key in changed)])
 

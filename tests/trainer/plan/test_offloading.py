@@ -9,7 +9,7 @@ from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan import offloading
 from trainer.plan.__main__ import main
 from trainer.plan.machines import GIB, GPUS, Machine
-from trainer.plan.prediction import Task, predict
+from trainer.plan.prediction import Task, host_parts_of, predict
 
 XL = ModelConfig(n_layer=48, n_head=25, n_embd=1600)
 ONE = ParallelConfig(dp_replicate=1, activation_checkpointing="full")
@@ -63,7 +63,31 @@ def test_muons_state_is_offloaded_as_a_whole() -> None:
 
 
 def test_what_fits_nowhere_takes_the_least() -> None:
-    assert offloading.decide(task(), machine(2), ONE, 32) == dataclasses.replace(ONE, offload="all")
+    least = dataclasses.replace(ONE, offload="all", offload_activations=1.0)
+    assert offloading.decide(task(), machine(2), ONE, 32) == least
+    assert offloading.words(least) == "parallel.offload=all parallel.offload_activations=1"
+    kept = dataclasses.replace(ONE, activation_checkpointing="none")
+    assert offloading.decide(task(), machine(2), kept, 32) == dataclasses.replace(kept, offload="optimizer")
+
+
+def test_inputs_of_blocks_leave_where_everything_else_has_left_and_it_is_not_enough() -> None:
+    everything = dataclasses.replace(ONE, offload="all")
+    here = machine(8)
+    assert not offloading.fits(task(), here, everything, 32, 1)
+    found = offloading.decide(task(), here, ONE, 32)
+    assert found == dataclasses.replace(everything, offload_activations=1.0)
+    assert offloading.fits(task(), here, found, 32, 1)
+    before, after = (predict(task(), here, each, 32) for each in (everything, found))
+    input_bytes = 32 * 1024 * 1600 * 2
+    assert after.host_memory - before.host_memory == 48 * input_bytes
+    assert before.memory["activations"] - after.memory["activations"] == 45 * input_bytes  # three are still there
+    assert after.step > before.step
+
+
+def test_a_pipelines_process_has_the_inputs_of_all_its_micro_batches_on_the_host() -> None:
+    parallel = dataclasses.replace(ONE, pp=2, activation_checkpointing="full", offload_activations=0.5)
+    parts = host_parts_of(task(), parallel, 4, 8)
+    assert parts == {"activations": 4 * 1024 * 1600 * 2 * 2 * 12}, "half of 25 layers, 2 micro batches in flight"
 
 
 def test_what_was_measured_names_a_better_setting() -> None:

@@ -1,0 +1,144 @@
+"""Inputs of recomputed blocks in the host's memory, from a block's forward pass until its backward pass.
+
+With `activation_checkpointing: full` a block keeps nothing but its input, and the inputs of all blocks are most of what
+a training with everything else on the host has on the device. Each leaves beside the forward pass of its block, and
+comes back beside the backward pass of the block after it. As torchtune's `OffloadActivations` does, tensors that leave
+are held until later blocks have begun, instead of telling the allocator of a second stream, which it would have to ask.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Generator
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from trainer.config import ParallelConfig
+from trainer.model import GPT2
+from trainer.parallel.host_memory import HostMemory
+from trainer.stages import taken_layers
+
+HELD = 2
+"""Inputs that are still on the device, since they may not have left completely."""
+
+
+class HostActivations:
+    """The inputs of some blocks of a process's stages, on the host between their passes."""
+
+    def __init__(self, device: torch.device, *, says: bool = True) -> None:
+        """`says`: whether this process says that the system refuses to pin memory."""
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._says = says
+        self._free: list[HostMemory] = []
+        """Memory that no input needs now."""
+        self._leaving: deque[_Input] = deque()
+        self._latest: WeakValueDictionary[int, _Input] = WeakValueDictionary()
+        """By block, what its last forward pass has sent, as long as its backward pass needs that."""
+
+    def watch(self, model: GPT2, parallel: ParallelConfig) -> None:
+        """Take the inputs of `parallel.offload_activations` of a stage's recomputed blocks."""
+        taken = taken_layers([int(layer) for layer in model.transformer.h], parallel)
+        before = dict(zip(taken[1:], taken, strict=False))
+        model.transformer.around_block = lambda layer, x_BTD: (
+            self._around(x_BTD, layer, before.get(layer)) if layer in taken else contextlib.nullcontext()
+        )
+
+    def _around(self, x_BTD: Tensor, layer: int, before: int | None) -> contextlib.AbstractContextManager[Any]:
+        if not torch.is_grad_enabled():
+            return contextlib.nullcontext()
+        place, shape = x_BTD.data_ptr(), x_BTD.shape
+
+        def pack(tensor: Tensor) -> "Tensor | _Input":
+            """Take the input; a compiled block also keeps its weights, and others what dropout needs."""
+            taken = tensor.data_ptr() == place and tensor.shape == shape
+            return self._send(tensor, layer, before) if taken else tensor
+
+        return saved_tensors_hooks(pack, self._bring)
+
+    @torch.no_grad()
+    def _send(self, tensor: Tensor, layer: int, before: int | None) -> "_Input":
+        memory = self._room_for(tensor.numel() * tensor.element_size())
+        sent = _Input(tensor.detach(), memory, self._free, None if before is None else self._latest.get(before))
+        self._latest[layer] = sent
+        with self._after_device():
+            sent.on_host.copy_(tensor, non_blocking=True)
+            sent.event = self._event()
+        self._leaving.append(sent)
+        while len(self._leaving) > HELD:
+            self._let_go(self._leaving.popleft())
+        return sent
+
+    def _room_for(self, size: int) -> HostMemory:
+        """Return memory of at least so many bytes; of rows of many lengths, it grows up to the longest."""
+        if self._free and len(self._free[-1].values) >= size:
+            return self._free.pop()
+        if self._free:
+            if self._stream is not None:
+                self._stream.synchronize()  # something may still be read from it
+            self._free.pop()
+        return HostMemory(size, pin=self._stream is not None, says=self._says)
+
+    def _let_go(self, sent: "_Input") -> Tensor | None:
+        """Return what the device has of an input, and let it have that no longer, once all copies are made."""
+        if sent.event is not None:
+            torch.cuda.current_stream().wait_event(sent.event)
+        tensor, sent.on_device = sent.on_device, None
+        return tensor
+
+    @torch.no_grad()
+    def _bring(self, kept: "Tensor | _Input") -> Tensor:
+        """Return an input to the backward pass that begins, and let the one of the block before come beside it."""
+        if isinstance(kept, Tensor):
+            return kept
+        self._come(kept)
+        if kept.before is not None:
+            self._come(kept.before)
+            kept.before = None
+        tensor = self._let_go(kept)
+        assert tensor is not None
+        if kept in self._leaving:
+            self._leaving.remove(kept)  # or its memory on the host would be needed until others leave
+        return tensor
+
+    def _come(self, kept: "_Input") -> None:
+        if kept.on_device is None:
+            # Of the device's own stream, which frees it; whatever had this memory before is done with before the copy.
+            kept.on_device = torch.empty_like(kept.on_host, device=kept.device)
+            with self._after_device():
+                kept.on_device.copy_(kept.on_host, non_blocking=True)
+                kept.event = self._event()
+
+    @contextlib.contextmanager
+    def _after_device(self) -> Generator[None]:
+        """Copy after everything that the device has got until now, and beside what it gets from now on."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def _event(self) -> Any:
+        return None if self._stream is None else self._stream.record_event()
+
+
+class _Input:
+    """An input on the host, and on the device while it leaves or comes."""
+
+    def __init__(self, tensor: Tensor, memory: HostMemory, free: list[HostMemory], before: "_Input | None") -> None:
+        """`free`: where `memory` goes once nobody needs this. `before`: the input of the block before, if any."""
+        self.on_device: Tensor | None = tensor
+        self.device = tensor.device
+        size = tensor.numel() * tensor.element_size()
+        self.on_host = memory.values[:size].view(tensor.dtype).view(tensor.shape)
+        self.event: Any = None
+        """After which the last copy is made."""
+        self.before = before
+        self._memory, self._free = memory, free
+
+    def __del__(self) -> None:
+        """Give the memory back. What is copied there next comes after what is read from it now, on the same stream."""
+        self._free.append(self._memory)
