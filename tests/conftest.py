@@ -1,6 +1,7 @@
 """What all tests share: a pool of worker processes that talk over gloo, started once for each file of tests."""
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import logging
@@ -13,6 +14,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from datetime import timedelta
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,9 +113,9 @@ class WorkerPool:
                 if failed:
                     deadline = min(deadline, time.monotonic() + 1)
         if any(answer is None or not answer[0] for answer in answers):
+            texts = [answer[1] if answer else self._stack(size, rank) for rank, answer in enumerate(answers)]
             self._end(size)
-            texts = [f"rank {rank}: {answer[1] if answer else 'no answer'}" for rank, answer in enumerate(answers)]
-            raise AssertionError("\n".join(texts))
+            raise AssertionError("\n".join(f"rank {rank}: {text}" for rank, text in enumerate(texts)))
         return [value for _, value in answers]
 
     def _start(self, size: int) -> list[tuple[Any, Any]]:
@@ -127,12 +129,25 @@ class WorkerPool:
         group: list[tuple[Any, Any]] = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(ours, theirs, rank, size), daemon=True)
+            stacks = self._stacks_of(size, rank)
+            stacks.touch()
+            process = context.Process(target=_work, args=(ours, theirs, rank, size, stacks), daemon=True)
             process.start()
             theirs.close()
             group.append((process, ours))
         self._groups[size] = group
         return group
+
+    def _stacks_of(self, size: int, rank: int) -> Path:
+        return Path(self._folder.name) / f"stacks-{size}-{rank}"
+
+    def _stack(self, size: int, rank: int) -> str:
+        """Return what a worker that has not answered is at."""
+        process, _ = self._groups[size][rank]
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGUSR1)
+            process.join(1)
+        return f"no answer; it {'runs' if process.is_alive() else 'is dead'}\n{self._stacks_of(size, rank).read_text()}"
 
     def _end(self, size: int) -> None:
         for process, connection in self._groups.pop(size, []):
@@ -147,8 +162,12 @@ class WorkerPool:
         self._folder.cleanup()
 
 
-def _work(parents_end: Any, connection: Any, rank: int, size: int) -> None:
-    """A worker: answer calls, each in a process group of its own, until the connection closes."""
+def _work(parents_end: Any, connection: Any, rank: int, size: int, stacks: Path) -> None:
+    """A worker: answer calls, each in a process group of its own, until the connection closes.
+
+    SIGUSR1 writes the stacks of all threads to `stacks`.
+    """
+    faulthandler.register(signal.SIGUSR1, stacks.open("w"))
     parents_end.close()  # held here too, it would never close for this end
     import torch
 
