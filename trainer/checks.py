@@ -229,6 +229,12 @@ def _check_offload(parallel: ParallelConfig) -> None:
             "share of the blocks that are recomputed; set activation_checkpointing to full or selective, or "
             "offload_activations to 0"
         )
+    if parallel.offload_activations and parallel.schedule in ZERO_BUBBLE:
+        raise ConfigError(
+            f"parallel.offload_activations {parallel.offload_activations:g} with schedule {parallel.schedule}: it "
+            "computes blocks anew for each of their weights, and each time their inputs would have to come; set "
+            "schedule to 1f1b or interleaved_1f1b, or offload_activations to 0"
+        )
     if parallel.streams and (parallel.activation_checkpointing == "none" or parallel.checkpoint_every > 1):
         raise ConfigError(
             "parallel.offload all: a block's weights are on the GPU only for its passes, so that the backward pass has "

@@ -114,8 +114,8 @@ class ParallelConfig(HasIdentity):
     offload: Literal["none", "optimizer", "all", "auto"] = "none"
     """State kept in the host's memory. optimizer: fp32 weights, moments and gradients on their way, at most 16 bytes
     a weight, while the GPU has matrices in half precision; all: weights and gradients too, on one GPU block by block.
-    auto, as Gemini's: before the run, the first of none, optimizer with the least fraction, and all that fits, at last
-    with the inputs of all recomputed blocks."""
+    auto, as Gemini's: before the run, the first that fits of none, optimizer with the least fraction, all, and all with
+    the inputs of recomputed blocks."""
     offload_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """With offload optimizer: about the share of the state that is on the host, in whole blocks from the last one on;
     the GPU updates the rest. Less than 1: the embeddings' stays on the GPU."""
@@ -124,7 +124,7 @@ class ParallelConfig(HasIdentity):
     while the host updates the rest; with optimizer such a weight takes 12 bytes of the host's memory, not 16."""
     offload_activations: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """With activation_checkpointing: the share of recomputed blocks whose inputs are in the host's memory between their
-    passes, from a process's first block on."""
+    passes, from each stage's first one on."""
     schedule: Literal[
         "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"
     ] = "1f1b"
@@ -153,7 +153,7 @@ class ParallelConfig(HasIdentity):
     """Kernels of attention's backward pass on Hopper and newer GPUs: torch's own choice, or FlashAttention-4's, which
     are faster for heads 64 or 128 wide (extra fa4). Attention inside documents or with dropout takes torch's."""
     cuda_graphs: Literal["auto", "off"] = "auto"
-    """auto: fine-tuning without pipeline, tp, ZeRO and offload makes each pass a CUDA graph, so that GPUs do not wait
+    """auto: fine-tuning without pipeline, tp, ZeRO and offloads makes each pass a CUDA graph, so that GPUs do not wait
     for the host."""
     determinism: Annotated[Literal["auto", "exact", "fast", "portable"], Kind.SHAPES] = "auto"
     """exact: bit-equal results in the same layout with the same kernels, one thread per process; portable: and on every

@@ -56,9 +56,8 @@ def stage_owner(stage: int, parallel: ParallelConfig) -> int:
 def taken_layers(layers: Sequence[int], parallel: ParallelConfig) -> list[int]:
     """Return which of a stage's layers have their inputs on the host between their passes.
 
-    Of those recomputed the first, which wait longest; at least one, unless `parallel.offload_activations` is 0.
+    Of those recomputed the first, which wait longest. Not the input of a stage after the first: torch's pipelining
+    keeps that itself, on the device.
     """
-    if not parallel.offload_activations:
-        return []
-    recomputed = [layer for layer in layers if layer % parallel.checkpoint_every == 0]
-    return recomputed[: max(1, round(parallel.offload_activations * len(recomputed)))]
+    recomputed = [layer for layer in layers if layer % parallel.checkpoint_every == 0 and layer in (0, *layers[1:])]
+    return recomputed[: int(parallel.offload_activations * len(recomputed) + 1e-9)]

@@ -24,7 +24,7 @@ from trainer.loop import guard
 from trainer.loop.muon import Muon, is_matrix
 from trainer.loop.optimizer import AdamW, OptimizerConfig, clip_factor, learning_rate
 from trainer.loop.outliers import MOST_IN_A_ROW, Outliers
-from trainer.loop.placing import inputs_on_host, place
+from trainer.loop.placing import bytes_of_inputs, place
 from trainer.loop.precision import LossScale, compute_dtype, resolve
 from trainer.loop.timing import Phases
 from trainer.loop.training import Hook, StepReport, Training
@@ -74,7 +74,7 @@ def assemble(
         offloaded=offloaded(optimizer_config, parallel)
         if parallel.offload == "optimizer" or parallel.streams
         else None,
-        inputs=inputs_on_host(shape, config, parallel, plan.layout, mesh),
+        bytes_of_inputs=lambda section: bytes_of_inputs(shape, config, section, plan.layout, mesh),
     )
     model.initialise(config.seed)
     for part in model.stages:

@@ -59,7 +59,7 @@ def place(
     return dataclasses.replace(filled, dp_replicate=parallel.dp_replicate)
 
 
-def inputs_on_host(
+def bytes_of_inputs(
     shape: Architecture, config: PretrainConfig | FinetuneConfig, parallel: ParallelConfig, layout: Layout, mesh: Mesh
 ) -> int:
     """Return the bytes of the host's memory for the inputs of this process's blocks."""

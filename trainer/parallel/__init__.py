@@ -15,8 +15,8 @@ from trainer.config import ParallelConfig
 from trainer.data.batch import Batch, Rounding
 from trainer.loss import Differentiate, compiled_loss_and_gradient
 from trainer.model import GPT2, Architecture, Block, LanguageModel, LayerNorm, Stage, canonical, initial_weight
-from trainer.parallel.activations import HostActivations
 from trainer.parallel.graphs import take_graphs
+from trainer.parallel.host_inputs import HostInputs
 from trainer.parallel.local import fill, values
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.offload import Offload, keep_halves
@@ -149,14 +149,14 @@ def parallelize(
     fp32_residual: bool = False,
     compile_blocks: bool = False,
     offloaded: Callable[[Mapping[str, Tensor]], Collection[str]] | None = None,
-    inputs: int = 0,
+    bytes_of_inputs: Callable[[ParallelConfig], int] | None = None,
 ) -> ParallelModel[M]:
     """Build a model on the meta device, split it step by step, then allocate it on the device.
 
     The weights are undefined until they are initialised or loaded. `fp8`: whether blocks multiply in fp8, if they can.
     `fp32_residual`: whether the residual stream is in fp32, whatever the products are in. `offloaded`: names those
-    of this process's weights whose optimizer state is in the host's memory; None: none. `inputs`: bytes of it
-    for inputs of blocks. Raises UserError if there is too little of that.
+    of this process's weights whose optimizer state is in the host's memory; None: none. `bytes_of_inputs`: from
+    a section `parallel`, bytes of it for inputs of this process's blocks. Raises UserError if it has too little.
     """
     if parallel.zero and mesh.dp_shard == 1 and mesh.is_first:
         logger.warning(
@@ -193,8 +193,8 @@ def parallelize(
                 # slower graph for any shape.
                 block.compile(dynamic=False)
         shard_states(stage, parallel, mesh, compute_dtype)
-    if held or inputs:
-        require_host_memory(named(stages), held, parallel, mesh, inputs)
+    if offloaded is not None or parallel.offload_activations:  # the same in all processes, which compare their needs
+        require_host_memory(named(stages), held, parallel, mesh, bytes_of_inputs)
     places = Places(stages[0], mesh.device) if parallel.streams else None
     for stage in stages:
         if places is None:
@@ -220,7 +220,7 @@ def parallelize(
         for stage in stages:
             gradients.offload.watch(stage)
     if parallel.offload_activations:
-        away = HostActivations(mesh.device, says=mesh.is_first)
+        away = HostInputs(mesh.device, plain=parallel.plain, says=mesh.is_first)
         for stage in stages:
             away.watch(stage, parallel)
     pipeline = (

@@ -38,6 +38,7 @@ def take_graphs(shape: Architecture, parallel: ParallelConfig, mesh: Mesh) -> bo
     graph.
     """
     whole = parallel.pp == 1 and parallel.tp == 1 and not parallel.zero and parallel.offload == "none"
+    whole = whole and not parallel.offload_activations
     wanted = parallel.cuda_graphs == "auto" and not parallel.plain
     return wanted and mesh.device.type == "cuda" and shape.num_labels > 0 and whole
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -25,43 +25,53 @@ LEFT_ON_GPU = 8
 """At most so many for one whose state the host has: the weight and its gradient."""
 
 
+Inputs = Callable[[ParallelConfig], int]
+"""From a section `parallel`, the bytes of the host's memory for this process's inputs of blocks."""
+
+
 def require_host_memory(
-    weights: Mapping[str, nn.Parameter], held: Collection[str], parallel: ParallelConfig, mesh: Mesh, inputs: int = 0
+    weights: Mapping[str, nn.Parameter],
+    held: Collection[str],
+    parallel: ParallelConfig,
+    mesh: Mesh,
+    bytes_of_inputs: Inputs | None = None,
 ) -> None:
     """Raise UserError if the hosts lack memory for what is offloaded, with the nearest setting that fits.
 
-    `weights`: all of this process, which need no memory yet; `held`: the names of those whose state the host has.
-    `inputs`: bytes for inputs of blocks.
+    All processes of a run call it. `weights`: all of this process, which need no memory yet; `held`: the names of those
+    whose state the host has.
     """
+    bytes_of_inputs = bytes_of_inputs or (lambda _: 0)
     on_host = {name: weight for name, weight in weights.items() if name in held}
-    needed = bytes_of(on_host, parallel.visiting, whole=parallel.streams)
+    state, inputs = bytes_of(on_host, parallel.visiting, whole=parallel.streams), bytes_of_inputs(parallel)
     if parallel.streams:
-        needed += halves_of(matrices_of_blocks(weights))
+        state += halves_of(matrices_of_blocks(weights))
 
     def instead(wanted: float, left: float, processes: int) -> str:
-        if inputs and (fewer := less_activations(parallel, inputs, wanted=wanted, left=left, processes=processes)):
-            return fewer
-        return nearest(weights, held, parallel, mesh, wanted=wanted, left=left, processes=processes)
+        fewer = fewer_inputs(parallel, bytes_of_inputs, state=state, left=left, processes=processes) if inputs else ""
+        return fewer or nearest(
+            weights, held, parallel, mesh, bytes_of_inputs, wanted=wanted, left=left, processes=processes
+        )
 
     whats: list[str] = []
-    if held:
-        each = needed / max(1, sum(values(weight).numel() for weight in on_host.values()))
+    if parallel.offload != "none":
+        each = state / max(1, sum(values(weight).numel() for weight in on_host.values()))
         whats.append(f"parallel.offload {parallel.offload}, {each:.0f} bytes a weight,")
-    if inputs:
-        share = f"{parallel.offload_activations:g}"
-        whats.append(f"parallel.offload_activations {share}, {_gib(inputs)} GiB a process,")
-    host_memory.require(needed + inputs, " and ".join(whats), instead, mesh.gather)
+    if parallel.offload_activations:
+        whats.append(f"parallel.offload_activations {parallel.offload_activations:g}, {_gib(inputs)} GiB a process,")
+    host_memory.require(state + inputs, " and ".join(whats), instead, mesh.gather)
 
 
-def less_activations(parallel: ParallelConfig, inputs: int, *, wanted: float, left: float, processes: int) -> str:
-    """Return how large a share of blocks can have their inputs on the host beside the rest; nothing if none can."""
-    most = processes * inputs
-    room = left - (wanted - most)
-    if room < 0:
-        return ""
-    share = math.floor(parallel.offload_activations * room / most * 20) / 20
-    needed = wanted - most * (1 - share / parallel.offload_activations)
-    return f"set parallel.offload_activations={share:g}, which needs {_gib(needed)} GiB of it"
+def fewer_inputs(parallel: ParallelConfig, bytes_of_inputs: Inputs, *, state: int, left: float, processes: int) -> str:
+    """Return the largest share of blocks whose inputs the host has room for beside the rest; nothing if it has none."""
+    for share in (*reversed(FRACTIONS), 0.0):
+        setting = dataclasses.replace(parallel, offload_activations=share)
+        there = bytes_of_inputs(setting)
+        on_host = processes * (state + there)
+        if share < parallel.offload_activations and on_host <= left and bool(share) == bool(there):
+            more = bytes_of_inputs(parallel) - there
+            return f"set {words(setting)}, which needs {_gib(on_host)} GiB of it, and {_gib(more)} GiB more of each GPU"
+    return ""
 
 
 def nearest(
@@ -69,6 +79,7 @@ def nearest(
     held: Collection[str],
     parallel: ParallelConfig,
     mesh: Mesh,
+    bytes_of_inputs: Inputs,
     *,
     wanted: float,
     left: float,
@@ -80,7 +91,8 @@ def nearest(
     of it visiting the GPU if need be; more machines that share.
     """
     ranks = mesh.dp_replicate * mesh.dp_shard
-    if mesh.dp_replicate > 1 and (shared := wanted / mesh.dp_replicate) <= left:
+    inputs = processes * bytes_of_inputs(parallel)
+    if mesh.dp_replicate > 1 and (shared := inputs + (wanted - inputs) / mesh.dp_replicate) <= left:
         return (
             f"set parallel.zero=1 parallel.dp_shard={ranks} parallel.dp_replicate=1, by which the replicas share it: "
             f"{_gib(shared)} GiB"
@@ -92,7 +104,7 @@ def nearest(
         for setting in _less(parallel):
             names = set(last_blocks(weights, setting.offload_fraction)) if setting.offload != "none" else set[str]()
             there = {name: weight for name, weight in weights.items() if name in names}
-            on_host = processes * bytes_of(there, setting.visiting)
+            on_host = processes * (bytes_of(there, setting.visiting) + bytes_of_inputs(setting))
             on_gpu = _on_gpu(weights, names) + (VISITS if setting.visiting else 0)
             something = names or setting.offload == "none"  # a small fraction may be less than half of a block
             if something and on_host <= left and on_gpu <= gpu:

@@ -75,12 +75,19 @@ def better(
 ) -> ParallelConfig | None:
     """Return the setting that `decide` would find if its predictions were off as they are for `parallel`.
 
+    It begins with all inputs of blocks on the GPU, where `auto` may have taken them away.
+
     `measured`: bytes of the GPU that a step took. None: it is the present one.
     """
     passes = passes_of(task, parallel, micro_batch)
     off = measured - sum(most_memory(task, machine, parallel, micro_batch, passes).values())
     room = dataclasses.replace(machine.gpu, memory=machine.gpu.memory - off / MARGIN)
-    found = decide(task, dataclasses.replace(machine, gpu=room), parallel, micro_batch)
+    found = decide(
+        task,
+        dataclasses.replace(machine, gpu=room),
+        dataclasses.replace(parallel, offload_activations=0.0),
+        micro_batch,
+    )
     return None if found == parallel else found
 
 

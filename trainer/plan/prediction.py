@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.config import ZERO_BUBBLE, ModelConfig, ParallelConfig, PretrainConfig
+from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
+from trainer.plan import fill_schedule
 from trainer.plan.machines import Machine
 from trainer.plan.schedule import most_kept
 from trainer.stages import head_layers, partition, stage_owner, taken_layers
@@ -44,7 +45,7 @@ SEND = 0.08
 VISITING = 2 * 2**23
 """Weights whose state is on its way through the GPU at once (`parallel/visits.py`)."""
 INPUTS_HELD = 2
-"""Inputs on their way to the host that the GPU still has (`parallel/activations.py`); another one comes back."""
+"""Inputs on their way to the host that the GPU still has (`parallel/host_inputs.py`); another one comes back."""
 BESIDE = 34.0
 """Bytes per token and width that the backward pass of a block written out takes beside what the block keeps."""
 IN_THE_WAY = 0.4
@@ -347,11 +348,14 @@ def inputs_on_host(task: Task, parallel: ParallelConfig, passes: int, rank: int)
     """Return how many inputs of blocks, each of a micro batch, a rank has on the host at most."""
     if not parallel.offload_activations:
         return 0
+    passes = fill_schedule(parallel, passes)
+    return most_kept(parallel.schedule, parallel.pp, _taken(task, parallel), passes, rank)
+
+
+def _taken(task: Task, parallel: ParallelConfig) -> tuple[int, ...]:
+    """Return how many layers of each pipeline stage have their inputs on the host."""
     ranges = partition(parallel, task.model.n_layer, head_layers(task.vocab_size, task.model.n_embd))
-    taken = tuple(len(taken_layers(layers, parallel)) for layers in ranges)
-    # The order of schedules that split the backward pass is only near to that of `most_kept`: there, ranks differ less.
-    ranks = range(parallel.pp) if parallel.schedule in ZERO_BUBBLE else (rank,)
-    return max(most_kept(parallel.schedule, parallel.pp, taken, passes, each) for each in ranks)
+    return tuple(len(taken_layers(layers, parallel)) for layers in ranges)
 
 
 def activations_on_host(task: Task, parallel: ParallelConfig, micro_batch: int, passes: int, rank: int) -> float:
@@ -412,11 +416,12 @@ def seconds_of(
         passed = sum(slowest.values()) / (4 if parallel.activation_checkpointing == "full" else 3)
         waits = parallel.plain or (parallel.zero > 0 and parallel.chunks > 1)  # which gathers whole stages before
         seconds["update"] = max(0.0, seconds["update"] - passed * (not waits))
-    if parallel.offload_activations:
-        moved = max(
-            activations_on_host(task, parallel, micro_batch, passes, rank) for rank in ranks_to_look_at(task, parallel)
-        )
-        seconds["inputs"] = 2 * passes * moved / machine.gpu.host * (1 - OVERLAPPED)
+    if parallel.offload_activations:  # once there and once back, of each micro batch
+        owned = [0] * parallel.pp
+        for number, taken in enumerate(_taken(task, parallel)):
+            owned[stage_owner(number, parallel)] += taken
+        moved = 2 * passes * tokens * input_bytes(task, parallel) * max(owned)
+        seconds["inputs"] = moved / machine.gpu.host * (1 - OVERLAPPED)
     if matrices:
         seconds["muon"] = _muon(task, machine, parallel, matrices)
     if parallel.offload == "all":  # in each pass the own part of the weights comes, twice, and that of gradients leaves

@@ -145,6 +145,7 @@ def test_an_error_that_is_not_the_graphs_is_the_passes_own(made: list[graph_stan
         ({"pp": 2}, 2, "cuda", False),
         ({"zero": 1, "dp_shard": 2}, 2, "cuda", False),
         ({"offload": "optimizer"}, 2, "cuda", False),
+        ({"activation_checkpointing": "full", "offload_activations": 0.5}, 2, "cuda", False),
     ],
 )
 def test_graphs_are_for_fine_tuning_on_gpus_in_one_piece(

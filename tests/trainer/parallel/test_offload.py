@@ -565,7 +565,9 @@ def test_what_no_setting_has_room_for_is_shared_by_more_machines(monkeypatch: py
     def said(left: float) -> str:
         wanted = pieces.bytes_of(weights)
         parallel = ParallelConfig(offload="optimizer")
-        return nearest(weights, list(weights), parallel, mesh, wanted=wanted, left=left * 2**30, processes=1)
+        return nearest(
+            weights, list(weights), parallel, mesh, lambda _: 0, wanted=wanted, left=left * 2**30, processes=1
+        )
 
     assert said(120).startswith("let 2 such machines share it (parallel.zero=1 and parallel.dp_shard")
     gpu.total_memory = 141 * 2**30

@@ -7,6 +7,7 @@ are held until later blocks have begun, instead of telling the allocator of a se
 """
 
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Generator
 from typing import Any
@@ -25,12 +26,13 @@ HELD = 2
 """Inputs that are still on the device, since they may not have left completely."""
 
 
-class HostActivations:
+class HostInputs:
     """The inputs of some blocks of a process's stages, on the host between their passes."""
 
-    def __init__(self, device: torch.device, *, says: bool = True) -> None:
-        """`says`: whether this process says that the system refuses to pin memory."""
-        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+    def __init__(self, device: torch.device, *, plain: bool = False, says: bool = True) -> None:
+        """`plain`: nothing is copied beside anything else. `says`: whether to say that memory cannot be pinned."""
+        self._pin = device.type == "cuda"
+        self._stream: Any = torch.cuda.Stream(device) if self._pin and not plain else None
         self._says = says
         self._free: list[HostMemory] = []
         """Memory that no input needs now."""
@@ -41,22 +43,30 @@ class HostActivations:
     def watch(self, model: GPT2, parallel: ParallelConfig) -> None:
         """Take the inputs of `parallel.offload_activations` of a stage's recomputed blocks."""
         taken = taken_layers([int(layer) for layer in model.transformer.h], parallel)
-        before = dict(zip(taken[1:], taken, strict=False))
-        model.transformer.around_block = lambda layer, x_BTD: (
-            self._around(x_BTD, layer, before.get(layer)) if layer in taken else contextlib.nullcontext()
-        )
+        before = {**dict.fromkeys(taken[:1]), **{layer: earlier for earlier, layer in itertools.pairwise(taken)}}
+        if taken:
+            model.transformer.around_block = lambda layer, x_BTD: self._around(layer, x_BTD, before)
 
-    def _around(self, x_BTD: Tensor, layer: int, before: int | None) -> contextlib.AbstractContextManager[Any]:
-        if not torch.is_grad_enabled():
-            return contextlib.nullcontext()
-        place, shape = x_BTD.data_ptr(), x_BTD.shape
+    @contextlib.contextmanager
+    def _around(self, layer: int, x_BTD: Tensor, before: dict[int, int | None]) -> Generator[None]:
+        """Take the input during the block's forward pass. `before`: of each block that is taken, the one before it."""
+        if layer not in before or not torch.is_grad_enabled():
+            yield
+            return
+        place, shape, sent = x_BTD.data_ptr(), x_BTD.shape, False
 
         def pack(tensor: Tensor) -> "Tensor | _Input":
-            """Take the input; a compiled block also keeps its weights, and others what dropout needs."""
-            taken = tensor.data_ptr() == place and tensor.shape == shape
-            return self._send(tensor, layer, before) if taken else tensor
+            """Take nothing else: a compiled block also keeps its weights, and others what dropout needs."""
+            nonlocal sent
+            if tensor.data_ptr() != place or tensor.shape != shape:
+                return tensor
+            sent = True
+            return self._send(tensor, layer, before[layer])
 
-        return saved_tensors_hooks(pack, self._bring)
+        with saved_tensors_hooks(pack, self._bring):
+            yield
+        if not sent:
+            raise RuntimeError(f"parallel.offload_activations: the input of block {layer} is kept in another way")
 
     @torch.no_grad()
     def _send(self, tensor: Tensor, layer: int, before: int | None) -> "_Input":
@@ -73,13 +83,14 @@ class HostActivations:
 
     def _room_for(self, size: int) -> HostMemory:
         """Return memory of at least so many bytes; of rows of many lengths, it grows up to the longest."""
-        if self._free and len(self._free[-1].values) >= size:
-            return self._free.pop()
-        if self._free:
-            if self._stream is not None:
-                self._stream.synchronize()  # something may still be read from it
-            self._free.pop()
-        return HostMemory(size, pin=self._stream is not None, says=self._says)
+        memory = self._free.pop() if self._free else None
+        if memory is not None and len(memory.values) >= size:
+            return memory
+        if memory is not None and self._pin:
+            torch.cuda.synchronize()  # something may still be read from it
+        memory = HostMemory(size, pin=self._pin, says=self._says)
+        self._says = self._says and memory.pinned  # once
+        return memory
 
     def _let_go(self, sent: "_Input") -> Tensor | None:
         """Return what the device has of an input, and let it have that no longer, once all copies are made."""
