@@ -198,6 +198,7 @@ STAGE = StageSpec.of(
     sources={
         "lists": "a list of URLs, or a folder of lists",
     },
+    read_below=("lists",),
     limit=Limit("lines of the lists, without blank ones and comments"),
     other_command=write_text_list,
 )
