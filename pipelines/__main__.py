@@ -233,7 +233,14 @@ def run_init(options: argparse.Namespace) -> int:
     from pipelines.project.layout import lay_out
 
     folder: Path = options.folder
-    laid = lay_out(folder)
+    try:
+        laid = lay_out(folder)
+    except OSError as error:
+        where, why = error.filename or folder, error.strerror or error
+        raise UserError(
+            f"{where}: {why}; name another folder, or allow it (permissions, a full or read-only disk) and run the "
+            "same command again: it writes what is missing"
+        ) from None
     for path in laid.other:
         print_line(f"{folder / path}: kept as it is, which is not as this version of Millrace has it")
     if laid.same or laid.other:

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from pipelines import store
 from pipelines.__main__ import main
 from pipelines.project.layout import lay_out
 from pipelines.project.versions import PACKAGES
@@ -76,6 +78,25 @@ def test_a_file_is_no_place_for_a_project(tmp_path: Path, name: str, capsys: pyt
     assert main(["init", str(tmp_path / name)]) == 2
     why = "a file, where a folder is to be laid out; name another folder"
     assert capsys.readouterr().err == f"error: {tmp_path / 'notes'}: {why}\n"
+
+
+def test_what_cannot_be_written_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = store.create
+
+    def refuse(path: Path, **options: bool) -> Any:
+        if path.name == "config.yaml":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(store, "create", refuse)
+    assert main(["init", str(tmp_path / "new")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}/new/configs/config.yaml: Permission denied; name another folder, or ")
+    monkeypatch.setattr(store, "create", real)
+    assert main(["init", str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new/configs/config.yaml").is_file()
 
 
 def test_an_unset_variable_does_not_make_a_project_of_the_current_folder(
