@@ -125,6 +125,8 @@ def active_ledger() -> Path:
 
 def check_ledger(folder: Path) -> list[Path]:
     """Return the shards of a ledger that is complete; raise UserError with the command that makes one."""
+    if folder.is_file():
+        raise UserError(f"{folder}: a file; name the folder that stage ledger wrote")
     if not (folder / MANIFEST).exists():
         raise UserError(f"{folder}: no ledger yet; make it: dvc repro ledger (or python -m dataprep.ledger --help)")
     load_checked(folder)
@@ -140,7 +142,8 @@ def check_ledger(folder: Path) -> list[Path]:
 
 def cache_folder() -> Path:
     """Return our folder in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millrace"
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path.home() / ".cache") / "millrace"  # a relative one is not to be heeded
 
 
 def environment(cache: Path) -> Path:
@@ -159,16 +162,25 @@ def environment(cache: Path) -> Path:
         print(f"installing {ATLAS} once, into {visible(str(folder))} (600 MB)", file=sys.stderr, flush=True)
         store.remove(folder)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-        for command in (
-            [sys.executable, "-m", "venv", str(folder)],
-            [*install, "--only-binary", ":all:", "--no-deps", ATLAS, *NEEDED],
+        for command, failed, why in (
+            ([sys.executable, "-m", "venv", str(folder)], f"{folder}: python -m venv fails", _first_words),
+            (
+                [*install, "--only-binary", ":all:", "--no-deps", ATLAS, *NEEDED],
+                f"{ATLAS}: cannot be installed, which needs a network this once",
+                _why,
+            ),
         ):
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
             if done.returncode:
                 store.remove(folder)
-                raise UserError(f"{ATLAS}: cannot be installed, which needs a network this once: {_why(done.stdout)}")
+                raise UserError(f"{failed}: {why(done.stdout)}")
         (folder / READY).touch()
     return python
+
+
+def _first_words(output: str) -> str:
+    """Return how venv's output begins: without ensurepip, Debian's says there which package has it."""
+    return " ".join(output.split())[:300] or "it says nothing"
 
 
 def _why(output: str) -> str:

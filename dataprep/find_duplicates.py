@@ -40,6 +40,7 @@ from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.terminal import counted
 
 VERSION = 5
 # datasketch: the pairs of --backend datasketch are its own, and a resumed run counts what one version checked.
@@ -143,7 +144,7 @@ def find_duplicates(
     large_clusters, memory = search.totals.totals["large_clusters"], run.memory_budget // run.workers
     run.map(write_pairs, output_parts(edge_files, signatures), corpus, measure, large_clusters, memory, into=output)
     output.counts.add(search.checked)
-    run.summary = f"{output.counts.rows_out:,} pairs among {corpus.num_documents:,} documents"
+    run.summary = f"{counted(output.counts.rows_out, 'pairs')} among {counted(corpus.num_documents, 'documents')}"
     oracles = {"oracles": oracle.report(run.name, [LIBRARY], output.counts)}
     return describe(config, banding) | {"old_documents": corpus.num_old, **search.totals.totals} | oracles
 

@@ -44,6 +44,7 @@ from pipelines.errors import ConfigError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.terminal import counted
 
 VERSION = 2
 SHAPED_BY = ("numpy", "pyarrow")
@@ -89,7 +90,11 @@ def group_duplicates(config: GroupDuplicatesConfig, run: StageRun, pairs: Source
         part_files(output.folder), count_documents(pairs), config.alarm_share, config.alarm_least
     )
     groups = sum(described["group_sizes"].values())
-    run.summary = f"{counts.rows_in:,} pairs make {groups:,} groups of {counts.rows_out:,} documents"
+    make = "makes" if counts.rows_in == 1 else "make"
+    run.summary = (
+        f"{counted(counts.rows_in, 'pairs')} {make} {counted(groups, 'groups')} of "
+        f"{counted(counts.rows_out, 'documents')}"
+    )
     for alarm in described["alarms"]:
         logger.warning("group_duplicates: %s", alarm_warning(alarm, config.alarm_share))
     return described

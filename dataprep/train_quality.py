@@ -37,6 +37,7 @@ from pipelines.errors import UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.terminal import counted, they_are
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +99,11 @@ def train_quality(
 def _warn(measured: dict[str, Any], counts: Counts, config: TrainQualityConfig) -> None:
     for name in CLASSES:
         if (number := measured[f"trained_{name}"] + measured[name]) < _FEW:
-            logger.warning("train_quality: only %d %s documents, so the measures are uncertain", number, name)
+            logger.warning(
+                "train_quality: only %s, so the measures are uncertain", counted(number, f"{name} documents")
+            )
     if both := counts.totals.get(_BOTH, 0):
-        logger.warning("train_quality: %d documents are both good and bad, and left out", both)
+        logger.warning("train_quality: %s both good and bad, and left out", they_are(both, "documents"))
     if measured["gradient"] > config.tolerance:
         logger.warning(
             "train_quality: not at its end after %d steps (the gradient is %.1e); raise max_steps, l2 or tolerance",

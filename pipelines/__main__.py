@@ -39,7 +39,7 @@ from pipelines.called import as_called, called
 from pipelines.config import PARAMS_YAML, Count, read_yaml
 from pipelines.errors import ConfigError, UserError, did_you_mean, shown
 from pipelines.project.graph import GraphStage, load_stages, stage_modules
-from pipelines.terminal import print_error, print_line, visible
+from pipelines.terminal import counted, print_error, print_line, visible
 
 COMMANDS = (
     *("init", "use", "set", "check", "status", "explain", "trace", "forget", "gc"),
@@ -86,7 +86,16 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands and their options."""
     parser = Parser(prog=called("pipelines"), description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    init = commands.add_parser("init", help="lay out a project: the graph, its profiles, and a sample")
+    init = commands.add_parser(
+        "init",
+        help="lay out a project: the graph, its profiles, and a sample",
+        description="Lay out a project in a folder, for code that is installed elsewhere: dvc.yaml and params.yaml, "
+        "the profiles in configs/, the settings of DVC and git, and a sample. Only what is missing is written, so it "
+        "can be run again: it names the files that differ from those of this version, and leaves them as they are. A "
+        "folder in no git repository becomes one.\n\n"
+        "    python -m pipelines init my-project\n"
+        "    cd my-project && dvc repro",
+    )
     init.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="where; default: here")
     init.set_defaults(run=run_init)
     use = commands.add_parser(
@@ -224,14 +233,21 @@ def run_init(options: argparse.Namespace) -> int:
     from pipelines.project.layout import lay_out
 
     folder: Path = options.folder
-    laid = lay_out(folder)
+    try:
+        laid = lay_out(folder)
+    except OSError as error:
+        where, why = error.filename or folder, error.strerror or error
+        raise UserError(
+            f"{where}: {why}; name another folder, or allow it (permissions, a full or read-only disk) and run the "
+            "same command again: it writes what is missing"
+        ) from None
     for path in laid.other:
         print_line(f"{folder / path}: kept as it is, which is not as this version of Millrace has it")
     if laid.same or laid.other:
         kept = len(laid.same) + len(laid.other)
-        print_line(f"{folder}: {len(laid.written)} files were missing and are there now; {kept} stood and stay")
+        print_line(f"{folder}: wrote {counted(len(laid.written), 'files')} that it lacked; {kept} stood and stay")
     else:
-        print_line(f"{folder}: a project with the sample, {len(laid.written)} files")
+        print_line(f"{folder}: a project with the sample, {counted(len(laid.written), 'files')}")
     steps = [
         *([f"cd {shlex.quote(str(folder))}"] if folder != Path() else []),
         *(["git add .", "git commit -qm 'A new project'"] if laid.begun else []),
@@ -468,14 +484,14 @@ def run_forget(options: argparse.Namespace) -> int:
     if options.dry_run:
         for entry in new_entries(named or DEFAULT_LIST, entries):
             print_line(f"{named or DEFAULT_LIST}: would get {entry}")
-        print_line(f"{options.key}: {len(held)} places hold it; nothing was changed (--dry-run)")
+        print_line(f"{options.key}: held in {counted(len(held), 'places')}; nothing was changed (--dry-run)")
         return 0
     for entry in add_entries(named or DEFAULT_LIST, entries):
         print_line(f"{named or DEFAULT_LIST}: added {entry}")
     code = 0 if named else run_set(argparse.Namespace(overrides=overrides))
     for path in sources(stages):
         print_line(f"{path}: never changed by a stage; delete the page there yourself if it is there")
-    held_by = f"{len(held)} places hold it" if held else "no output holds it"
+    held_by = f"held in {counted(len(held), 'places')}" if held else "no output holds it"
     print_line(
         f"{options.key}: {held_by}; the next dvc repro rejects the page (rule {FORGOTTEN}) and makes documents, tokens "
         "and models without it; URL lists and rejected rows still name it, and other corpora and runs are not looked at"

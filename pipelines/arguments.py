@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
@@ -31,6 +32,8 @@ class Place:
     many: bool = False
     """Takes any number of words; `required`, at least one."""
     choices: tuple[str, ...] = ()
+    may_be_empty: bool = False
+    """Takes an empty word: a text. As a path that would be the current folder, which nobody has named."""
 
     def __str__(self) -> str:
         name = f"{self.name}..." if self.many else self.name
@@ -112,7 +115,8 @@ def _hint_of(action: argparse.Action) -> Any:
 def _place_of(action: argparse.Action) -> Place:
     name = str(action.metavar or action.dest.upper())
     choices = tuple(map(str, action.choices or ()))
-    return Place(name, action.required and action.nargs not in ("?", "*"), action.nargs in ("*", "+"), choices)
+    is_required, is_many = action.required and action.nargs not in ("?", "*"), action.nargs in ("*", "+")
+    return Place(name, is_required, is_many, choices, may_be_empty=action.type is not Path)
 
 
 def check_words(words: Sequence[str], known: Mapping[str, Any], places: Sequence[Place]) -> None:
@@ -151,6 +155,7 @@ def check_words(words: Sequence[str], known: Mapping[str, Any], places: Sequence
             check_value(flag, each, hint)
     if not wants_help:
         check_number(loose, places, swallowing)
+        _check_none_is_empty(loose, places)
         for place, word in zip(places, loose, strict=False):
             if place.choices and word not in place.choices:
                 raise ConfigError(f"{word}: no such choice.{choose_from(word, place.choices)}")
@@ -195,6 +200,15 @@ def check_number(words: Sequence[str], places: Sequence[Place], swallowing: str 
     why = f" ({swallowing} takes all words after it, up to the next option or --)" if swallowing else ""
     expected = " ".join(map(str, places)) or "no argument"
     raise ConfigError(f"expected {expected}, got {got}{named}{why}; see --help")
+
+
+def _check_none_is_empty(words: Sequence[str], places: Sequence[Place]) -> None:
+    """Raise ConfigError for an empty word in place of a path, which is what a variable that is not set leaves."""
+    texts = {number for number, place in enumerate(places) if place.may_be_empty}
+    if any(not word and number not in texts for number, word in enumerate(words)):
+        named = " ".join(shown(word) for word in words[:5])
+        expected = " ".join(map(str, places))
+        raise ConfigError(f"expected {expected}, got an empty word ({named}); is a variable in the command not set?")
 
 
 def _expected(hint: Any) -> str:

@@ -144,6 +144,8 @@ class StageSpec:
     """Parameter name -> required."""
     described: Mapping[str, str]
     """What each `Source` is, for the help text."""
+    read_below: tuple[str, ...]
+    """The `Source`s of which everything below a folder is read, whoever put it there."""
     tables: frozenset[str]
     """Outputs that may be one JSONL file."""
     words: dict[str, bool]
@@ -173,6 +175,7 @@ class StageSpec:
         shaped_by: tuple[str, ...],
         *,
         sources: Mapping[str, str] | None = None,
+        read_below: tuple[str, ...] = (),
         limit: Limit | None = None,
         check_config: Callable[..., None] | None = None,
         check_parameters: Callable[[Mapping[str, Any]], str | None] | None = None,
@@ -183,8 +186,9 @@ class StageSpec:
     ) -> "StageSpec":
         """Declare a stage by the signature of `function`; the docstring of its module is the help text.
 
-        `sources` says what each `Source` is, or words. Raises TypeError if it describes other parameters, or
-        `check_config` does not take the sections that `function` takes.
+        `sources` says what each `Source` is, or words; `read_below` names those of which everything below is read.
+        Raises TypeError if these name other parameters, or `check_config` does not take the sections that `function`
+        takes.
         """
         name, hints = function.__name__, typing.get_type_hints(function)
         kinds = {parameter: _unwrap(hints[parameter]) for parameter in inspect.signature(function).parameters}
@@ -207,6 +211,8 @@ class StageSpec:
         )
         if unknown:
             raise TypeError(f"{name}: sources describes what is no Source: {', '.join(sorted(unknown))}")
+        if unknown := {*read_below} - {parameter for parameter, kind in inputs.items() if kind[0] is Source}:
+            raise TypeError(f"{name}: read_below names what is no Source: {', '.join(sorted(unknown))}")
         return cls(
             name=name,
             function=function,
@@ -217,6 +223,7 @@ class StageSpec:
             inputs=inputs,
             outputs=outputs,
             described=sources or {},
+            read_below=read_below,
             tables=frozenset(parameter for parameter, (kind, _) in kinds.items() if kind is Table),
             words=words,
             check_config=check_config,

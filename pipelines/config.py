@@ -211,7 +211,7 @@ def _holds_nothing(file: Path) -> bool:
     return all(not line.strip() or line.startswith(b"#") for line in file.read_bytes().splitlines())
 
 
-_KIND_NAMES = {list: "a list", type(None): "nothing"}
+_KIND_NAMES = {list: "a list"}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -243,6 +243,9 @@ def parse_yaml(path: Path, bounds: "Bounds", part: Callable[[str], str] = str) -
             value = yaml.load(part(bounded_text(path, bounds)))
     except (YAMLError, ValueError, TypeError, RecursionError) as error:  # too much, 2024-13-45; [{}]: 1; keys that nest
         raise ConfigError(f"{path}: not valid YAML: {_problem(error)}") from None
+    if value is None:
+        found = "found nothing; bring it back from git, or write it anew"
+        raise ConfigError(f"{path}: expected keys with values (key: value), {found}")
     if not isinstance(value, dict):
         raise ConfigError(
             f"{path}: expected keys with values (key: value), found {_KIND_NAMES.get(type(value), 'one word')}"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipelines import store
-from pipelines.command import Invocation
+from pipelines.command import Documents, Invocation, StageSpec
 from pipelines.documents import is_jsonl
 from pipelines.errors import UserError
-from pipelines.manifest import MANIFEST, SCRATCH, STORED, WORK, Manifest, manifest_path
+from pipelines.manifest import MANIFEST, SCRATCH, STORED, WORK, Manifest, is_published, manifest_path
 from pipelines.outputs import provenance_path, rejected_path
 
 _SCRATCH_END = re.compile(rf"(?:-[0-9a-f]{{16}}|{SCRATCH}|\.lock)$")
@@ -89,6 +89,25 @@ def check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None:
     for target, path in owners.items():
         for other in (owners[parent] for parent in target.parents if parent in owners):
             raise UserError(f"{path}: inside the output {other}, which is replaced as a whole; choose another path")
+
+
+def check_not_read_again(spec: StageSpec, call: Invocation) -> None:
+    """Raise UserError if an output lies in a folder of the input where the next run of this command would read it.
+
+    Of a folder of documents the JSONL files directly in it are read, so another folder may be made there. A published
+    folder is read by its manifest alone, and takes no output (`check_outputs`).
+    """
+    for name, paths in call.inputs.items():
+        for source in (path for path in paths if not is_published(path)):
+            real = Path(os.path.realpath(source))
+            for output in call.outputs.values():
+                target = Path(os.path.realpath(output))
+                is_read = spec.inputs[name][0] is Documents and is_jsonl(output) and target.parent == real
+                if is_read or (name in spec.read_below and real in target.parents):
+                    raise UserError(
+                        f"{output}: inside the input {source}, so the next run would read it as input too; choose an "
+                        "output outside of it"
+                    )
 
 
 def replaces_input(output: object, source: object) -> UserError:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pipelines.terminal import counted, in_number
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
@@ -108,10 +110,15 @@ def track(
 def _log(what: str, total: int, unit: str, done: int) -> Generator[tuple[Any, float]]:
     def show(number: int, seconds: float, detail: str) -> None:
         left = seconds * (total - done - number) / number if number else 0.0
-        parts = [f"{done + number:,} of {total:,} {unit}", f"{number / seconds:,.1f}/s", detail, f"{_time(left)} left"]
+        parts = [
+            f"{done + number:,} of {counted(total, unit)}",
+            f"{number / seconds:,.1f}/s",
+            detail,
+            f"{_time(left)} left",
+        ]
         logger.info("%s: %s", what, ", ".join(part for part in parts if part))
 
-    with waiting(f"{what}: {total - done:,} {unit}"):
+    with waiting(f"{what}: {counted(total - done, unit)}"):
         yield show, LINE_SECONDS
 
 
@@ -128,7 +135,7 @@ def _bar(what: str, total: int, unit: str, done: int) -> Generator[tuple[Any, fl
             _shown[-1].remove_task(task)
         return
     console = Console(stderr=True)
-    with Progress(_line_column(unit, console), console=console, transient=True) as progress:
+    with Progress(_line_column(in_number(unit, total), console), console=console, transient=True) as progress:
         task = progress.add_task(what, total=total, completed=done, rate="", detail="")
 
         def show(number: int, seconds: float, detail: str) -> None:

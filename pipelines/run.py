@@ -24,6 +24,7 @@ from pipelines.fetched import held
 from pipelines.manifest import Counts, FileEntry, Manifest, content_hash
 from pipelines.progress import track
 from pipelines.ray_engine import RayEngine
+from pipelines.terminal import counted
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +142,8 @@ class StageRun:
         todo = [task for task in tasks if task.receipt not in done]
         if not self.share and (done or (self.machines > 1 and len(tasks) > 1)):
             rest = f"; no task did the other {len(todo)}, which are done here" if todo and self.machines > 1 else ""
-            logger.info("%s: %d of %d shards are already done%s", label, len(done), len(tasks), rest)
+            verb = "is" if len(done) == 1 else "are"
+            logger.info("%s: %d of %s %s already done%s", label, len(done), counted(len(tasks), "shards"), verb, rest)
         for task, receipt in _track(label, zip(todo, self.engine.map(work, todo), strict=True), tasks, todo):
             done[task.receipt] = receipt
         return done

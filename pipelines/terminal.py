@@ -12,6 +12,8 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 _UNPRINTABLE_RUN = re.compile(r"(.)\1*", re.DOTALL)
 _SLASH = re.compile(r"\b(s3|hf):/(?=[^/])")
 """Of an address that was made a path."""
+_ONE = re.compile("(?<=ch)es$|(?<=ss)es$|s$")
+"""What `batches`, `processes` and `shards` have more than one of them."""
 _called: dict[str, str] = {}
 """Folder, with a slash at its end -> what messages call it."""
 
@@ -33,6 +35,21 @@ def visible(text: str) -> str:
 def without_controls(text: str) -> str:
     """Return a text of several lines with its control characters escaped, so that no terminal or page obeys them."""
     return _CONTROLS.sub(lambda control: ascii(control[0])[1:-1], text)
+
+
+def counted(number: int, units: str) -> str:
+    """Return `1 shard`, or `2,048 shards` for a number of other `units`."""
+    return f"{number:,} {in_number(units, number)}"
+
+
+def in_number(units: str, number: float) -> str:
+    """Return `units`, or the word for one of them."""
+    return _ONE.sub("", units) if number == 1 else units
+
+
+def they_are(number: int, units: str) -> str:
+    """Return `1 line is`, or `2,048 lines are`."""
+    return f"{counted(number, units)} {'is' if number == 1 else 'are'}"
 
 
 def _escaped(run: str) -> str:

@@ -110,7 +110,7 @@ class Training:
 def _config(record: dict[str, Any], run: Path) -> PretrainConfig:
     """Return the section in the record; parameters that it leaves out did not shape the run."""
     if "pretrain" not in record or "data" not in record:
-        raise UserError(f"{run}: not the record of a pretraining; name a folder that `trainer.pretrain` published")
+        raise UserError(f"{run}: not the record of a pretraining; name a folder that pretrain published")
     return check(PretrainConfig, record["pretrain"], "pretrain", str(run / RECORD))
 
 

@@ -182,6 +182,10 @@ class ParallelConfig(HasIdentity):
         """Whether every path that is only faster is off, unless it was asked for by a parameter of its own."""
         return self.kernels == "plain"
 
+    def compiles(self, device: str, *, blocks: bool) -> bool:
+        """Return whether code is compiled before the first pass: `blocks`, if that is asked for, or a GPU's kernels."""
+        return blocks or (device == "cuda" and not self.plain)
+
     @property
     def fusible(self) -> bool:
         """Whether blocks may be those of `trainer.kernels`, on a GPU and in 16 bits."""

@@ -33,6 +33,7 @@ from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.terminal import counted
 from pipelines.unchanged import require_unchanged
 from trainer.checks import check_finetune, check_length
 from trainer.config import FinetuneConfig, ParallelConfig, Precision
@@ -284,10 +285,11 @@ def train_once(process: Process, mesh: "Mesh", job: FinetuneJob) -> dict[str, An
     training.watch = job.watch
     name = f"finetune {job.task}"
     predictions = Predictions(training, rows)
+    compiles = job.parallel.compiles(training.mesh.device.type, blocks=config.compile)
     callbacks = [
         Replicas(job.parallel.compare_every),
         hooks.Curve(job.scratch / "curve.csv"),
-        hooks.Progress(name, config.log_every, phases=config.log_phases),
+        hooks.Progress(name, config.log_every, phases=config.log_phases, compiles=compiles),
         hooks.Epochs(
             *(name, job.scratch / "epochs.csv", job.scratch / "curve.csv"), lambda _: validate(predictions, job)
         ),
@@ -311,7 +313,7 @@ def extent(trained: Mapping[str, Any], rows: int, config: FinetuneConfig) -> str
     """Return how much was trained: so many steps on all rows, or on as many of them as these steps saw."""
     seen = trained["steps"] * config.global_batch_size
     of = f"{seen:,} of {rows:,}" if seen < rows else f"{rows:,}"
-    return f"{trained['steps']:,} steps on {of} rows"
+    return f"{counted(trained['steps'], 'steps')} on {of} rows"
 
 
 def prepare(process: Process, mesh: "Mesh", job: FinetuneJob, rows: "GlueRows") -> "Training":

@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(without_controls(text))
 
     arguments = sys.argv[1:] if arguments is None else arguments
-    places = (Place("EXPORT"), Place("PROMPT", required=False))
+    places = (Place("EXPORT"), Place("PROMPT", required=False, may_be_empty=True))
     try:
         check_words(arguments, {"--help": None, **dict(flags_of(SamplingConfig))}, places)
         run_tyro(generate, "trainer.generate", __doc__ or "", places, arguments)

@@ -26,6 +26,7 @@ from pipelines.manifest import Counts
 from pipelines.progress import waiting
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
+from pipelines.terminal import counted
 from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.loop.start import begin, find_start, require_sizes
@@ -220,10 +221,8 @@ def results(trained: Mapping[str, int], best: Mapping[str, Any], run: StageRun, 
     run.register_outputs(output, Counts(trained["samples"], trained["samples"], totals={"tokens": trained["tokens"]}))
     losses = summary(output.folder / "curve.csv")
     validated = f", validation loss {losses['val_loss']:.4f}" if "val_loss" in losses else ""
-    run.summary = (
-        f"{trained['steps']:,} steps, {trained['tokens']:,} tokens, loss {losses['train_loss']:.4f} (mean of the last "
-        f"tenth){validated}"
-    )
+    length = f"{counted(trained['steps'], 'steps')}, {trained['tokens']:,} tokens"
+    run.summary = f"{length}, loss {losses['train_loss']:.4f} (mean of the last tenth){validated}"
     return {**trained, **losses, **best}
 
 
@@ -316,11 +315,12 @@ def train_in_process(process: Process, job: PretrainJob) -> dict[str, Any]:
     training = prepare(process, job)
     training.watch = job.watch
     measure = validation(job)
+    compiles = job.parallel.compiles(training.mesh.device.type, blocks=config.compile)
     callbacks = [
         Replicas(job.parallel.compare_every),
         hooks.Validation(measure, config.validate_every),
         hooks.Curve(job.curve, untrained=measure),
-        hooks.Progress("pretrain", config.log_every, phases=config.log_phases),
+        hooks.Progress("pretrain", config.log_every, phases=config.log_phases, compiles=compiles),
         hooks.Epochs("pretrain", job.epochs, job.curve),
         hooks.Speeds(job.segments, job.plan.layout.record(training.parallel)),
         Measured(config),
@@ -418,7 +418,7 @@ def validation(job: PretrainJob) -> "Callable[[Training], float]":
             samples=config.validation_samples,
             mesh=training.mesh,
             document_mask=config.document_mask,
-            one_shape=config.compile or (training.mesh.device.type == "cuda" and not job.parallel.plain),
+            one_shape=job.parallel.compiles(training.mesh.device.type, blocks=config.compile),
         )
         return score.loss
 

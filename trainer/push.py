@@ -28,7 +28,7 @@ from pipelines.called import called
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import MANIFEST, is_published
 from pipelines.progress import waiting
-from pipelines.terminal import print_error, print_line
+from pipelines.terminal import counted, print_error, print_line
 from pipelines.unchanged import require_unchanged
 from trainer.card import LICENSE, REPOSITORY, head_of
 from trainer.weights.exported import CONFIG, WEIGHTS
@@ -156,7 +156,7 @@ def push(files: Mapping[str, Path], repository: str, *, private: bool = False, o
         message = f"Upload {files[README].stem} and the model that it describes"
         made = api.create_commit(repository, operations, commit_message=message, parent_commit=theirs.sha)
         left = f"; left as they were: {', '.join(found.others)}" if found.others else ""
-        return f"{api.endpoint}/{repository}: {len(operations)} files in commit {made.oid}{left}"
+        return f"{api.endpoint}/{repository}: {counted(len(operations), 'files')} in commit {made.oid}{left}"
 
 
 def repository_files(api: "HfApi", repository: str) -> dict[str, "RepoFile"]:

@@ -27,7 +27,7 @@ from pipelines.config import View
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 from pipelines.stage import stage_main
-from pipelines.terminal import without_controls
+from pipelines.terminal import counted, without_controls
 from trainer.reporting import charts
 from trainer.reporting.charts import Chart
 from trainer.reporting.corpus import read_corpus
@@ -108,7 +108,7 @@ def report(
         output, Counts(rows_in=len(run_results.corpus_stages) + len(run_results.run_stages), rows_out=1)
     )
     missing = f", {len(run_results.missing)} of them missing" if run_results.missing else ""
-    run.summary = f"{output.counts.rows_in + len(run_results.missing)} stages on one page{missing}"
+    run.summary = f"{counted(output.counts.rows_in + len(run_results.missing), 'stages')} on one page{missing}"
     return {"missing": run_results.missing}
 
 

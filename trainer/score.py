@@ -161,7 +161,7 @@ def open_encoder(model: Source, tokenizer: Source | None, parallel: ParallelConf
         record = read_record(folder)
         meta, sizes = tokenizer_of(folder, record), record["model"]
         if sizes["num_labels"]:
-            raise UserError(f"{folder}: a checkpoint of a classifier; name one of `trainer.pretrain`")
+            raise UserError(f"{folder}: a checkpoint of a classifier; name one that pretrain made")
         if tokenizer is None:
             raise ConfigError(f"{folder}: a checkpoint has no tokenizer; name its folder with --tokenizer")
         require_same_tokenizer(tokenizer.path, meta, folder)

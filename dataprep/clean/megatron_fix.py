@@ -26,6 +26,7 @@ from dataprep.programs import (
 from pipelines import store
 from pipelines.documents import part_files, read_rows
 from pipelines.errors import ConfigError
+from pipelines.terminal import they_are
 
 TASKS: dict[str, dict[str, Any]] = {
     "remove_512": {"seeds": {"remove_512": 512}},
@@ -68,7 +69,7 @@ def _clean_file(file: Path, options: argparse.Namespace) -> int:
     with scratch_beside(cleaned, {cleaned: is_text_line, filtered: is_text_line}, options) as scratch:
         documents, output, section = scratch / "documents.jsonl", scratch / "output", scratch / "clean.yaml"
         if left_out := _write_documents(file, documents):
-            note(f"{file}: {left_out} lines are left out: not a JSON object with a string under 'text'")
+            note(f"{file}: {they_are(left_out, 'lines')} left out: not a JSON object with a string under 'text'")
         store.write_json(section, _section(options.tasks))  # JSON is YAML
         if documents.stat().st_size and (status := run_stage("clean", options, documents, output, "--preset", section)):
             return status

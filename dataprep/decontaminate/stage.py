@@ -169,13 +169,16 @@ def decontaminate(
     reported = run.map(report_part, every, context, into=contamination)
     clean = run.step(summarise, "summary", [*hits, *plans], context, into=contamination)
     rows = clean.totals["item_rows"]
-    logger.info(
-        "decontaminate: %s of %s rows are in documents (%s hits); %s says where, and which rows are clean",
-        f"{rows - clean.totals.get('clean_items', 0):,}",
-        f"{rows:,}",
-        f"{sum(number for name, number in reported.totals.items() if name.startswith('hits_')):,}",
-        contamination.final,
-    )
+    if rows:
+        logger.info(
+            "decontaminate: %s of %s rows are in documents (%s hits); %s says where, and which rows are clean",
+            f"{rows - clean.totals.get('clean_items', 0):,}",
+            f"{rows:,}",
+            f"{sum(number for name, number in reported.totals.items() if name.startswith('hits_')):,}",
+            contamination.final,
+        )
+    else:
+        logger.info("decontaminate: no benchmark rows to look for, so every document is kept")
     return {**built.totals, **common.totals, **reported.totals, **clean.totals}
 
 

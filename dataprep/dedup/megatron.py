@@ -30,6 +30,7 @@ from pipelines import store
 from pipelines.documents import is_jsonl
 from pipelines.errors import ConfigError
 from pipelines.outputs import rejected_name
+from pipelines.terminal import they_are
 
 DEFAULT_SEEDS = 100
 """The default of Megatron's `--num-seeds`."""
@@ -139,7 +140,8 @@ def _search_flags(options: argparse.Namespace) -> list[Any]:
 def _write_documents(inputs: Sequence[str], folder: Path) -> None:
     for number, (name, key) in enumerate(zip(inputs[::2], inputs[1::2], strict=True)):
         if skipped := megatron_files.write_documents(Path(name), key, folder / f"{number:06d}.jsonl"):
-            note(f"{name}: {skipped} lines are left out: not a JSON object with strings under 'text' and {key!r}")
+            left_out = they_are(skipped, "lines")
+            note(f"{name}: {left_out} left out: not a JSON object with strings under 'text' and {key!r}")
 
 
 def _group(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -154,7 +156,7 @@ def _group(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
             return status
         totals = json.loads((scratch / "stats.json").read_bytes())["totals"]
         if unlike := totals["kept_unlike_survivor"]:
-            note(f"{unlike} documents are kept too: they resemble another duplicate, but not the one that is kept")
+            note(f"{they_are(unlike, 'documents')} kept too: like another duplicate, but not like the one that is kept")
         megatron_files.write_megatron_groups(scratch / "groups", options.output)
     return 0
 
@@ -178,7 +180,7 @@ def _remove(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         kept, rejected = scratch / "kept", scratch / "rejected"
         nameless = _copy_lines(options.data, key, survivors, kept, rejected)
         if nameless:
-            note(f"{options.data}: {nameless} lines are kept as they are: not a JSON object with the key {key!r}")
+            note(f"{options.data}: {they_are(nameless, 'lines')} kept as found: not a JSON object with the key {key!r}")
         store.rename(rejected, store.real_path(removed))
         store.rename(kept, store.real_path(output))
     return 0

@@ -266,6 +266,7 @@ STAGE = StageSpec.of(
         "urls": "the output of urls, a list of URLs, or an empty file",
         "documents": "a prepared corpus to pass on: a file, or a folder with everything below it",
     },
+    read_below=("urls", "documents"),
     limit=Limit("URLs; prepared documents are passed on whole"),
     check_parameters=check_parameters,
     other_command=download_texts,

@@ -15,6 +15,7 @@ from typing import Any
 from dataprep.programs import first_line, json_line, note, read_objects, run_program, scratch_beside
 from pipelines import store
 from pipelines.errors import UserError
+from pipelines.terminal import they_are
 
 ID = "adlr_id"
 """Megatron's key of a document's id."""
@@ -76,6 +77,6 @@ def _add_ids(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
                 given += 1
                 file.write(json_line({**row, ID: f"{options.id_prefix}-{given:010d}"}))
         if left_out:
-            note(f"{options.input_file}: {left_out} lines are left out: not a JSON object")
+            note(f"{options.input_file}: {they_are(left_out, 'lines')} left out: not a JSON object")
         store.rename(scratch / "with_ids", store.real_path(output))
     return 0

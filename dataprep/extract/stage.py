@@ -202,6 +202,7 @@ STAGE = StageSpec.of(
     sources={
         "path": "the output of download, or a file or folder of what is named above",
     },
+    read_below=("path",),
     limit=Limit("records: documents, and pages that give none"),
     other_command=merge_or_add_ids,
 )

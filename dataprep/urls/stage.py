@@ -30,7 +30,7 @@ from pathlib import Path
 from dataprep.urls.config import UrlsConfig
 from dataprep.urls.reddit import DateError, SubmissionRules, submission_rules
 from dataprep.urls.sort import DUPLICATES, KEPT, Run, RunWriter, merge_range, plan, write_duplicates, write_urls
-from dataprep.urls.text_list import refuse_output_among_lists, write_text_list
+from dataprep.urls.text_list import write_text_list
 from dataprep.web.url_lists import Chunk, first_lines, split_lists, url_lists
 from pipelines import store
 from pipelines.command import Limit, Output, Part, Source, StageSpec, Table
@@ -56,7 +56,6 @@ ROW_COPIES = 12
 def urls(config: UrlsConfig, run: StageRun, lists: Source, output: Table) -> None:
     """Judge the lines of the lists in chunks, then merge the sorted survivors and drop the duplicates."""
     submissions = checked_submission_rules(config)
-    refuse_output_among_lists(lists.path, output.final)
     if given(lists.path) is None:
         run.summary = f"no URL in {lists.path}, which is empty or has comments alone"
     files = url_lists(lists.path, config.url_key)
@@ -198,6 +197,7 @@ STAGE = StageSpec.of(
     sources={
         "lists": "a list of URLs, or a folder of lists",
     },
+    read_below=("lists",),
     limit=Limit("lines of the lists, without blank ones and comments"),
     other_command=write_text_list,
 )

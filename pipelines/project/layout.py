@@ -44,8 +44,11 @@ class Laid:
 def lay_out(folder: Path) -> Laid:
     """Write the files of a project that are missing in `folder`, and begin a git repository if it is in none.
 
-    Raises ConfigError if the folder is a checkout, or has a package that `python -m` would run in place of ours.
+    Raises ConfigError if the folder is a file or a checkout, or has a package that `python -m` would run instead of
+    ours.
     """
+    if file := next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None):
+        raise ConfigError(f"{file}: a file, where a folder is to be laid out; name another folder")
     if has_code(folder):
         raise ConfigError(f"{folder}: a checkout, which has all that a project needs; name another folder")
     for hiding in (path for name in PACKAGES for path in (folder / name / "__init__.py", folder / f"{name}.py")):

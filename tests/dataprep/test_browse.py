@@ -79,6 +79,8 @@ def test_the_cache_holds_one_table(ledger: Path, cache: Path) -> None:
 def test_a_missing_or_foreign_ledger_is_told_with_what_to_do(ledger: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no ledger yet; make it: dvc repro ledger"):
         browse.check_ledger(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"part-00000\.parquet: a file; name the folder that stage ledger wrote"):
+        browse.check_ledger(ledger / "part-00000.parquet")
     (ledger / "part-00001.parquet").unlink()
     with pytest.raises(UserError, match=r"missing"):
         browse.check_ledger(ledger)
@@ -121,6 +123,30 @@ def test_without_a_network_one_line_says_so_and_nothing_stays(cache: Path, monke
         browse.environment(cache)
     assert "\n" not in str(raised.value)
     assert [file.name for file in cache.iterdir()] == ["install.lock"]
+
+
+def test_without_ensurepip_the_package_that_has_it_is_named_and_no_network_is_blamed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = (
+        "The virtual environment was not created successfully because ensurepip is not\navailable.  On Debian/Ubuntu "
+        "systems, you need to install the python3-venv\npackage using the following command.\n\n    apt install "
+        "python3.11-venv\n\nYou may need to use sudo with that command.  After installing the python3-venv\npackage, "
+        "recreate your virtual environment.\n\nFailing command: /home/me/.cache/millrace/browse/x/bin/python3\n"
+    )
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, said, None))
+    with pytest.raises(UserError, match=r"python -m venv fails: .* apt install python3\.11-venv") as raised:
+        browse.environment(cache)
+    assert "network" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_relative_folder_for_caches_is_not_heeded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As its specification says: 600 MB would lie in whatever folder the command is called from."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("cache", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert browse.cache_folder() == tmp_path / ".cache" / "millrace"
 
 
 def test_an_installation_that_was_stopped_is_begun_anew(cache: Path, installs: list[list[str]]) -> None:

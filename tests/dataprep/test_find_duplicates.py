@@ -195,7 +195,7 @@ def test_the_s_curve_and_the_expected_recall_are_printed_if_asked_for(
     documents = write_texts(tmp_path / "d.jsonl", ["a b c"])
     find(documents, tmp_path / "quiet", "--log-level", "info")
     screen = capsys.readouterr().err
-    assert "find_duplicates: 0 pairs among 1 documents in" in screen
+    assert "find_duplicates: 0 pairs among 1 document in" in screen
     assert "S-curve" not in screen
     assert "kernel" not in screen
     find(documents, tmp_path / "o", "--verbose")

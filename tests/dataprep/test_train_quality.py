@@ -93,7 +93,7 @@ def test_repeated_documents_count_once_and_those_of_both_classes_not_at_all(
     capsys.readouterr()
     assert trained(output="other") == expected
     assert (stats("other")["repeated"], stats("other")["in_both_classes"], stats("other")["no_words"]) == (5, 1, 2)
-    assert "1 documents are both good and bad, and left out" in capsys.readouterr().err
+    assert "1 document is both good and bad, and left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def test_a_wrong_limit_is_one_line_at_every_stage(module: str, value: str) -> No
 
 
 CLEAN, TOKENIZE = "dataprep.clean", "dataprep.tokenize"
+EMPTY = "expected DOCUMENTS... OUTPUT, got an empty word ('' 'b'); is a variable in the command not set?"
 SWALLOWED = (
     "expected DOCUMENTS... OUTPUT, got none (--languages takes all words after it, up to the next option or --); see "
     "--help"
@@ -48,6 +49,8 @@ SWALLOWED = (
         (CLEAN, ["a"], "expected DOCUMENTS... OUTPUT, got 1 argument ('a'); see --help"),
         (TOKENIZE, ["a"], "expected DOCUMENTS TOKENIZER OUTPUT, got 1 argument ('a'); see --help"),
         (TOKENIZE, list("abcd"), "expected DOCUMENTS TOKENIZER OUTPUT, got 4 arguments ('a' 'b' 'c' 'd'); see --help"),
+        (CLEAN, ["", "b"], EMPTY),
+        (CLEAN, ["a", "a", "a", ""], EMPTY.replace("'' 'b'", "'a' 'a' 'a' ''")),
         ("dataprep.glue_download", [], "expected [TASKS...] OUTPUT, got none; see --help"),
         (CLEAN, ["a", "b", "--min-tokens"], "--min-tokens: needs a value: a whole number of at least 0; see --help"),
         (CLEAN, ["--min-tokens", "--repair"], "--min-tokens: needs a value: a whole number of at least 0; see --help"),

@@ -101,6 +101,7 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: [", "not valid YAML"),
         ("- 1", r"expected keys with values \(key: value\), found a list"),
         ("word", "found one word"),
+        ("# only this\n", "found nothing; bring it back from git, or write it anew"),
         (None, "no such file"),
         ("a: 1\nb: {}\na: 2\n", "not valid YAML: key 'a' stands twice, also in line 3; keep one"),
         ("b:\n  c: {d: 1, d: 1}\n", "key 'd' stands twice, also in line 2"),

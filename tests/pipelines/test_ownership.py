@@ -9,7 +9,7 @@ import pytest
 from pipelines import store
 from pipelines.command import StageSpec
 from pipelines.errors import UserError
-from pipelines.manifest import load_checked
+from pipelines.manifest import Manifest, load_checked, manifest_path
 from pipelines.ownership import STAGED
 from pipelines.stage import run_command
 from tests.outputs import published
@@ -271,6 +271,41 @@ def test_outputs_do_not_overlap(
 ) -> None:
     assert run("split", source, tmp_path / train, tmp_path / val) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("clean", "in/out.jsonl"),
+        ("clean", "link/out.jsonl.gz"),
+        ("extract", "in/out"),
+        ("extract", "in/deep/er/out.jsonl"),
+        ("urls", "in/out"),
+    ],
+)
+def test_no_output_is_put_where_the_next_run_would_read_it(
+    source: Path, tmp_path: Path, module: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second run with --overwrite would read its own rows beside the input's, and give each document twice."""
+    (tmp_path / "link").symlink_to("in")
+    before = tree(tmp_path)
+    folder, output = tmp_path / "in", tmp_path / name
+    for more in ((), ("--overwrite",)):
+        assert run(module, folder, output, *more) == 1
+        why = "so the next run would read it as input too; choose an output outside of it"
+        assert capsys.readouterr().err == f"error: {output}: inside the input {folder}, {why}\n"
+    assert tree(tmp_path) == before
+
+
+def test_an_output_may_be_made_in_an_input_folder_where_no_run_reads_it(source: Path, tmp_path: Path) -> None:
+    """Of documents, only the files directly in a folder are read; of an input that is a file, only that."""
+    for folder in (source.parent, source):
+        outputs = [source.parent / "out", source.parent / "sub" / "out.jsonl"]
+        outputs += [source.parent / "beside.jsonl"] if folder == source else []
+        for output in outputs:
+            for _ in range(2):
+                assert run("clean", folder, output, "--overwrite") == 0
+                assert Manifest.load(manifest_path(output)).counts.rows_in == 2
 
 
 @pytest.mark.parametrize("name", ["old/new", "old/rejected/new.jsonl", "link/new"])

@@ -176,6 +176,20 @@ def test_items_count_for_what_they_hold(caplog: pytest.LogCaptureFixture, monkey
     ]
 
 
+def test_a_single_shard_is_not_called_shards(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    assert [*track([1], what="extract", total=1)] == [1]
+    assert caplog.messages[0].startswith("extract: 1 of 1 shard, ")
+    said = threading.Event()
+    messages: list[str] = []
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(progress.logger, "info", lambda text, *words: (messages.append(text % words), said.set()))
+    for _ in track([1], what="extract", total=1):
+        assert said.wait(60)
+    assert messages[0] == "extract: 1 shard"
+
+
 NESTED = """
 import time
 from pipelines.progress import track, within

@@ -8,7 +8,7 @@ from pipelines import log
 from pipelines.__main__ import main
 from pipelines.command import StageSpec
 from pipelines.stage import run_command
-from pipelines.terminal import print_error, print_line, visible, without_controls
+from pipelines.terminal import counted, print_error, print_line, they_are, visible, without_controls
 from trainer.report import escape_markdown
 
 HOSTILE = "a\x1b[2J\x07\nerror: forged\r\x9b31m\u202egnp.exe\udce9"
@@ -19,6 +19,17 @@ def test_a_text_from_outside_is_one_printable_line() -> None:
     assert visible(HOSTILE) == SAFE
     assert visible("naïve café 日本 – “ok”") == "naïve café 日本 – “ok”"
     assert visible("\0" * 1000) == r"\x00×1000 "
+
+
+@pytest.mark.parametrize(
+    ("one", "units"),
+    [("document", "documents"), ("URL", "URLs"), ("process", "processes"), ("batch", "batches"), ("page", "pages")],
+)
+def test_one_of_something_is_not_called_by_its_plural(one: str, units: str) -> None:
+    assert counted(1, units) == f"1 {one}"
+    assert they_are(1, units) == f"1 {one} is"
+    assert (counted(0, units), counted(2048, units)) == (f"0 {units}", f"2,048 {units}")
+    assert they_are(2, units) == f"2 {units} are"
 
 
 def test_errors_lines_and_the_log_are_printed_so(capsys: pytest.CaptureFixture[str]) -> None:

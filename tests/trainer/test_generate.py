@@ -48,7 +48,7 @@ def test_the_command_prints_a_text_and_refuses_a_folder_without_model(
     assert text.startswith("the mill")
     assert len(text.strip()) > len("the mill")
     assert main([str(tmp_path), "x"]) == 1
-    said = f"{tmp_path}: holds no model (config.json is missing); name a folder such as `trainer.export` writes"
+    said = f"{tmp_path}: holds no model (config.json is missing); name a folder that export wrote"
     assert capsys.readouterr().err == f"error: {said}\n"
 
 

@@ -181,7 +181,7 @@ def test_only_what_changed_is_sent(hub: UploadHub, made: tuple[Path, Path], caps
     assert pushed(made) == 0
     made[1].write_text(made[1].read_text() + "\nEdited by hand.\n")
     assert pushed(made, "--overwrite") == 0
-    assert f"{NAME}: 1 files in commit" in capsys.readouterr().out
+    assert f"{NAME}: 1 file in commit" in capsys.readouterr().out
     assert own_files(hub) == local_files(made)
 
 

@@ -79,7 +79,7 @@ def test_an_answer_that_does_not_fit_leaves_its_document_out_and_it_is_said(
     assert score(SCORES / "model", tmp_path / "toy.jsonl", tmp_path / "scores") == 0
     toy = json.loads((tmp_path / "scores/scores.json").read_text())["tasks"]["toy"]
     assert (toy["docs"], toy["skipped"]) == (1, {"too_long": 1})
-    assert "toy: 1 documents are left out, since each has an answer longer than the model" in capsys.readouterr().err
+    assert "toy: 1 document is left out, since each has an answer longer than the model" in capsys.readouterr().err
 
 
 def test_the_table_has_gpt_2_beside_it_only_where_it_was_measured_in_the_same_way(scored: Path) -> None:

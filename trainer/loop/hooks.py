@@ -160,11 +160,12 @@ class Progress(Hook):
     The rate is that of steps: no validation counts, and not the first step, before which code may be compiled.
     """
 
-    def __init__(self, name: str, every: int, *, phases: bool = False) -> None:
-        """`phases`: also log the time that each phase of a step takes."""
+    def __init__(self, name: str, every: int, *, phases: bool = False, compiles: bool = False) -> None:
+        """`phases`: also log the time that each phase of a step takes; `compiles`: code is, before the first one."""
         self.name = name
         self.every = every
         self._phases = phases
+        self._first = f"{name}: the first step" + (", before which code may be compiled" if compiles else "")
         self._stack = contextlib.ExitStack()
         self._first_step = contextlib.ExitStack()
         self._bar: Any = None
@@ -178,7 +179,7 @@ class Progress(Hook):
         self._is_first_step = True
         if not training.mesh.is_first:
             return
-        self._first_step.enter_context(waiting(f"{self.name}: the first step, before which code may be compiled"))
+        self._first_step.enter_context(waiting(self._first))
         if not sys.stderr.isatty():
             return
         from rich.console import Console

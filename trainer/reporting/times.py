@@ -14,6 +14,7 @@ from typing import Any
 from pipelines import store
 from pipelines.errors import UserError
 from pipelines.outputs import provenance_path
+from pipelines.terminal import counted
 from trainer.reporting.belonging import is_of, output_of, read_record
 from trainer.reporting.page import Table, number
 from trainer.reporting.results import ORDER, Curve, Tasks, unfinished_pretraining
@@ -132,7 +133,7 @@ def _hardware(record: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) 
     cores = f", {computer['cores']} cores" if computer.get("cores") else ""
     mfu = [] if last["mfu"] is None else [("MFU", f"{last['mfu']:.1%}")]
     rows = [
-        ("device", f"{device}{cores if last['device'] == 'cpu' else ''}, {processes} processes"),
+        ("device", f"{device}{cores if last['device'] == 'cpu' else ''}, {counted(processes, 'processes')}"),
         ("layout", layout_in_words(last["layout"])),
         *([("precision it ran in", last["precision"])] if "precision" in last else []),  # earlier releases wrote none
         ("wall time of training", duration(sum(part["seconds"] for part in segments))),

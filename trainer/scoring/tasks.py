@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipelines.errors import UserError
 from pipelines.task_requests import read_requests
+from pipelines.terminal import they_are
 from trainer.scoring.windows import Encoded, Encoder
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,6 @@ def _say(name: str, encoded: Encoded, pairs: int) -> None:
     for reason, count in encoded.skipped.items():
         why = {"too_long": "has an answer longer than the model takes", "no_tokens": "has an answer without tokens"}
         logger.warning(
-            "score: %s: %d documents are left out, since each %s; lm-evaluation-harness would fail",
-            *(name, count, why[reason]),
+            "score: %s: %s left out, since each %s; lm-evaluation-harness would fail",
+            *(name, they_are(count, "documents"), why[reason]),
         )

@@ -34,9 +34,7 @@ class Stored:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return what is in `config.json`. Raises UserError unless it is there and has keys and values."""
     if not (folder / CONFIG).exists():
-        raise UserError(
-            f"{folder}: holds no model ({CONFIG} is missing); name a folder such as `trainer.export` writes"
-        )
+        raise UserError(f"{folder}: holds no model ({CONFIG} is missing); name a folder that export wrote")
     return read_object(folder / CONFIG)
 
 

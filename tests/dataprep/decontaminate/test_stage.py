@@ -296,16 +296,19 @@ def test_a_folder_that_is_no_glue_is_one_line(tmp_path: Path, capsys: pytest.Cap
     assert "holds no TASK/SPLIT.parquet" in capsys.readouterr().err
 
 
-def test_a_project_without_glue_keeps_every_document(tmp_path: Path) -> None:
+def test_a_project_without_glue_keeps_every_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With `glue=none`, `glue_download` publishes a folder without a table."""
     write_yaml(tmp_path / "params.yaml", {"glue_download": {**to_plain(GlueDownloadConfig()), "tasks": []}}, "# None.")
     empty = tmp_path / "none"
     assert (
         run_command(StageSpec.load("dataprep.glue_download"), [str(empty), "--params", f"{tmp_path}/params.yaml"]) == 0
     )
-    kept, dropped, found = decontaminate(tmp_path, [LONG, SECOND], "--glue", empty)
+    kept, dropped, found = decontaminate(tmp_path, [LONG, SECOND], "--glue", empty, "--log-level", "info")
     assert len(kept) == 2
     assert (dropped, found) == ({}, [])
+    said = capsys.readouterr().err
+    assert "decontaminate: no benchmark rows to look for, so every document is kept" in said
+    assert "0 of 0 rows" not in said
 
 
 def test_nothing_to_look_for_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,7 +187,7 @@ def group(tmp_path: Path, lines: Sequence[dict[str, Any]], *threshold: str) -> l
 
 def test_a_chain_is_no_group_and_a_note_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert group(tmp_path, [{"a": [{"b": 0.8}]}, {"b": [{"c": 0.8}]}]) == [["a", "b"]]
-    assert "note: 1 documents are kept too: they resemble another duplicate" in capsys.readouterr().err
+    assert "note: 1 document is kept too: like another duplicate" in capsys.readouterr().err
 
 
 def test_the_default_threshold_is_megatrons_and_the_first_that_is_named_stays(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_lines_that_cannot_be_duplicates_stay_byte_for_byte(tmp_path: Path, caps
     data = '{"url":  "a", "text": "é"}\n{broken\n{"text": "no id"}\n{"url": "b", "text": "y"}\n'
     assert remove(tmp_path, [["a", "b"]], data) == 0
     assert (tmp_path / "kept.json").read_text() == data[: data.index('{"url": "b"')]
-    assert "2 lines are kept as they are: not a JSON object with the key 'url'" in capsys.readouterr().err
+    assert "2 lines are kept as found: not a JSON object with the key 'url'" in capsys.readouterr().err
     rejected = read_lines(tmp_path / "kept.rejected.json")
     assert rejected == [{"url": "b", "rule": "duplicate", "value": "survivor=a"}]
 

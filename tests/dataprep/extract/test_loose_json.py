@@ -48,7 +48,7 @@ def test_each_object_gets_an_id_with_the_prefix(tmp_path: Path) -> None:
     (tmp_path / "raw.json").write_text("\n".join([LINES[0], "[1]", *LINES[1:]]) + "\n")
     done = command("--input-file", tmp_path / "raw.json", "--output-file", tmp_path / "ids.json", "--id-prefix", "cc")
     assert done.returncode == 0, done.stderr
-    assert "1 lines are left out" in done.stderr
+    assert "1 line is left out" in done.stderr
     lines = (tmp_path / "ids.json").read_text().splitlines()
     wanted = [{**json.loads(line), "adlr_id": f"cc-{n:010d}"} for n, line in enumerate(LINES, start=1)]
     assert lines == [json.dumps(row, ensure_ascii=False) for row in wanted]

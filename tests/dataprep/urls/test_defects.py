@@ -110,4 +110,5 @@ def test_26_an_output_is_never_among_the_lists(output: str, tmp_path: Path, caps
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists" / "a.txt").write_text("http://garden.test/1\n")
     assert run_command(SPEC, [str(tmp_path / "lists"), str(tmp_path / "lists" / output), "--workers", "1"]) == 1
-    assert "is inside the folder of the lists" in capsys.readouterr().err
+    assert f"inside the input {tmp_path / 'lists'}, so the next run would read it" in capsys.readouterr().err
+    assert [file.name for file in (tmp_path / "lists").iterdir()] == ["a.txt"], "nor any scratch"

@@ -240,7 +240,7 @@ def test_a_dry_run_says_what_would_be_entered_and_changes_nothing(
     assert capsys.readouterr().out.splitlines() == [
         f"no output holds {G}/a; is it spelled as it was crawled?",
         f"inputs/forget.txt: would get {G}/a",
-        f"{G}/a: 0 places hold it; nothing was changed (--dry-run)",
+        f"{G}/a: held in 0 places; nothing was changed (--dry-run)",
     ]
     assert not (project / "inputs/forget.txt").exists()
     assert (project / "params.yaml").read_bytes() == before

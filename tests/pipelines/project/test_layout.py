@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from pipelines import store
 from pipelines.__main__ import main
 from pipelines.project.layout import lay_out
 from pipelines.project.versions import PACKAGES
@@ -27,7 +29,7 @@ def test_a_second_run_says_what_stands_and_overwrites_nothing(
     whole = files(folder)
     assert main(["init", str(folder)]) == 0
     said = capsys.readouterr().out
-    assert f"{folder}: 0 files were missing and are there now; " in said
+    assert f"{folder}: wrote 0 files that it lacked; " in said
     assert "kept as it is" not in said
     assert files(folder) == whole
     (folder / "params.yaml").write_text("mine: 1\n")
@@ -35,7 +37,7 @@ def test_a_second_run_says_what_stands_and_overwrites_nothing(
     assert main(["init", str(folder)]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{folder}/params.yaml: kept as it is, ")
-    assert f"{folder}: 1 files were missing and are there now; " in said
+    assert f"{folder}: wrote 1 file that it lacked; " in said
     assert files(folder) == whole | {Path("params.yaml"): b"mine: 1\n"}
 
 
@@ -68,6 +70,49 @@ def test_a_folder_whose_package_would_hide_ours_is_refused(
     assert main(["init", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path / name}: python -m would run this in place of")
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["notes", "notes/project"])
+def test_a_file_is_no_place_for_a_project(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes").write_text("mine")
+    assert main(["init", str(tmp_path / name)]) == 2
+    why = "a file, where a folder is to be laid out; name another folder"
+    assert capsys.readouterr().err == f"error: {tmp_path / 'notes'}: {why}\n"
+
+
+def test_what_cannot_be_written_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = store.create
+
+    def refuse(path: Path, **options: bool) -> Any:
+        if path.name == "config.yaml":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(store, "create", refuse)
+    assert main(["init", str(tmp_path / "new")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}/new/configs/config.yaml: Permission denied; name another folder, or ")
+    monkeypatch.setattr(store, "create", real)
+    assert main(["init", str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new/configs/config.yaml").is_file()
+
+
+def test_an_unset_variable_does_not_make_a_project_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", ""]) == 2
+    assert "init: expected [FOLDER], got an empty word (''); is a variable" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_its_help_says_what_it_writes_and_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["init", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Only what is missing is written" in said
 
 
 def test_a_checkout_is_no_place_for_a_project(capsys: pytest.CaptureFixture[str]) -> None:

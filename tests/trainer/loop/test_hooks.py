@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from trainer.config import ParallelConfig
 from trainer.loop.hooks import Curve, Epochs, Progress, SpeedCurve, Speeds
 from trainer.loop.outliers import Outliers
 from trainer.loop.timing import Phases
@@ -88,6 +90,44 @@ def test_the_speed_is_that_of_steps_without_validations_and_the_first_step(
     with caplog.at_level(logging.INFO):
         run(Together(Slow(), Progress("pretrain", 10)), 30)
     assert [record.getMessage().split("  ")[2] for record in caplog.records] == ["100 tokens/s"] * 3
+
+
+def test_a_long_first_step_is_named_and_compiling_only_where_something_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pipelines.progress.PATIENCE_SECONDS", 0.0)
+
+    class Slow(Hook):
+        def after_step(self, training: Any, report: StepReport) -> None:
+            deadline = time.monotonic() + 30
+            while report.step == 1 and not caplog.records and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    said: list[str] = []
+    with caplog.at_level(logging.INFO):
+        for compiles in (False, True):
+            run(Together(Slow(), Progress("pretrain", 10, compiles=compiles)), 1)
+            said += [record.getMessage() for record in caplog.records]
+            caplog.clear()
+    assert said == [
+        "pretrain: the first step",
+        "pretrain: the first step, before which code may be compiled",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "kernels", "blocks", "compiles"),
+    [
+        ("cpu", "triton", False, False),
+        ("cpu", "plain", True, True),
+        ("cuda", "triton", False, True),
+        ("cuda", "plain", False, False),
+    ],
+)
+def test_code_is_compiled_for_gpus_unless_plain_and_where_blocks_are_to_be(
+    device: str, kernels: Any, blocks: bool, compiles: bool
+) -> None:
+    assert ParallelConfig(kernels=kernels).compiles(device, blocks=blocks) == compiles
 
 
 def test_only_the_first_process_says_or_writes_anything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
