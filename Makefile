@@ -25,6 +25,7 @@ install: $(VENV)/.installed ## virtual environment with pinned versions
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 COMPILED_BY_UV := $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
 COMPILED := $(if $(PYTHONDONTWRITEBYTECODE),&& { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; })
+OWN_COMPILED := $(if $(PYTHONDONTWRITEBYTECODE),$(BIN)/python -m compileall -qq -j 0 dataprep pipelines trainer || true,:)
 PACKAGES := --constraint constraints.txt --editable '.[dev]'
 INDEXES := awk -F"='" '{ gsub(/\\n/, " ", $$2); sub(/.$$/, "", $$2); sub(/.*\./, "", $$1); n = split($$2, values, " ") } \
 	$$1 ~ /^(index-url|extra-index-url|find-links|constraint)$$/ { for (i = 1; i <= n; i++) print "--" $$1, values[i] } \
@@ -38,6 +39,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard */native/
 	@uv pip install --quiet --python $(BIN)/python $(COMPILED_BY_UV) --index-strategy unsafe-best-match \
 		$$($(BIN)/python -m pip config list | $(INDEXES) | sort -u) $(PACKAGES) \
 		|| { echo "$(VENV): uv could not do it; now pip, in a few minutes"; $(PIP) $(PACKAGES) $(COMPILED); }
+	@$(OWN_COMPILED)
 	@touch $@
 
 run: install ## the whole road for the active profile (sample: offline, two to four minutes)

@@ -71,6 +71,8 @@ _DECISION = pa.schema(
 _NEEDED = ("group", "corpus", "is_survivor", "survivor_shard", "survivor_row")
 """Other columns read from groups: the location of a survivor, and those that distinguish groups from other tables."""
 _SURVIVOR = "survivor"
+_EVIDENCE = ("kind", "jaccard", "survivor_corpus", "survivor_doc_id", "survivor_url")
+"""What a rejected row shows of a decision."""
 
 
 def remove_duplicates(run: StageRun, documents: Documents, groups: Source, output: Table) -> None:
@@ -129,16 +131,15 @@ def remove_part(part: Part, folder: Path, groups: str, schema: pa.Schema, select
     ):
         for batch in read_batches(documents):
             indices, decided = decisions.within(range(counts.rows_in, counts.rows_in + batch.num_rows))
-            rows = batch.select(["doc_id", "url"]).take(from_numpy(indices)).to_pylist()
+            rows = batch.select(["doc_id", "url"]).take(from_numpy(indices))
+            if (other := first_other(rows.column("doc_id"), decided["doc_id"])) is not None:
+                number, doc_id = counts.rows_in + indices[other], rows.column("doc_id")[other].as_py()
+                raise other_documents(groups, f"row {number} of {part.name} is {doc_id.hex()}")
+            goes = from_numpy(to_numpy(compare("not_equal", decided["kind"], _SURVIVOR)))
             stays = np.ones(batch.num_rows, dtype=bool)
-            for index, row, decision in zip(indices.tolist(), rows, decided, strict=True):
-                if decision["doc_id"] != row["doc_id"]:
-                    raise other_documents(
-                        groups, f"row {counts.rows_in + index} of {part.name} is {row['doc_id'].hex()}"
-                    )
-                if decision["kind"] == _SURVIVOR:
-                    continue
-                stays[index] = False
+            stays[indices[to_numpy(goes)]] = False
+            removed = decided.select(_EVIDENCE).filter(goes).to_pylist()
+            for row, decision in zip(rows.filter(goes).to_pylist(), removed, strict=True):
                 rule = f"{decision['kind']}_duplicate"
                 rejected.write({**row, "rule": rule, "value": evidence(decision)})
                 counts.reject(rule)
@@ -171,10 +172,10 @@ class Decisions:
             )
         return cls(table.take(from_numpy(first)), rows)
 
-    def within(self, rows: range) -> tuple[Array, list[Row]]:
+    def within(self, rows: range) -> tuple[Array, pa.Table]:
         """Return the positions in `rows` of the rows with a decision, and the decisions."""
         low, high = np.searchsorted(self.rows, (rows.start, rows.stop))
-        return self.rows[low:high] - rows.start, self.table.slice(low, high - low).to_pylist()
+        return self.rows[low:high] - rows.start, self.table.slice(low, high - low)
 
 
 class SelectedRows:
@@ -276,6 +277,14 @@ class KeptRows:
 def _text_sizes(texts: pa.Array | pa.ChunkedArray) -> Array:
     """Return the UTF-8 bytes of each text."""
     return to_numpy(pc.call_function("binary_length", [texts]))
+
+
+def first_other(ids: pa.Array, decided: pa.ChunkedArray) -> int | None:
+    """Return the first place where two columns of ids differ, or None; they are compared one by one only if they do."""
+    if pa.chunked_array([ids]).equals(decided):
+        return None
+    pairs = zip(ids.to_pylist(), decided.to_pylist(), strict=True)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), None)
 
 
 def evidence(decision: Row) -> str:

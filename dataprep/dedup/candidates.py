@@ -112,7 +112,7 @@ def save_sorted(path: Path, keys: Array, columns: Sequence[Array]) -> None:
         for band in keys:
             order = _order(band)
             for values in (band, *columns):
-                file.write(values[order].astype("<u8", copy=False).data)
+                file.write(values.take(order).astype("<u8", copy=False).data)
 
 
 def _order(keys: Array) -> Array:
@@ -139,16 +139,20 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def gather_slice(files: Sequence[Path], part: Slice, band: int) -> Array:
     """Read the records of a slice in one band, sorted by key, then by number: (columns, num_records) uint64."""
-    of_files: list[Array] = []
-    for file in files:
-        stored = load_mapped(file)[band]
-        of_files.append(np.array(stored[:, part.within(stored[0])]))
-    records = np.concatenate(of_files, axis=1)
-    return records[:, _order(records[0])]
+    return _sorted_slice([load_mapped(file)[band] for file in files], part)
+
+
+def _sorted_slice(stored: Sequence[Array], part: Slice) -> Array:
+    """Return the records of a slice, given those of one band of each file: sorted by key, then by number."""
+    records = np.concatenate([each[:, part.within(each[0])] for each in stored], axis=1)
+    order = _order(records[0])
+    return np.stack([column.take(order) for column in records])
 
 
 def buckets(keys: Array) -> tuple[Array, Array]:
     """Return start and size of every run of two or more equal keys; `keys` must be sorted."""
+    if native := kernel():
+        return native.runs(keys)
     bounds = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1], [True])))
     sizes = np.diff(bounds)
     shared = sizes > 1
@@ -214,15 +218,16 @@ def sort_keys(part: Part, folder: Path, corpus: Corpus, banding: Banding) -> Cou
     first, stop = corpus.first[shard : shard + 2]
     numbers = np.arange(first, stop, dtype=np.uint64)
     texts: list[Array] = [np.empty((0, 2), np.uint64)]
-    bands: list[Array] = [np.empty((0, banding.bands), np.uint64)]
+    bands: list[Array] = [np.empty((banding.bands, 0), np.uint64)]
     filled: list[Array] = [np.empty(0, bool)]
     for hashes, signatures in read_signatures(part.file):
         filled.append(~is_empty(signatures))
         texts.append(hashes)
-        bands.append(band_hashes(signatures[filled[-1]], banding.bands, banding.rows))
+        some = signatures if filled[-1].all() else signatures[filled[-1]]
+        bands.append(band_hashes(some, banding.bands, banding.rows))
     low, high = np.concatenate(texts).T
     save_sorted(folder / f"{part.name}.texts.npy", low[None], [numbers, high])
-    keys = np.ascontiguousarray(np.concatenate(bands).T)
+    keys = np.concatenate(bands, axis=1)
     save_sorted(folder / f"{part.name}.bands.npy", keys, [numbers[np.concatenate(filled)]])
     return Counts()
 
@@ -259,17 +264,18 @@ def find_bucket_pairs(part: Part, folder: Path, slices: tuple[Slice, ...], corpu
     `part.files`: the sorted keys of all shards, then the marks of exact copies, which are left out.
     """
     *keys, copies_file = part.files
-    copies = load_mapped(copies_file)
+    copies, stored = load_mapped(copies_file), [load_mapped(file) for file in keys]
     key_range = slices[int(part.name.partition("-")[0])]
     pairs: list[Array] = [np.empty((0, 2), np.uint64)]
     large: list[Array] = []
     counts = Counts()
     for band in key_range.bands:
-        records = gather_slice(keys, key_range, band)
-        records = records[:, ~copies[records[1]]]
-        starts, sizes = buckets(records[0])
-        pairs.append(bucket_pairs(records[1], starts, sizes))
-        large += (members for members in large_buckets(records[1], starts, sizes) if corpus.compares_any(members))
+        band_keys, numbers = _sorted_slice([each[band] for each in stored], key_range)
+        originals = np.flatnonzero(~copies[numbers])
+        band_keys, numbers = band_keys.take(originals), numbers.take(originals)
+        starts, sizes = buckets(band_keys)
+        pairs.append(bucket_pairs(numbers, starts, sizes))
+        large += (members for members in large_buckets(numbers, starts, sizes) if corpus.compares_any(members))
         counts.total("buckets", len(sizes))
     distinct = distinct_pairs(np.concatenate(pairs))
     compared = distinct[corpus.compares(distinct[:, 0], distinct[:, 1])]

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pipelines import store
 from pipelines.columns import column, empty_table, from_numpy
 from pipelines.command import Source
-from pipelines.documents import is_jsonl, open_parquet, part_files, read_schema
+from pipelines.documents import is_jsonl, open_parquet, parquet_options, part_files, read_schema
 from pipelines.errors import UserError
 
 Array = np.ndarray[Any, Any]
@@ -86,7 +86,7 @@ class RowGroups:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(str(path), schema, compression="zstd", compression_level=3)
+        self._writer = pq.ParquetWriter(str(path), schema, **parquet_options())
         self._held = empty_table(schema)
         self._empty = True
 

@@ -120,12 +120,14 @@ def is_empty(signatures: Array) -> Array:
 
 
 def band_hashes(signatures: Array, bands: int, rows: int) -> Array:
-    """Return a 64-bit hash of each band of `rows` values: (num_texts, bands) uint64."""
+    """Return a 64-bit hash of each band of `rows` values: (bands, num_texts) uint64."""
+    if native := kernel():
+        return native.bands(signatures, bands, rows)
     values = signatures[:, : bands * rows].reshape(len(signatures), bands, rows)
     state = np.zeros((len(signatures), bands), dtype=np.uint64)
     for row in range(rows):
         state = mix(state ^ values[:, :, row])
-    return state
+    return np.ascontiguousarray(state.T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +214,19 @@ def _sign_batch(batch: pa.RecordBatch, shard: int, first: int, signer: Signer, s
         batch.column("doc_id"),
         batch.column("url"),
         batch.column("source"),
-        pc.call_function("utf8_length", [batch.column("text")]).cast(pa.int64()),
+        _lengths(batch.column("text")),
         pc.call_function("utf8_slice_codeunits", [batch.column("text")], pc.SliceOptions(0, START_CHARACTERS)),
         _binary_rows(np.concatenate(hashes)),
         _binary_rows(stored),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _lengths(texts: pa.StringArray) -> pa.Int64Array:
+    """Return the characters of each text."""
+    if native := kernel():
+        return from_numpy(native.characters(raw_texts(texts).spans))
+    return pc.call_function("utf8_length", [texts]).cast(pa.int64())
 
 
 def _binary_rows(rows: Array) -> pa.FixedSizeBinaryArray:

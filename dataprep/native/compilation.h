@@ -6,4 +6,4 @@
 #include "shingling.h"
 #include "collecting.h"
 
-const Kernel KERNEL = {KERNEL_NAME, unstable, layout, fold, shingles, sign};
+const Kernel KERNEL = {KERNEL_NAME, unstable, layout, characters, fold, shingles, sign};

@@ -68,6 +68,27 @@ static int64_t layout(const Texts *texts, uint8_t *marks) {
     return count;
 }
 
+/* All bytes of a text but those that go on with a character, which are 10xxxxxx. */
+static int64_t count_characters(const uint8_t *p, const uint8_t *end) {
+    int64_t count = end - p;
+    for (; end - p >= 8; p += 8) {
+        uint64_t v;
+        memcpy(&v, p, sizeof v);
+        count -= __builtin_popcountll(v & ~(v << 1) & 0x8080808080808080u);
+    }
+    for (; p < end; p++) count -= (*p & 0xc0) == 0x80;
+    return count;
+}
+
+static int64_t characters(const Texts *texts, int64_t *counts) {
+    for (int64_t i = 0; i < texts->count; i++) {
+        const uint8_t *p, *end;
+        if (!text_span(texts, i, &p, &end)) return BAD_OFFSETS;
+        counts[i] = count_characters(p, end);
+    }
+    return 0;
+}
+
 /* Copies the kept bytes of a block, run by run. Each copy is a whole block, and the next one overwrites its rest. */
 static inline uint8_t *store_runs(uint8_t *out, const uint8_t *block, uint64_t keep) {
     while (keep) {

@@ -50,6 +50,8 @@ typedef struct {
     int64_t (*unstable)(const Texts *, uint8_t *marks);
     /* Sets marks[i] to whether text i may have a place that LAYOUT of dataprep/text/spelling.py reads otherwise. */
     int64_t (*layout)(const Texts *, uint8_t *marks);
+    /* Writes how many characters each text has; returns 0. */
+    int64_t (*characters)(const Texts *, int64_t *counts);
     /* Writes the texts to `out` with ASCII letters in lower case and white space collapsed to single spaces, none at
        the ends; returns the bytes used. */
     int64_t (*fold)(const Texts *, uint8_t *out, int64_t room, int64_t *starts, int64_t *ends);
@@ -61,6 +63,15 @@ typedef struct {
                     uint32_t *out);
 } Kernel;
 
+/* A bijection of 64 bits; see dataprep/dedup/shingles.py. */
+static inline uint64_t mix(uint64_t x) {
+    x ^= x >> 32;
+    x *= 0xff51afd7ed558ccdu;
+    x ^= x >> 29;
+    x *= 0xc4ceb9fe1a85ec53u;
+    return x ^ x >> 32;
+}
+
 extern const Kernel kernel_portable;
 #if defined(__x86_64__)
 #define MILLRACE_X86 1
@@ -71,6 +82,10 @@ extern const Kernel kernel_avx2;
 int64_t sort_distinct(uint64_t *hashes, int64_t count);
 /* Writes the places of the keys in ascending order, those of equal keys as they come; returns 0 or NO_MEMORY. */
 int64_t find_order(const uint64_t *keys, int64_t count, int64_t *order);
+/* Writes the hash of band b of signature i, of num_perm values, to out[b * count + i]; a band has `rows` values. */
+void hash_bands(const uint32_t *signatures, int64_t count, int64_t num_perm, int64_t bands, int64_t rows, uint64_t *out);
+/* Writes the start and the size of each run of two or more equal values in sorted keys; returns how many there are. */
+int64_t find_runs(const uint64_t *keys, int64_t count, int64_t *starts, int64_t *sizes);
 /* Returns how many values two sorted sets share. */
 int64_t count_shared(const uint64_t *a, int64_t num_a, const uint64_t *b, int64_t num_b);
 

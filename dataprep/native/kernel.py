@@ -56,6 +56,12 @@ class Kernel:
         function(*_flat(texts), character_flags(), marks)
         return np.flatnonzero(marks)
 
+    def characters(self, texts: Span) -> Array:
+        """Return how many characters each text has, (num_texts,) int64."""
+        counts = np.empty(len(texts[1]), np.int64)
+        self.module.characters(*_flat(texts), character_flags(), counts)
+        return counts
+
     def fold(self, texts: Span) -> Span:
         """Lower-case ASCII letters and collapse white space."""
         data, starts, ends = _flat(texts)
@@ -79,6 +85,12 @@ class Kernel:
         self.module.sign(*_flat(texts), character_flags(), _UNITS[unit], size, *factors, out)
         return out
 
+    def bands(self, signatures: Array, bands: int, rows: int) -> Array:
+        """Return the hash of each band of `rows` values of the signatures: (bands, num_texts) uint64."""
+        out = np.empty((bands, len(signatures)), np.uint64)
+        self.module.bands(np.ascontiguousarray(signatures, np.uint32), len(signatures), bands, rows, out)
+        return out
+
     def shared(self, arrays: tuple[Array, ...], a: Span, b: Span) -> Array:
         """Return how many values the sets of each pair share, (num_pairs,) int64.
 
@@ -95,6 +107,12 @@ class Kernel:
         order = np.empty(len(keys), np.int64)
         self.module.order(np.ascontiguousarray(keys, np.uint64), order)
         return order
+
+    def runs(self, keys: Array) -> tuple[Array, Array]:
+        """Return start and size of every run of two or more equal values in sorted keys of uint64, int64 both."""
+        starts, sizes = np.empty((2, len(keys) // 2), np.int64)
+        count = self.module.runs(np.ascontiguousarray(keys, np.uint64), starts, sizes)
+        return starts[:count], sizes[:count]
 
 
 def _flat(texts: Span) -> Span:
@@ -129,7 +147,7 @@ def kernel() -> Kernel | None:
 def _compiled() -> Any:
     """Return the compiled module; None if it was not built or, with a warning, if it cannot be loaded."""
     try:
-        return built.load(_MODULE, 2)
+        return built.load(_MODULE, 3)
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == _MODULE
         if not missing and multiprocessing.parent_process() is None:  # once, and not by each worker

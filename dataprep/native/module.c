@@ -114,6 +114,21 @@ static PyObject *py_layout(PyObject *self, PyObject *args) {
     return mark(args, chosen->layout);
 }
 
+static PyObject *py_characters(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *o[5];
+    if (!PyArg_ParseTuple(args, "OOOOO", &o[0], &o[1], &o[2], &o[3], &o[4])) return NULL;
+    NEW_BUFFERS(buffers);
+    Texts texts;
+    int64_t *counts, result = 0;
+    if (get_texts(&buffers, o, &texts) && (counts = items(&buffers, o[4], "counts", 8, texts.count, 1))) {
+        Py_BEGIN_ALLOW_THREADS
+        result = chosen->characters(&texts, counts);
+        Py_END_ALLOW_THREADS
+    }
+    return answer(&buffers, result);
+}
+
 static PyObject *py_fold(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *o[7];
@@ -268,6 +283,47 @@ static PyObject *py_order(PyObject *self, PyObject *args) {
     return answer(&buffers, result);
 }
 
+static PyObject *py_bands(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *o[2];
+    long long count, bands, rows;
+    if (!PyArg_ParseTuple(args, "OLLLO", &o[0], &count, &bands, &rows, &o[1])) return NULL;
+    NEW_BUFFERS(buffers);
+    const uint32_t *signatures;
+    uint64_t *out;
+    if ((signatures = items(&buffers, o[0], "signatures", 4, -1, 0))) {
+        Py_ssize_t values = last_length(&buffers, 4);
+        /* No product is too large, because each factor is below the bound of the checks before. */
+        int sound = count > 0 && values % count == 0 && bands > 0 && rows > 0 && bands <= values / count / rows;
+        if (!sound && (count || values)) PyErr_SetString(PyExc_ValueError, "signatures: fewer values than bands and rows");
+        else if ((out = items(&buffers, o[1], "out", 8, sound ? bands * count : 0, 1)) && sound) {
+            Py_BEGIN_ALLOW_THREADS
+            hash_bands(signatures, count, values / count, bands, rows, out);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    return answer(&buffers, 0);
+}
+
+static PyObject *py_runs(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *o[3];
+    if (!PyArg_ParseTuple(args, "OOO", &o[0], &o[1], &o[2])) return NULL;
+    NEW_BUFFERS(buffers);
+    const uint64_t *keys;
+    int64_t *starts, *sizes, result = 0;
+    if ((keys = items(&buffers, o[0], "keys", 8, -1, 0))) {
+        Py_ssize_t count = last_length(&buffers, 8);
+        if ((starts = items(&buffers, o[1], "starts", 8, count / 2, 1)) &&
+            (sizes = items(&buffers, o[2], "sizes", 8, count / 2, 1))) {
+            Py_BEGIN_ALLOW_THREADS
+            result = find_runs(keys, count, starts, sizes);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    return answer(&buffers, result);
+}
+
 static PyObject *py_names(PyObject *self, PyObject *none) {
     (void)self, (void)none;
     PyObject *names = PyTuple_New(num_kernels);
@@ -298,11 +354,14 @@ static PyMethodDef methods[] = {
     {"choose", py_choose, METH_VARARGS, "Use the kernel of this name from now on."},
     {"unstable", py_unstable, METH_VARARGS, "unstable(data, starts, ends, flags, marks)"},
     {"layout", py_layout, METH_VARARGS, "layout(data, starts, ends, flags, marks)"},
+    {"characters", py_characters, METH_VARARGS, "characters(data, starts, ends, flags, counts)"},
     {"fold", py_fold, METH_VARARGS, "fold(data, starts, ends, flags, out, out_starts, out_ends)"},
     {"shingles", py_shingles, METH_VARARGS, "shingles(data, starts, ends, flags, unit, size, distinct, out, first)"},
     {"sign", py_sign, METH_VARARGS, "sign(data, starts, ends, flags, unit, size, a, b, out)"},
     {"shared", py_shared, METH_VARARGS, "shared(arrays, which_a, starts_a, stops_a, which_b, starts_b, stops_b, out)"},
     {"order", py_order, METH_VARARGS, "order(keys, order)"},
+    {"bands", py_bands, METH_VARARGS, "bands(signatures, count, bands, rows, out)"},
+    {"runs", py_runs, METH_VARARGS, "runs(keys, starts, sizes)"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -313,7 +372,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__kernel(void) {
     find_kernels();
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddIntConstant(module, "interface", 2)) { /* raised when the functions change */
+    if (module && PyModule_AddIntConstant(module, "interface", 3)) { /* raised when the functions change */
         Py_DECREF(module);
         return NULL;
     }

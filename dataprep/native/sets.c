@@ -1,53 +1,69 @@
-/* Sets of 64-bit hashes as sorted arrays, and the order of such hashes. */
+/* Sets of 64-bit hashes as sorted arrays, the order of such hashes, and those of bands. */
 
 #include "kernel.h"
 
 #define FEW 24
+#define MAX_BITS 11 /* of a digit: its counts and the places that it is sorted to stay in the first caches */
 #define FAR 32 /* if one set is this many times as large, search instead of merging */
 
-/* One stable counting pass over one byte, from `from` to `to`. */
-static void sort_by_byte(const uint64_t *from, uint64_t *to, int64_t count, int shift) {
-    int64_t next[256] = {0}, sum = 0;
-    for (int64_t i = 0; i < count; i++) next[from[i] >> shift & 0xff]++;
-    for (int digit = 0; digit < 256; digit++) {
+/* Items of `width` words are sorted by their first word, the key: 1 for hashes alone, 2 for a key and its place. */
+
+/* One stable counting pass over `bits` bits of the keys, from `from` to `to`. */
+static inline void sort_by_digit(const uint64_t *from, uint64_t *to, int64_t count, int width, int shift, int bits) {
+    int64_t next[1 << MAX_BITS], sum = 0;
+    uint64_t mask = (1u << bits) - 1;
+    memset(next, 0, (mask + 1) * sizeof *next);
+    for (int64_t i = 0; i < count; i++) next[from[width * i] >> shift & mask]++;
+    for (uint64_t digit = 0; digit <= mask; digit++) {
         int64_t of_digit = next[digit];
         next[digit] = sum;
         sum += of_digit;
     }
-    for (int64_t i = 0; i < count; i++) to[next[from[i] >> shift & 0xff]++] = from[i];
-}
-
-/* Sorts by the highest `num_bytes` bytes, an even number. */
-static void sort_by_high_bytes(uint64_t *hashes, uint64_t *other, int64_t count, int num_bytes) {
-    for (int byte = 8 - num_bytes; byte < 8; byte += 2) {
-        sort_by_byte(hashes, other, count, 8 * byte);
-        sort_by_byte(other, hashes, count, 8 * byte + 8);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t *item = to + width * next[from[width * i] >> shift & mask]++;
+        for (int word = 0; word < width; word++) item[word] = from[width * i + word];
     }
 }
 
-/* Insertion sort that gives up after `budget` moves; returns whether it finished. */
-static int insert_all(uint64_t *hashes, int64_t count, int64_t budget) {
+/* Stable insertion sort that gives up after `budget` moves; returns whether it finished. */
+static inline int insert_all(uint64_t *items, int64_t count, int width, int64_t budget) {
     for (int64_t i = 1; i < count; i++) {
-        uint64_t hash = hashes[i];
+        uint64_t key = items[width * i], value = items[width * i + width - 1];
         int64_t at = i;
-        for (; at > 0 && hashes[at - 1] > hash; at--) hashes[at] = hashes[at - 1];
-        hashes[at] = hash;
+        for (; at > 0 && items[width * (at - 1)] > key; at--)
+            for (int word = 0; word < width; word++) items[width * at + word] = items[width * (at - 1) + word];
+        items[width * at + width - 1] = value;
+        items[width * at] = key;
         budget -= i - at;
         if (budget < 0) return 0;
     }
     return 1;
 }
 
+/* Sorts items in place, those of equal keys as they come; `other` has room for as many.
+
+   A few more high bits than it takes to count the items leave hashes almost sorted: few are not in their places.
+   Keys chosen to prevent that are sorted by all eight bytes. */
+static inline void sort_items(uint64_t *items, uint64_t *other, int64_t count, int width) {
+    int bits = (64 - __builtin_clzll((uint64_t)count | 1) + 4) / 2;
+    if (bits > MAX_BITS) bits = MAX_BITS;
+    sort_by_digit(items, other, count, width, 64 - 2 * bits, bits);
+    sort_by_digit(other, items, count, width, 64 - bits, bits);
+    if (insert_all(items, count, width, 4 * count)) return;
+    for (int shift = 0; shift < 64; shift += 16) {
+        sort_by_digit(items, other, count, width, shift, 8);
+        sort_by_digit(other, items, count, width, shift + 8, 8);
+    }
+}
+
 int64_t sort_distinct(uint64_t *hashes, int64_t count) {
     if (count > FEW) {
         uint64_t *other = malloc((size_t)count * sizeof *other);
         if (!other) return NO_MEMORY;
-        /* Two or four bytes leave hashes almost sorted; values chosen to prevent that are sorted by all eight. */
-        sort_by_high_bytes(hashes, other, count, count <= 4096 ? 2 : 4);
-        if (!insert_all(hashes, count, 4 * count)) sort_by_high_bytes(hashes, other, count, 8);
+        sort_items(hashes, other, count, 1);
         free(other);
     } else {
-        insert_all(hashes, count, INT64_MAX);
+        insert_all(hashes, count, 1, INT64_MAX);
     }
     int64_t left = 0;
     for (int64_t i = 0; i < count; i++)
@@ -85,58 +101,38 @@ int64_t count_shared(const uint64_t *a, int64_t num_a, const uint64_t *b, int64_
     return shared;
 }
 
-typedef struct {
-    uint64_t key;
-    int64_t place;
-} Record;
-
-/* One stable counting pass over one byte of the keys, from `from` to `to`. */
-static void sort_records_by_byte(const Record *from, Record *to, int64_t count, int shift) {
-    int64_t next[256] = {0}, sum = 0;
-    for (int64_t i = 0; i < count; i++) next[from[i].key >> shift & 0xff]++;
-    for (int digit = 0; digit < 256; digit++) {
-        int64_t of_digit = next[digit];
-        next[digit] = sum;
-        sum += of_digit;
-    }
-    for (int64_t i = 0; i < count; i++) to[next[from[i].key >> shift & 0xff]++] = from[i];
-}
-
-/* Sorts by the highest `num_bytes` bytes, an even number. */
-static void sort_records_by_high_bytes(Record *records, Record *other, int64_t count, int num_bytes) {
-    for (int byte = 8 - num_bytes; byte < 8; byte += 2) {
-        sort_records_by_byte(records, other, count, 8 * byte);
-        sort_records_by_byte(other, records, count, 8 * byte + 8);
-    }
-}
-
-/* Stable insertion sort that gives up after `budget` moves; returns whether it finished. */
-static int insert_all_records(Record *records, int64_t count, int64_t budget) {
-    for (int64_t i = 1; i < count; i++) {
-        Record record = records[i];
-        int64_t at = i;
-        for (; at > 0 && records[at - 1].key > record.key && budget >= 0; at--, budget--) records[at] = records[at - 1];
-        records[at] = record;
-        if (budget < 0) return 0;
-    }
-    return 1;
-}
-
-static void load_records(const uint64_t *keys, int64_t count, Record *records) {
-    for (int64_t i = 0; i < count; i++) records[i] = (Record){keys[i], i};
-}
-
 int64_t find_order(const uint64_t *keys, int64_t count, int64_t *order) {
-    if (count > INT64_MAX / (int64_t)(2 * sizeof(Record)) - 1) return NO_MEMORY;
-    Record *records = malloc((size_t)(2 * count + 1) * sizeof *records);
-    if (!records) return NO_MEMORY;
-    load_records(keys, count, records);
-    sort_records_by_high_bytes(records, records + count, count, count <= 4096 ? 2 : 4);
-    if (!insert_all_records(records, count, 4 * count)) {
-        load_records(keys, count, records);
-        sort_records_by_high_bytes(records, records + count, count, 8);
+    if (count > INT64_MAX / 64) return NO_MEMORY;
+    uint64_t *items = malloc((size_t)(4 * count + 1) * sizeof *items);
+    if (!items) return NO_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        items[2 * i] = keys[i];
+        items[2 * i + 1] = (uint64_t)i;
     }
-    for (int64_t i = 0; i < count; i++) order[i] = records[i].place;
-    free(records);
+    sort_items(items, items + 2 * count, count, 2);
+    for (int64_t i = 0; i < count; i++) order[i] = (int64_t)items[2 * i + 1];
+    free(items);
     return 0;
+}
+
+int64_t find_runs(const uint64_t *keys, int64_t count, int64_t *starts, int64_t *sizes) {
+    int64_t runs = 0;
+    for (int64_t start = 0, stop; start < count; start = stop) {
+        for (stop = start + 1; stop < count && keys[stop] == keys[start];) stop++;
+        if (stop - start < 2) continue;
+        starts[runs] = start;
+        sizes[runs++] = stop - start;
+    }
+    return runs;
+}
+
+void hash_bands(const uint32_t *signatures, int64_t count, int64_t num_perm, int64_t bands, int64_t rows, uint64_t *out) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t *value = signatures + i * num_perm;
+        for (int64_t band = 0; band < bands; band++) {
+            uint64_t state = 0;
+            for (int64_t row = 0; row < rows; row++) state = mix(state ^ *value++);
+            out[band * count + i] = state;
+        }
+    }
 }

@@ -21,14 +21,6 @@ struct Shingler {
     uint64_t windows[UNITS];
 };
 
-static inline uint64_t mix(uint64_t x) {
-    x ^= x >> 32;
-    x *= 0xff51afd7ed558ccdu;
-    x ^= x >> 29;
-    x *= 0xc4ceb9fe1a85ec53u;
-    return x ^ x >> 32;
-}
-
 /* Hashes of all runs of `size` of the units, by Horner's rule. */
 static inline void hash_windows(const uint64_t *restrict units, int size, uint64_t *restrict out, int count) {
     /* From each run to the next: subtract the first unit, add a new one. */

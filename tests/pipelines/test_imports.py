@@ -50,6 +50,19 @@ import datasets, pandas
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
+def test_a_command_line_is_parsed_without_typeguard_and_leaves_no_stand_in() -> None:
+    script = """
+import sys
+from pipelines.command import StageSpec, parse
+call = parse(StageSpec.load("dataprep.deduplicate"), ["in.jsonl", "out.jsonl", "--sources", "a", "b"])
+assert call.sections["config"].sources == ("a", "b")
+assert sys.modules.keys().isdisjoint({"typeguard", "unittest.mock"}), "0.1 s of a start-up of 1"
+import typeguard
+assert typeguard.check_type(1, int) == 1
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
 def test_a_command_starts_no_threads_for_matrices() -> None:
     code = """
 import os, sys

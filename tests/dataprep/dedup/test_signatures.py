@@ -74,5 +74,5 @@ def test_the_estimate_is_near_the_true_jaccard_and_bands_agree_only_where_values
     assert abs((signatures[0] == signatures[1]).mean() - 700 / 1300) < 0.08
     bands = band_hashes(signatures, 128, 4)
     agree = (signatures[0] == signatures[1]).reshape(128, 4).all(axis=1)
-    np.testing.assert_array_equal(bands[0] == bands[1], agree)
+    np.testing.assert_array_equal(bands[:, 0] == bands[:, 1], agree)
     assert agree.any()

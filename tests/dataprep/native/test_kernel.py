@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dataprep.native
 from dataprep.dedup.shingles import Shingle, distinct_shingles, find_shingles
-from dataprep.dedup.signatures import EMPTY, Permutations, sign_texts
+from dataprep.dedup.signatures import EMPTY, Permutations, band_hashes, sign_texts
 from dataprep.native import kernel as choice
 from dataprep.native.kernel import Kernel, kernel, kernel_name
 from dataprep.text.characters import character_flags
@@ -147,7 +147,7 @@ def words_of_like_hashes() -> tuple[list[str], np.ndarray]:
 
 
 def test_hashes_chosen_to_be_alike_are_sorted_all_the_same(native: Kernel) -> None:
-    # The first passes, by the two highest bytes, leave these as they came, and insertion takes too many moves.
+    # The first passes, by a few of the highest bits, leave these as they came, and insertion takes too many moves.
     words, hashes = words_of_like_hashes()
     assert len(words) > 45
     found = distinct_shingles(raw_texts([" ".join(words)]), Shingle.parse("word:1"))
@@ -165,6 +165,29 @@ def test_the_order_of_hashes_is_numpys(native: Kernel, count: int, kind: str) ->
     elif kind == "falling":
         keys = np.arange(count, 0, -1, dtype=np.uint64)
     np.testing.assert_array_equal(native.order(keys), np.argsort(keys, kind="stable"))
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(0, 2**64 - 1), max_size=60))
+def test_runs_are_the_values_that_come_twice_or_more(native: Kernel, drawn: list[int]) -> None:
+    keys = np.array(sorted(drawn), np.uint64)
+    starts, sizes = native.runs(keys)
+    values, first, times = np.unique(keys, return_index=True, return_counts=True)
+    assert starts.tolist() == first[times > 1].tolist()
+    assert sizes.tolist() == times[times > 1].tolist()
+    assert keys[starts].tolist() == values[times > 1].tolist()
+
+
+@pytest.mark.parametrize(("count", "num_perm", "bands", "rows"), [(0, 8, 2, 4), (1, 1, 1, 1), (9, 128, 20, 6)])
+def test_bands_have_numpys_hashes(native: Kernel, count: int, num_perm: int, bands: int, rows: int) -> None:
+    signatures = np.random.default_rng(1).integers(0, 1 << 32, (count, num_perm), dtype=np.uint32)
+    with using("numpy"):
+        expected = band_hashes(signatures, bands, rows)
+    np.testing.assert_array_equal(native.bands(signatures, bands, rows), expected)
+
+
+@given(TEXTS)
+def test_characters_are_counted_as_python_counts_them(native: Kernel, texts: list[str]) -> None:
+    assert native.characters(raw_texts(texts).spans).tolist() == list(map(len, texts))
 
 
 @given(
@@ -202,6 +225,7 @@ def test_offsets_beyond_the_data_are_refused(native: Kernel, starts: list[int], 
     here, first = out[: len(starts)], np.zeros(len(starts) + 1, np.int64)
     calls = [
         lambda: native.unstable(texts),
+        lambda: native.characters(texts),
         lambda: native.module.fold(*texts, flags, room.view(np.uint8), here, here.copy()),
         lambda: native.module.shingles(*texts, flags, 0, 5, False, room, first),
         lambda: native.sign(texts, "word", 5, a, a),
@@ -242,6 +266,16 @@ def test_arrays_of_wrong_sizes_are_refused_before_anything_is_read(native: Kerne
         ("shared", ((h,), end, one, one, one, one, one, one.copy())),
         ("shared", ((), one, one, one, one, one, one, one.copy())),
         ("order", (h, np.zeros(len(h) + 1, np.int64))),
+        ("characters", (data, one, end, flags, two)),
+        ("runs", (h, np.zeros(4, np.int64), np.zeros(5, np.int64))),
+        ("bands", (a, 1, 1, 5, h[:1])),
+        ("bands", (a, 1, 5, 1, h[:5])),
+        ("bands", (a, 3, 1, 1, h[:3])),
+        ("bands", (a, 1, 1, 4, h[:2])),
+        ("bands", (a, -1, 1, 4, h[:1])),
+        ("bands", (a, 1, 1, 0, h[:1])),
+        ("bands", (a, 0, 1, 4, h[:0])),
+        ("bands", (a, 1, 1 << 62, 1 << 62, h[:1])),
     ]
     for name, arguments in calls:
         with pytest.raises((ValueError, BufferError)):
