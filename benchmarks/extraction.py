@@ -3,6 +3,7 @@
     python -m benchmarks.extraction quality FOLDER [--sets scrapinghub cleaneval l3s] [--sample N] [--brief]
     python -m benchmarks.extraction sources ../shared/data/warc ../shared/data/html ../shared/data/text
     python -m benchmarks.extraction workers PAGES.tar.gz [--rounds 3] [--copies 3]
+    python -m benchmarks.extraction encodings CHARDET/tests
 
 quality  Quality and speed on real pages; FOLDER: see `benchmarks.page_sets`. Ours go through the stage's own function,
          from bytes to text with decoding and all caps, and `routed (child)` through the child process as in the stage
@@ -15,9 +16,15 @@ sources  One row for each file and folder in the given folders, as a user would 
          documents out, reasons, seconds. A folder that the command refuses as a whole (its files are of no kind, or do
          not belong together) is followed by a row for each of what it holds. Prints Markdown.
 workers  The pages of a tar archive (or a folder), packed into eight WARC files, with one worker and with two.
+encodings
+         Texts without a header, in folders named after their encodings (chardet's tests): ours and charset-normalizer's
+         in turn, how many become the text that they are in the encoding named, or in the one that browsers read in its
+         place, and CPU milliseconds for each. Texts that Python decodes in neither are left out.
 """
 
 import argparse
+import codecs
+import contextlib
 import gzip
 import importlib.util
 import json
@@ -41,6 +48,7 @@ from dataprep.extract import resiliparse_text
 from dataprep.extract.contract import ExtractorName, PageOptions
 from dataprep.extract.page_child import PageChild
 from dataprep.extract.page_text import page_text
+from dataprep.text.charset import codec_name, decode_html, decode_text
 
 TUNED = ("scrapinghub", "cleaneval", "l3s", "wcxb-0")
 """Collections on which the thresholds of `routed` were chosen."""
@@ -307,8 +315,60 @@ def compare_workers(source: Path, rounds: int, copies: int) -> None:
         print(f"\ntwo workers are {best[1].seconds / best[2].seconds:.2f} times as fast as one")
 
 
+def compare_encodings(folder: Path) -> None:
+    """Print how many texts each reads right."""
+    readers: dict[str, Extract] = {
+        "as a page": lambda body: decode_html(body, None),
+        "as a text": decode_text,
+        "charset-normalizer": by_charset_normalizer,
+    }
+    texts = [(path.parent.name, path.read_bytes()) for path in sorted(folder.glob("*/*"))]
+    meant = [(name, body, texts_of(name, body)) for name, body in texts]
+    meant = [each for each in meant if each[2]]
+    right: dict[str, list[bool]] = {name: [] for name in readers}
+    seconds = dict.fromkeys(readers, 0.0)
+    for _, body, wanted in meant:
+        for name, read in readers.items():
+            begun = time.process_time()
+            found = read(body)
+            seconds[name] += time.process_time() - begun
+            right[name].append(found.removeprefix("\ufeff") in wanted)
+    print(f"{len(meant)} of {len(texts)} texts\n\n| | right | CPU ms each |\n| --- | --- | --- |")
+    for name, each in right.items():
+        print(f"| {name} | {sum(each)} | {1000 * seconds[name] / len(meant):.2f} |")
+    for name, each in right.items():
+        print(f"\nwrong {name}:", *(of for (of, *_), good in zip(meant, each, strict=True) if not good))
+
+
+def texts_of(folder: str, body: bytes) -> set[str]:
+    """Return what a text is in the encoding that its folder is named after, and in the one of browsers."""
+    found = set[str]()
+    # Some names have a language behind the encoding.
+    plain = next(filter(is_codec, (folder, folder.rpartition("-")[0])), "")
+    for name in filter(None, (plain, codec_name(plain))):
+        with contextlib.suppress(UnicodeDecodeError):
+            found.add(body.decode(name).removeprefix("\ufeff"))
+    return found
+
+
+def is_codec(name: str) -> bool:
+    """Return whether Python knows an encoding."""
+    try:
+        return bool(codecs.lookup(name))
+    except LookupError:
+        return False
+
+
+def by_charset_normalizer(body: bytes) -> str:
+    """Return the text that charset-normalizer takes bytes for; nothing where it finds none."""
+    import charset_normalizer
+
+    best = charset_normalizer.from_bytes(body).best()
+    return "" if best is None else str(best)
+
+
 def main() -> None:
-    """One of the three."""
+    """One of the four."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     quality = commands.add_parser("quality")
@@ -324,8 +384,12 @@ def main() -> None:
     workers.add_argument("pages", type=Path)
     workers.add_argument("--rounds", type=int, default=3)
     workers.add_argument("--copies", type=int, default=3, help="of the pages; the start takes 2 to 4 seconds")
+    encodings = commands.add_parser("encodings")
+    encodings.add_argument("folder", type=Path)
     options = parser.parse_args()
-    if options.command == "sources":
+    if options.command == "encodings":
+        compare_encodings(options.folder)
+    elif options.command == "sources":
         compare_sources(options.folders)
     elif options.command == "workers":
         compare_workers(options.pages, options.rounds, options.copies)
