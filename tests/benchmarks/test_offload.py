@@ -46,11 +46,12 @@ def test_jobs_have_the_same_batches_whatever_fits(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(layouts, "shards", lambda folder, *_: small.write_stream(folder, 300, 4))
     for name in offload.CASES:
         offload.run(name, given(tmp_path, micro_batch_size=32 if name == "none" else 8))
-    assert [job.parallel.offload for job in jobs] == ["none", "optimizer", "optimizer", "auto", "all"]
-    assert [job.parallel.offload_fraction for job in jobs] == [1.0, 1.0, 0.5, 1.0, 1.0]
+    assert [job.parallel.offload for job in jobs] == ["none", "optimizer", "optimizer", "auto", *["all"] * 3]
+    assert [job.parallel.offload_fraction for job in jobs] == [1.0, 1.0, 0.5, 1.0, *[1.0] * 3]
+    assert [job.parallel.offload_activations for job in jobs] == [0.0] * 5 + [0.25, 1.0]
     assert {job.parallel.activation_checkpointing for job in jobs} == {"full"}
     assert {job.config.global_batch_size for job in jobs} == {32}
-    assert [job.config.micro_batch_size for job in jobs] == [32, 8, 8, 8, 8]
+    assert [job.config.micro_batch_size for job in jobs] == [32, *[8] * 6]
     assert all(job.config.compile for job in jobs)
     assert {job.config.steps for job in jobs} == {offload.STEPS}
     assert offload.STEPS >= 20
