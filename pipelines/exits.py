@@ -227,9 +227,9 @@ def out_of_memory() -> int:
 
 
 def _handle(handler: Callable[[int, types.FrameType | None], None]) -> None:
-    signal.signal(signal.SIGTERM, handler)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as for a command in the background of a script
         signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)  # last: who sees that it is handled may send either
 
 
 def _end_at_once(number: int, _frame: types.FrameType | None) -> None:

@@ -19,6 +19,8 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -354,6 +356,12 @@ def _start(address: str) -> tuple[Any, str | None]:
         # What becomes of nodes and tasks; Ray would print it to standard output, and has no option to leave it.
         printer: Any = importlib.import_module("ray._private.worker")
         printer.print_to_stdstream = _log_event
+        if sys.platform == "linux":
+            # A signal to our process group is for this process alone. If Ray's raylet met it as well and ended first,
+            # Ray would end this process from a thread of its own, silently and with status 1. Ray's processes have to
+            # end with this one in another way then; where not on Linux, they know by their group that they have to.
+            services: Any = importlib.import_module("ray._private.services")
+            services.ConsolePopen = functools.partial(subprocess.Popen, process_group=0)
         ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **options)
     except ModuleNotFoundError as error:
         _forget(own)

@@ -1,8 +1,9 @@
 """The inputs divided into parts, and a part's records written as document shards.
 
-A part is described by a file in scratch: what to read from which files. Large archives and plain JSON lines become
-several parts, so that one file keeps all workers busy. The boundaries in an archive are found by reading it once,
-exactly as the extraction does, so the parts together give the same records as the whole archive, even if it is damaged.
+A part is described by a file in scratch: what to read from which files. Large archives, plain JSON lines and Parquet
+files become several parts, so that one file keeps all workers busy. The boundaries in an archive are found by reading
+it once, exactly as the extraction does, so the parts together give the same records as the whole archive, even if it is
+damaged.
 """
 
 import itertools
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 from dataprep.readers.frames import read_raw_records
 from dataprep.readers.kinds import ARCHIVES, Input, is_arc
 from dataprep.readers.megatron import read_megatron
-from dataprep.readers.parquet import read_parquet
+from dataprep.readers.parquet import group_starts, no_texts, read_parquet
 from dataprep.readers.records import Broken, Record, Skipped, Text, original_name
 from dataprep.readers.tar import read_tar
 from dataprep.readers.text import line_starts, read_html_file, read_json_lines, read_plain_file
@@ -54,8 +55,8 @@ INGEST_ROWS = 20_000
 """Documents per shard. It shapes the output, so it is a constant and not an option."""
 WITH_METADATA = "with_metadata"
 """Total of the documents that have metadata."""
-_NOT_OF_LINES = {"empty_text", FORGOTTEN, UNREADABLE_FILE}
-"""Rules that reject what a good line of JSON holds, or the rest of a file that has been judged already."""
+_JUDGED = {"jsonl": {"empty_text", FORGOTTEN, UNREADABLE_FILE}, "parquet": {FORGOTTEN, UNREADABLE_FILE}}
+"""Rules that reject what a good line of JSON or row holds, or the rest of a file that has been judged already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +84,10 @@ class Reading:
     """The source of documents that do not name their own."""
     start: int = 0
     end: int | None = None
-    """Of a large file, the records that begin from byte `start` to `end` (exclusive; None: the end of the file)."""
+    """Of a large file, the records that begin from byte `start` to `end` (exclusive; None: the end of the file); of
+    Parquet, the row groups `start` to `end`."""
     lines_before: int = 0
-    """Of JSON lines, how many begin before `start`."""
+    """Of JSON lines and the rows of Parquet, how many begin before `start`."""
 
     def save(self, path: Path) -> None:
         """Write the reading to a file, which is an input of the part like its data."""
@@ -99,9 +101,9 @@ class Reading:
         return cls(**value)
 
 
-def make_parts(run: StageRun, inputs: Sequence[Input], root: Path, max_bytes: int) -> list[Part]:
+def make_parts(run: StageRun, inputs: Sequence[Input], root: Path, options: ReadOptions) -> list[Part]:
     """Return all parts in order; the first file of each is its Reading."""
-    splits = find_splits(run, inputs, max_bytes)
+    splits = find_splits(run, inputs, options)
     parts: list[Part] = []
     for each in inputs:
         source = original_name(each.files[0].name) if len(each.files) == 1 else root.name
@@ -115,35 +117,41 @@ def make_parts(run: StageRun, inputs: Sequence[Input], root: Path, max_bytes: in
     return parts
 
 
-def find_splits(run: StageRun, inputs: Sequence[Input], max_bytes: int) -> dict[Path, list[tuple[int, int]]]:
-    """Return where the parts of each large file begin: the offset, and in JSON lines how many begin before it."""
+def find_splits(run: StageRun, inputs: Sequence[Input], options: ReadOptions) -> dict[Path, list[tuple[int, int]]]:
+    """Return where the parts of each large file begin: the offset, and how many lines or rows begin before it."""
     large = [each for each in inputs if can_split(each) and each.files[0].stat().st_size > SPLIT_BYTES]
     parts = [Part(f"{each.kind}-{i:05d}", each.files) for i, each in enumerate(large)]
-    run.map(split_file, parts, max_bytes, SPLIT_BYTES, into="splits")
+    run.map(split_file, parts, options, SPLIT_BYTES, into="splits")
     return {part.file: store.read_json(run.scratch / "splits" / f"{part.name}.json") for part in parts}
 
 
 def can_split(each: Input) -> bool:
-    """Return whether reading can begin within a file: between an archive's records, or the lines of a plain file."""
-    return each.kind in ARCHIVES or (each.kind == "jsonl" and not store.is_compressed(each.files[0]))
+    """Return whether reading can begin within a file: between the records of an archive, lines or row groups."""
+    return each.kind in (*ARCHIVES, "parquet") or (each.kind == "jsonl" and not store.is_compressed(each.files[0]))
 
 
-def split_file(part: Part, folder: Path, max_bytes: int, split_bytes: int) -> Counts:
+def split_file(part: Part, folder: Path, options: ReadOptions, split_bytes: int) -> Counts:
     """Write where reading a file can begin, at least `split_bytes` apart."""
-    is_lines = part.name.startswith("jsonl")
-    starts = line_starts(part.file, split_bytes) if is_lines else record_starts(part.file, max_bytes, split_bytes)
+    starts = [(0, 0)]
+    with suppress(UserError):  # a file that is not of its kind is one part; reading that reports the error
+        match part.name.partition("-")[0]:
+            case "jsonl":
+                starts = line_starts(part.file, split_bytes)
+            case "parquet":
+                starts = group_starts(part.file, options.text_key, options.url_key, split_bytes)
+            case _:
+                for offset in record_offsets(part.file, options.max_bytes):
+                    if offset >= starts[-1][0] + split_bytes:
+                        starts.append((offset, 0))
     store.write_json(folder / f"{part.name}.json", starts)
     return Counts()
 
 
-def record_starts(file: Path, max_bytes: int, split_bytes: int) -> list[tuple[int, int]]:
-    """Return the offsets of records of an archive, at least `split_bytes` apart, each with 0."""
-    starts = [(0, 0)]
-    with suppress(UserError):  # a file that is not an archive is one part; reading that reports the error
-        for record in read_raw_records(file, ARC if is_arc(file) else WARC, max_bytes + EXTRA_BYTES):
-            if record.head and record.offset is not None and record.offset >= starts[-1][0] + split_bytes:
-                starts.append((record.offset, 0))
-    return starts
+def record_offsets(file: Path, max_bytes: int) -> Iterator[int]:
+    """Yield the offsets of an archive's records."""
+    for record in read_raw_records(file, ARC if is_arc(file) else WARC, max_bytes + EXTRA_BYTES):
+        if record.head and record.offset is not None:
+            yield record.offset
 
 
 def read_part(reading: Reading, files: Sequence[Path], options: ReadOptions) -> Iterator[Record]:
@@ -172,7 +180,7 @@ def read_records(reading: Reading, files: Sequence[Path], options: ReadOptions) 
         case "jsonl":
             return read_json_lines(file, options.text_key, options.url_key, span, reading.lines_before)
         case "parquet":
-            return read_parquet(file, options.text_key, options.url_key)
+            return read_parquet(file, options.text_key, options.url_key, span, reading.lines_before)
         case "text":
             return (read_plain_file(*each, options.max_bytes) for each in zip(files, reading.names, strict=True))
         case "tar":
@@ -183,13 +191,13 @@ def read_records(reading: Reading, files: Sequence[Path], options: ReadOptions) 
             raise AssertionError(unknown)
 
 
-def divided_lines(parts: Sequence[Part], output: Output) -> list[Part]:
-    """Return, for each file of JSON lines in several parts that gave no document, its Reading and rejected rows."""
+def divided_files(parts: Sequence[Part], output: Output) -> list[Part]:
+    """Return, for each file of lines or rows in several parts that gave no document, its Reading and rejected rows."""
     files: list[Part] = []
     for _, group in itertools.groupby(parts, lambda part: part.files[1:]):
         divided = list(group)
         reading = divided[0].files[0]
-        if len(divided) == 1 or Reading.load(reading).kind != "jsonl":
+        if len(divided) == 1 or Reading.load(reading).kind not in _JUDGED:
             continue
         shards = tuple(f"{part.name}-" for part in divided)
         tables = [f"{REJECTED}/{part.name}.parquet" for part in divided]
@@ -200,16 +208,19 @@ def divided_lines(parts: Sequence[Part], output: Output) -> list[Part]:
     return files
 
 
-def judge_lines(part: Part, folder: Path) -> Counts:
-    """Reject a file none of whose lines is a document, as reading it in one part does. `part`: of `divided_lines`."""
-    name, counts, lines, first = Reading.load(part.files[0]).names[0], Counts(), 0, ""
+def judge_file(part: Part, folder: Path, text_key: str) -> Counts:
+    """Reject a file of lines or rows without a document, as reading it in one part does. `part`: of `divided_files`."""
+    reading = Reading.load(part.files[0])
+    name, counts, count, first = reading.names[0], Counts(), 0, ""
     for row in itertools.chain.from_iterable(map(read_rows, part.files[1:])):
-        if row["rule"] in _NOT_OF_LINES:
+        if row["rule"] in _JUDGED[reading.kind]:
             return counts
         first = first or f"line {row['url'].rpartition(':')[2]}: {row['value']}"
-        lines += 1
-    if lines:
-        reason = str(no_documents(Path(name), lines, first)).removeprefix(f"{name}: ")
+        count += 1
+    if count:
+        is_lines = reading.kind == "jsonl"
+        error = no_documents(Path(name), count, first) if is_lines else no_texts(Path(name), count, text_key)
+        reason = str(error).removeprefix(f"{name}: ")
         with TableWriter(folder / REJECTED / f"{part.name}.parquet", REJECTED_SCHEMA) as table:
             table.write({"doc_id": None, "url": name, "rule": UNREADABLE_FILE, "value": reason})
         counts.rows_in = 1

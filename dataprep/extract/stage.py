@@ -85,8 +85,8 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     from dataprep.extract.parts import (
         WITH_METADATA,
         add_metadata,
-        divided_lines,
-        judge_lines,
+        divided_files,
+        judge_file,
         make_parts,
         without_metadata,
     )
@@ -97,7 +97,7 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
         run.summary = f"no document in {path.path}, which is empty or has comments alone"
     if inputs.unread:
         logger.warning("extract: not read, %d file(s): %s", len(inputs.unread), describe(inputs.unread))
-    parts = make_parts(run, inputs.inputs, path.path, config.max_page_bytes)
+    parts = make_parts(run, inputs.inputs, path.path, read_options(config))
     if len(parts) == 1 and inputs.inputs[0].kind == "jsonl" and (why := only_reader(parts[0].files[1:], run.workers)):
         logger.info("extract: %s", why)
     counts = Counts()
@@ -106,7 +106,7 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
         if run.limit and counts.rows_in >= run.limit:
             parts = parts[: number + 1]
             break
-    counts.add(run.map(judge_lines, divided_lines(parts, output), into=output))
+    counts.add(run.map(judge_file, divided_files(parts, output), config.text_key, into=output))
     # Not by several tasks: it replaces files that the maps above have receipts for, and the others would repeat these.
     if WITH_METADATA in counts.totals and not run.share:
         run.map(add_metadata, without_metadata(output), into=output)

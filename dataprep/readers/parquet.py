@@ -31,20 +31,22 @@ _ROW_BYTES = 100
 """Bytes that a row counts for beside its text, since empty and missing ones take time too."""
 
 
-def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Record]:
-    """Yield every row of a Parquet file, in order.
+def read_parquet(
+    file: Path, text_column: str, url_column: str, span: tuple[int, int | None] = (0, None), rows_before: int = 0
+) -> Iterator[Record]:
+    """Yield every row of a Parquet file, or of the row groups in `span` after `rows_before` other rows, in order.
 
     A row of more than MAX_LINE_BYTES is `too_large`. Raises UserError if the file is damaged, if a requested column is
-    missing or not text, if its rows are more than 1 GiB and more than MAX_GROWTH times the file, and, at the end, if no
-    row has a text.
+    missing or not text, if its rows are more than 1 GiB and more than MAX_GROWTH times the file, and, at the end of a
+    whole file, if no row has a text.
     """
-    row = documents = size = 0
+    row, documents, size = rows_before, 0, 0
     allowed = max(_FREE_BYTES, MAX_GROWTH * file.stat().st_size)
     with open_parquet(file) as opened:
         columns = _find_columns(file, opened.schema_arrow, text_column, url_column)
         used = {_path(opened.schema_arrow, column)[0] for column in columns.values()}
         others = OtherColumns.find(opened.schema_arrow, used)
-        for batch in bounded_batches(file, opened, [*columns.values(), *others.names]):
+        for batch in bounded_batches(file, opened, [*columns.values(), *others.names], span):
             values = [_bytes(batch, columns.get(name)) for name in ("text", _URL, _SOURCE)]
             for text, url, source, metadata in zip(*values, others.metadata(batch), strict=True):
                 row += 1
@@ -54,14 +56,42 @@ def read_parquet(file: Path, text_column: str, url_column: str) -> Iterator[Reco
                 yield record
             if size > allowed:
                 raise _bomb(file, f"after {row} rows, its {file.stat().st_size} bytes became {size}")
-    if row and not documents:
-        raise UserError(f"{file}: none of its {row} rows has a text in column {text_column!r}; name another column")
+    if row and not documents and span == (0, None):
+        raise no_texts(file, row, text_column)
 
 
-def bounded_batches(file: Path, opened: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that is open, about _BATCH_BYTES at a time at most, however short they seem."""
-    with file.open("rb") as pages:
+def no_texts(file: Path, rows: int, text_column: str) -> UserError:
+    """Return the error for a file without a document."""
+    return UserError(f"{file}: none of its {rows} rows has a text in column {text_column!r}; name another column")
+
+
+def group_starts(file: Path, text_column: str, url_column: str, split_bytes: int) -> list[tuple[int, int]]:
+    """Return row groups at least `split_bytes` apart on disk, the first too, and how many rows come before each.
+
+    Raises UserError if `read_parquet` would at its start.
+    """
+    starts, rows, size = [(0, 0)], 0, 0
+    with open_parquet(file) as opened:
+        _find_columns(file, opened.schema_arrow, text_column, url_column)
         for number in range(opened.num_row_groups):
+            group = opened.metadata.row_group(number)
+            if size >= split_bytes:
+                starts.append((number, rows))
+                size = 0
+            rows += group.num_rows
+            size += sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+    return starts
+
+
+def bounded_batches(
+    file: Path, opened: pq.ParquetFile, columns: Sequence[str], groups: tuple[int, int | None] = (0, None)
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file that is open, about _BATCH_BYTES at a time at most, however short they seem.
+
+    `groups`: the first row group, and the one after the last (None: of the file).
+    """
+    with file.open("rb") as pages:
+        for number in range(opened.num_row_groups)[slice(*groups)]:
             group = opened.metadata.row_group(number)
             chunks = [group.column(i) for i in _leaves(opened, columns)]
             try:

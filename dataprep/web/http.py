@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from dataprep.web.sniffing import may_be_html, why_not_html
-from pipelines.compression import CODINGS, GZIP, CodingError, Decoder, OutputLimitError
+from pipelines.compression import CODINGS, CodingError, Decoder, OutputLimitError
 from pipelines.identity import Address
 
 ACCEPTED = "gzip, deflate"
@@ -29,6 +29,7 @@ _STATUS = re.compile(rb"\s*(?:HTTP|ICY)\S*[ \t]+([1-5]\d\d)\b", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _FOLD = re.compile(rb"\r?\n[ \t]+")
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
+_LIKE_CHUNK_SIZE = re.compile(rb"[ \t]*[-+]?[0-9a-fA-F]+[ \t]*(?:[;\r\n]|\Z)")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
 # Values of Content-Encoding that do not mean a coding.
 _NO_CODING = ("", "identity", "none", "chunked", "7bit", "8bit", "binary", "utf-8")
@@ -106,15 +107,10 @@ class Response:
         try:
             return join_chunks(self.raw)
         except HttpError:
-            if self.raw.startswith(GZIP) or _is_page(self.raw) or self._is_other():
+            # Undone already, if it does not begin with a number, if it is a page, or if it is none in any case.
+            if not _LIKE_CHUNK_SIZE.match(self.raw) or _is_page(self.raw) or not may_be_html(self.content_type):
                 return self.raw
             raise
-
-    def _is_other(self) -> bool:
-        """Return whether this is no page in any case: by its type, or by its first bytes if they are no chunk."""
-        if not may_be_html(self.content_type):
-            return True
-        return not _CHUNK_SIZE.match(self.raw) and bool(why_not_html(self.content_type, self.raw))
 
 
 def _is_page(body: bytes) -> bool:

@@ -51,7 +51,6 @@ def start(module: str, folder: Path, *arguments: str) -> "subprocess.Popen[str]"
     )
     while not handles(process.pid, signal.SIGTERM) and process.poll() is None:
         time.sleep(0.001)
-    time.sleep(0.02)  # SIGINT, which Python handles from the beginning in its own way, comes right after SIGTERM
     return process
 
 

@@ -313,7 +313,7 @@ def test_a_shard_that_no_worker_survives_is_named_once_the_others_are_done(engin
 def test_a_signal_ends_the_work_and_leaves_nothing(
     own: bool, sent: signal.Signals, status: int, nodes: TestCluster, tmp_path: Path
 ) -> None:
-    """Also if the whole group gets it, Ray's processes too."""
+    """Also if the whole group gets it: Ray's processes are not of it."""
     (tmp_path / "endless.py").write_text(SCRIPT)
     (tmp_path / "in").write_text("x")
     arguments = [str(tmp_path / "in"), str(tmp_path / "out"), "--engine", "ray"]
@@ -331,6 +331,7 @@ def test_a_signal_ends_the_work_and_leaves_nothing(
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
+    assert process.pid not in [os.getpgid(int(path.name.removeprefix("child-"))) for path in started]
     for _ in range(3):
         if process.poll() is None:
             os.killpg(process.pid, sent)

@@ -63,11 +63,19 @@ def _settings(task: Task, parallel: ParallelConfig) -> Iterator[ParallelConfig]:
         yield (least := dataclasses.replace(parallel, offload="optimizer", offload_fraction=share))
     everything = dataclasses.replace(parallel, offload="all", offload_fraction=1.0)
     everything = dataclasses.replace(everything, zero=0 if everything.streams else parallel.zero)
-    with contextlib.suppress(ConfigError):
-        check_pretrain(task.config, task.model, everything)
+    if _is_taken(task, everything):
         yield (least := everything)
-    if parallel.activation_checkpointing != "none" and parallel.offload_activations < 1:
-        yield dataclasses.replace(least, offload_activations=1.0)
+    inputs = dataclasses.replace(least, offload_activations=1.0)
+    if parallel.offload_activations < 1 and _is_taken(task, inputs):
+        yield inputs
+
+
+def _is_taken(task: Task, parallel: ParallelConfig) -> bool:
+    """Return whether the trainer takes a section."""
+    with contextlib.suppress(ConfigError):
+        check_pretrain(task.config, task.model, parallel)
+        return True
+    return False
 
 
 def better(

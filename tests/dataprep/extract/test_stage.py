@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dataprep.extract import parts
@@ -51,6 +53,9 @@ UNDONE = [
             (b"{}", PACKED, JSON, "not_html", JSON),
             (b"words", CHUNKED, "text/plain", "not_html", "text/plain"),
             (b"%PDF-1.7", CHUNKED, "text/html", "not_html", "PDF declared as text/html"),
+            (b"words alone", CHUNKED, "text/html", "not_html", "no tags that make a page"),
+            (b"", CHUNKED, "text/html", "not_html", "no tags that make a page"),
+            (b"9\r\nwords", CHUNKED, "text/html", "invalid_http", "a chunk has 5 of 9 bytes"),
             (b"9\r\nwords", CHUNKED, "text/plain", "invalid_http", "a chunk has 5 of 9 bytes"),  # still in chunks
         )
     )
@@ -367,6 +372,68 @@ def test_one_large_file_of_json_lines_is_many_tasks_with_the_same_rows(
     source.write_text('{"content": "words"}\n' * 50)
     run(source, tmp_path / "none", "--workers", 1, status=1)
     assert f"error: {source}: none of its 50 lines is a document; line 1: has no key 'text'" in capsys.readouterr().err
+
+
+def test_one_large_parquet_file_is_many_tasks_with_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "a.parquet"
+    texts = [f"words {number}" if number % 7 else ("", None)[number % 2] for number in range(50)]
+    pq.write_table(pa.table({"text": texts, "n": range(50)}), source, row_group_size=8)
+    run(source, tmp_path / "one", "--workers", 1)
+    monkeypatch.setattr(parts, "SPLIT_BYTES", 200)
+    run(source, tmp_path / "many", "--workers", 2)
+    assert documents(tmp_path / "one") == documents(tmp_path / "many")
+    assert (len(documents(tmp_path / "one")), len(part_files(tmp_path / "one"))) == (42, 1)
+    assert 3 < len(part_files(tmp_path / "many")) <= 7
+    assert rejected(tmp_path / "one") == rejected(tmp_path / "many")
+    assert "a.parquet:50" in {url for url, _, _ in rejected(tmp_path / "one")}
+
+
+@pytest.mark.parametrize("split_bytes", [parts.SPLIT_BYTES, 100])
+@pytest.mark.parametrize(
+    ("columns", "broken_rows", "why"),
+    [
+        ({"text": pa.nulls(40, pa.string()), "n": range(40)}, 40, "none of its 40 rows has a text in column 'text'"),
+        ({"text": [" "] * 40, "n": range(40)}, 40, "none of its 40 rows has a text in column 'text'"),
+        ({"body": ["words"] * 40, "n": range(40)}, 0, "has no column 'text'"),
+    ],
+)
+def test_a_parquet_file_without_a_document_costs_itself_alone_whatever_its_size(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    split_bytes: int,
+    columns: dict[str, Any],
+    broken_rows: int,
+    why: str,
+) -> None:
+    monkeypatch.setattr(parts, "SPLIT_BYTES", split_bytes)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "words"}\n')
+    pq.write_table(pa.table(columns), tmp_path / "in" / "b.parquet", row_group_size=8)
+    run(tmp_path / "in", tmp_path / "out", "--workers", 1)
+    assert [row["text"] for row in documents(tmp_path / "out")] == ["words"]
+    *rows, (file, rule, reason) = rejected(tmp_path / "out")
+    assert (file, rule) == ("b.parquet", "unreadable_file")
+    assert reason.startswith(why)
+    assert [url for url, _, _ in rows] == [f"b.parquet:{number}" for number in range(1, broken_rows + 1)]
+
+
+def test_damage_in_a_large_parquet_file_costs_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "SPLIT_BYTES", 100)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "words"}\n')
+    source = tmp_path / "in" / "b.parquet"
+    pq.write_table(pa.table({"text": [f"row {number}" for number in range(40)]}), source, row_group_size=10)
+    with pq.ParquetFile(source) as opened:
+        at = opened.metadata.row_group(1).column(0).data_page_offset
+    data = bytearray(source.read_bytes())
+    data[at : at + 30] = bytes(30)
+    source.write_bytes(data)
+    run(tmp_path / "in", tmp_path / "out", "--workers", 1)
+    texts = [row["text"] for row in documents(tmp_path / "out")]
+    assert texts == ["words", *(f"row {number}" for number in range(40) if number // 10 != 1)]
+    assert [(url, rule) for url, rule, _ in rejected(tmp_path / "out")] == [("b.parquet", "unreadable_file")]
 
 
 @pytest.mark.parametrize("split_bytes", [parts.SPLIT_BYTES, 200])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan import offloading
 from trainer.plan.__main__ import main
@@ -82,6 +83,16 @@ def test_inputs_of_blocks_leave_where_everything_else_has_left_and_it_is_not_eno
     assert after.host_memory - before.host_memory == 48 * input_bytes
     assert before.memory["activations"] - after.memory["activations"] == 45 * input_bytes  # three are still there
     assert after.step > before.step
+
+
+def test_inputs_of_blocks_stay_where_the_trainer_would_refuse_to_move_them() -> None:
+    """A zero-bubble schedule brings each several times."""
+    parallel = dataclasses.replace(ONE, pp=2, chunks=2, schedule="interleaved_zero_bubble")
+    found = offloading.decide(task(), machine(2, gpus=2), parallel, 4)
+    assert found == dataclasses.replace(parallel, offload="optimizer")
+    check_pretrain(task().config, XL, found)
+    moved = offloading.decide(task(), machine(2, gpus=2), dataclasses.replace(parallel, chunks=1, schedule="1f1b"), 4)
+    assert moved.offload_activations == 1
 
 
 def test_a_pipelines_process_has_the_inputs_of_all_its_micro_batches_on_the_host() -> None:
