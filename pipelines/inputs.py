@@ -12,6 +12,7 @@ from pipelines.command import Documents, Output, Part, Source
 from pipelines.errors import UserError, describe
 from pipelines.manifest import MANIFEST, Counts, FileEntry, Manifest, is_published, load_checked, manifest_path
 from pipelines.run import INGESTED, StageRun
+from pipelines.terminal import counted
 from pipelines.utf import check_utf8
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def open_documents(run: StageRun, name: str, paths: Sequence[Path]) -> Documents
         if unread and not sources:
             raise UserError(f"{path / unread[0][0]}: {unread[0][1]}")
         if unread:
-            logger.warning("%s: not read, %d file(s): %s", run.name, len(unread), describe(unread))
+            logger.warning("%s: not read, %s: %s", run.name, counted(len(unread), "files"), describe(unread))
         if path.is_file() and not formats.is_jsonl(path) and path.stat().st_size:
             endings = ", ".join(store.COMPRESSED)
             raise UserError(f"{path}: not JSON lines by its name (.jsonl, .json or .ndjson, also {endings})")
@@ -151,7 +152,9 @@ def _ingest(run: StageRun, folder: str, sources: Sequence[Path], unread: Sequenc
     if unreadable:
         if not counts.rows_out:
             raise UserError(f"{sources[0].parent / unreadable[0][0]}: {unreadable[0][1]}")
-        logger.warning("%s: %d file(s) could not be read: %s", run.name, len(unreadable), describe(unreadable))
+        logger.warning(
+            "%s: %s could not be read: %s", run.name, counted(len(unreadable), "files"), describe(unreadable)
+        )
     with _rejected_table(first_output, f"input-{folder}-unread") as rejected:
         for file_name, why in unread:
             rejected.write({"doc_id": None, "url": file_name, "rule": formats.UNREADABLE_FILE, "value": why})

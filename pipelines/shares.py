@@ -35,6 +35,7 @@ from pipelines.ownership import scratch_folders
 from pipelines.progress import track
 from pipelines.ray_engine import FORMATS, versions
 from pipelines.run import ShardTask, StageRun
+from pipelines.terminal import counted
 
 if TYPE_CHECKING:
     import filelock  # lazy below: a command that only prints its help needs none
@@ -275,8 +276,9 @@ class Share:
             return receipts
         if self._begun:
             raise ShareDone(
-                f"{label}: {self.name} goes no further than this step, of which {_count(tasks)} of {len(tasks)} shards "
-                "are done: the same tasks, run once more, share it, or the command without --shard-range does it"
+                f"{label}: {self.name} goes no further than this step, of which {_count(tasks)} of "
+                f"{counted(len(tasks), 'shards')} are done: the same tasks, run once more, share it, or the command "
+                "without --shard-range does it"
             )
         self._begun = True
         mine = [task for task in tasks[self.range.index :: self.range.count] if task.finished() is None]
@@ -286,8 +288,8 @@ class Share:
         self.lock()
         if (receipts := _receipts(tasks, file)) is None:
             raise ShareDone(
-                f"{label}: {self.name} has done its share, {len(mine)} of {len(tasks)} shards; {_count(tasks)} are "
-                "done: the other tasks, or the command without --shard-range, do the rest"
+                f"{label}: {self.name} has done its share, {len(mine)} of {counted(len(tasks), 'shards')}; "
+                f"{_count(tasks)} are done: the other tasks, or the command without --shard-range, do the rest"
             )
         return receipts
 

@@ -72,7 +72,7 @@ def test_a_folder_of_url_lists_is_read_without_them(short: Path, capsys: pytest.
     (short / "a.txt").write_text("http://garden.test/a\n")
     make_odd_things(short, ".txt")
     assert run_command(StageSpec.load("dataprep.urls"), [str(short), "out"]) == 0
-    assert "not read, 6 file(s): device.txt (a pipe, socket or device), gone.txt" in capsys.readouterr().err
+    assert "not read, 6 files: device.txt (a pipe, socket or device), gone.txt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["pipe.jsonl", "loop.jsonl"])

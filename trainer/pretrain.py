@@ -297,8 +297,8 @@ def count_samples(batches: "PretrainBatches", ranks: int) -> int:
     """Return the samples of an epoch; raise UserError if there are fewer than `ranks` data-parallel processes."""
     if batches.samples < ranks:
         raise UserError(
-            f"{batches.corpora[0].stream.folder}: {batches.samples} sample(s) for {ranks} data-parallel processes: use "
-            "more documents, a shorter pretrain.sequence_length or fewer processes"
+            f"{batches.corpora[0].stream.folder}: {counted(batches.samples, 'samples')} for {ranks} data-parallel "
+            "processes: use more documents, a shorter pretrain.sequence_length or fewer processes"
         )
     return batches.samples
 

@@ -54,6 +54,7 @@ from pipelines.documents import (
 from pipelines.errors import ConfigError
 from pipelines.manifest import Counts, content_hash
 from pipelines.run import StageRun
+from pipelines.terminal import they_are
 
 logger = logging.getLogger(__name__)
 
@@ -190,9 +191,12 @@ def index_items(
     built = run.step(build_index, "index", files, [source for _, source in sources], config.windows, into="index")
     if broken := built.totals["broken_lines"]:
         rejected = contamination.final / REJECTED
-        logger.warning("%s: %d line(s) of targets are not items; %s says why", run.name, broken, rejected)
+        what = "1 line of targets is not an item" if broken == 1 else f"{broken:,} lines of targets are not items"
+        logger.warning("%s: %s; %s says why", run.name, what, rejected)
     if common := built.totals.get("common_seeds", 0):
-        logger.info("%s: %d seed(s) at more than %d places in the items are left out", run.name, common, MOST_PLACES)
+        logger.info(
+            "%s: %s left out, at more than %d places in the items", run.name, they_are(common, "seeds"), MOST_PLACES
+        )
     return built
 
 

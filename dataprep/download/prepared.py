@@ -35,6 +35,7 @@ from pipelines.documents import (
 from pipelines.errors import UserError, describe
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
+from pipelines.terminal import counted
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,9 @@ def link_documents(run: StageRun, documents: Source | None, output: Output, kind
         unreadable = rejected_rows(output.folder, UNREADABLE_FILE)
         if len(unreadable) == len(parts):
             raise UserError(f"{path}: none of its files can be read: {describe(unreadable)}")
-        logger.warning("%s: %d file(s) could not be read: %s", run.name, len(unreadable), describe(unreadable))
+        logger.warning(
+            "%s: %s could not be read: %s", run.name, counted(len(unreadable), "files"), describe(unreadable)
+        )
     return len(parts)
 
 

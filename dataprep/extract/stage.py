@@ -32,6 +32,7 @@ from pipelines.identity import document_id
 from pipelines.jsonl import only_reader
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
+from pipelines.terminal import counted
 
 if TYPE_CHECKING:
     from dataprep.extract.page_child import PageChild
@@ -96,7 +97,7 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     if given(path.path) is None:
         run.summary = f"no document in {path.path}, which is empty or has comments alone"
     if inputs.unread:
-        logger.warning("extract: not read, %d file(s): %s", len(inputs.unread), describe(inputs.unread))
+        logger.warning("extract: not read, %s: %s", counted(len(inputs.unread), "files"), describe(inputs.unread))
     parts = make_parts(run, inputs.inputs, path.path, read_options(config))
     if len(parts) == 1 and inputs.inputs[0].kind == "jsonl" and (why := only_reader(parts[0].files[1:], run.workers)):
         logger.info("extract: %s", why)
@@ -120,7 +121,7 @@ def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: 
         name, why = unreadable[0]
         file = (path if path.is_dir() else path.parent) / name
         raise RefusedError(f"{file}: {why}")
-    logger.warning("extract: %d file(s) could not be read: %s", len(unreadable), describe(unreadable))
+    logger.warning("extract: %s could not be read: %s", counted(len(unreadable), "files"), describe(unreadable))
 
 
 def extract_part(part: Part, folder: Path, config: ExtractConfig, limit: int = 0) -> Counts:

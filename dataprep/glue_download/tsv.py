@@ -11,6 +11,7 @@ from typing import Any
 
 from dataprep.glue.tasks import GlueTask, RowError, Rows, squeeze
 from pipelines.errors import UserError, did_you_mean
+from pipelines.terminal import counted
 from pipelines.utf import text_lines
 
 _ORIGINAL = ("", "original", "raw", "original/raw")
@@ -158,9 +159,10 @@ def rows_of(
         lines = chain([(number, line)], lines)
     if columns is None:
         layouts = task.unlabelled if split.startswith("test") else task.labelled
+        names = ", ".join(aliases[0] for aliases in task.texts.values())
         raise UserError(
-            f"{file}: {len(cells)} column(s) in its first line, which is not a header of {task.name}; expected one "
-            f"with {', '.join(aliases[0] for aliases in task.texts.values())}, or the columns {' or '.join(layouts)}"
+            f"{file}: {counted(len(cells), 'columns')} in its first line, which is not a header of {task.name}; "
+            f"expected one with {names}, or the columns {' or '.join(layouts)}"
         )
     for (number, line), index in zip(lines, numbers or count(), strict=False):
         if not keep(line):

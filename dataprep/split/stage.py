@@ -58,9 +58,10 @@ def split(config: SplitConfig, run: StageRun, documents: Documents, train: Table
     total = sum(sides.values())
     for side, hint in zip(SIDES, ("lower", "raise"), strict=True):
         if not sides.get(side):
+            otherwise = "" if config.val_share else " (python -m dataprep.shuffle shuffles without splitting)"
             raise RefusedError(
                 f"split: no document of {total} falls to {side}; {hint} split.val_share ({config.val_share}), "
-                f"or give more documents{'' if config.val_share else ' (dataprep.shuffle shuffles without splitting)'}"
+                f"or give more documents{otherwise}"
             )
     logger.info("split: %s", ", ".join(f"{sides[side]:,} to {side}" for side in SIDES))
     shuffle_into(config, run, documents, [(train, sides["train"]), (val, sides["val"])])

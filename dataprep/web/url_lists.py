@@ -21,6 +21,7 @@ from pipelines.documents import is_jsonl
 from pipelines.errors import RejectedRowError, UserError, describe
 from pipelines.identity import canonical_url
 from pipelines.manifest import MANIFEST, why_not_read
+from pipelines.terminal import counted
 from pipelines.utf import file_encoding, reading_text
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def _lists_in_folder(path: Path, url_key: str) -> list[Path]:
     groups = [_named(child) if child in entered else [child] for child in children]
     files = [file for group in groups for file in group if not file.is_dir() or why_not_read(file)]
     if unread := [(str(file.relative_to(path)), why) for file in files if (why := why_not_read(file))]:
-        logger.warning("%s: not read, %d file(s): %s", path, len(unread), describe(unread))
+        logger.warning("%s: not read, %s: %s", path, counted(len(unread), "files"), describe(unread))
     files = [file for file in files if not why_not_read(file)]
     chosen = [file for file in files if is_url_list(file, url_key)]
     if left := [str(file.relative_to(path)) for file in files if file not in chosen and file.name != MANIFEST]:

@@ -376,7 +376,7 @@ def test_of_a_folder_one_jsonl_file_without_documents_costs_itself_alone(tmp_pat
     (tmp_path / "in" / "b.jsonl").write_text("{\n")
     done = clean(tmp_path / "in", tmp_path / "out")
     assert done.returncode == 0
-    assert "clean: 1 file(s) could not be read: b.jsonl (its only line is no document; line 1:" in done.stderr
+    assert "clean: 1 file could not be read: b.jsonl (its only line is no document; line 1:" in done.stderr
     assert load_checked(tmp_path / "out").counts.rejected == {"invalid_json": 1, "unreadable_file": 1}
     write_jsonl(tmp_path / "in" / "a.jsonl", 0)
     refused = clean(tmp_path / "in", tmp_path / "none")

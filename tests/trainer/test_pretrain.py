@@ -321,7 +321,7 @@ def test_more_processes_than_samples_are_refused(road: Road, tmp_path: Path, cap
     write_tokens(train / "part-00000.arrow", [tokens], [bytes(16)], small.token_meta(road.tokenizer))
     arguments = pretrain_arguments(small.publish(train), road.val, tmp_path / "out", "--parallel.dp-replicate", "2")
     assert run_command(StageSpec.load("trainer.pretrain"), arguments) == 1
-    assert f"{train}: 1 sample(s) for 2 data-parallel processes" in capsys.readouterr().err
+    assert f"{train}: 1 sample for 2 data-parallel processes" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

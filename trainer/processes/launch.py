@@ -40,7 +40,7 @@ from pipelines.engine import PARENTS_SIGNALS, start_forkserver, starting
 from pipelines.errors import ConfigError, UserError
 from pipelines.exits import PREEMPTED
 from pipelines.progress import waiting
-from pipelines.terminal import print_error
+from pipelines.terminal import counted, print_error
 from trainer import LEAST_ADDRESS_SPACE
 from trainer.config import ParallelConfig
 from trainer.processes import jobs, meeting
@@ -121,7 +121,8 @@ def count_processes(parallel: ParallelConfig) -> int:
             "number of tasks"
         )
     if gpus and processes > gpus * nodes:
-        there = f"this machine has {gpus} GPU(s)" if nodes == 1 else f"{nodes} nodes have {gpus} GPU(s) each"
+        each = counted(gpus, "GPUs")
+        there = f"this machine has {each}" if nodes == 1 else f"{nodes} nodes have {each} each"
         raise ConfigError(
             f"parallel: {processes} processes, but {there}: lower a degree, start it with "
             "torchrun on more machines, or set parallel.device to cpu"
@@ -493,7 +494,9 @@ def _run_node(task: Rank, met: "meeting.Meeting", call: Call, processes: int) ->
     """Start the processes of this node, and supervise them."""
     here = processes // task.size
     if call[2].device != "cpu" and (gpus := _count_gpus()) and gpus < here:
-        raise ConfigError(f"node {meeting.node_name()} has {gpus} GPU(s), and {here} processes are to run on it")
+        raise ConfigError(
+            f"node {meeting.node_name()} has {counted(gpus, 'GPUs')}, and {here} processes are to run on it"
+        )
     if task.number:
         exits.unwind_on_signals()
     first = task.number * here

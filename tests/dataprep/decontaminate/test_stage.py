@@ -148,7 +148,7 @@ def test_the_log_and_the_stats_say_how_many_seeds_are_too_common(
     (tmp_path / "mine.txt").write_text(f"{TEN}\n{TEN}\n{SHORT}\n")
     targets = ["--against", f"mine={tmp_path / 'mine.txt'}"]
     decontaminate(tmp_path, ["nothing"], *targets, "--edits", 1, "--log-level", "info")
-    assert "decontaminate: 6 seed(s) at more than 500 places in the items are left out" in capsys.readouterr().err
+    assert "decontaminate: 6 seeds are left out, at more than 500 places in the items" in capsys.readouterr().err
     assert json.loads((tmp_path / "stats.json").read_text())["common_seeds"] == 6
 
 
@@ -536,7 +536,7 @@ def test_lines_of_targets_that_are_no_items_are_a_warning(tmp_path: Path, capsys
     arguments = [documents, tmp_path / "out", tmp_path / "found", "--against", f"mine={tmp_path / 'mine.txt'}"]
     arguments += ["--workers", 1]
     assert run_command(StageSpec.load("dataprep.decontaminate"), [str(word) for word in arguments]) == 0
-    assert f"1 line(s) of targets are not items; {tmp_path}/found/rejected says why" in capsys.readouterr().err
+    assert f"1 line of targets is not an item; {tmp_path}/found/rejected says why" in capsys.readouterr().err
 
 
 def test_a_run_is_told_where_the_index_is_and_never_sent_it(tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def test_of_several_files_one_that_cannot_be_read_costs_itself_alone(
     assert list(found) == ["f.warc", "b.json", "c.jsonl.gz", "d.parquet", "e.tar"]
     assert found["b.json"].startswith("its only line is no document; line 1: expected an object")
     assert str(tmp_path) not in "".join(found.values())
-    assert "extract: 5 file(s) could not be read: f.warc (not a readable WARC file" in capfd.readouterr().err
+    assert "extract: 5 files could not be read: f.warc (not a readable WARC file" in capfd.readouterr().err
 
 
 def test_when_no_file_gives_a_document_the_first_that_cannot_be_read_is_the_error(
@@ -453,7 +453,7 @@ def test_a_file_of_json_lines_without_a_document_costs_itself_alone_whatever_its
     assert rejected(tmp_path / "out") == [*lines, ("sub/b.jsonl", "unreadable_file", why)]
     counts = Manifest.load(tmp_path / "out" / MANIFEST).counts
     assert (counts.rows_in, counts.rows_out, counts.rejected) == (53, 2, {"no_text": 50, "unreadable_file": 1})
-    assert f"extract: 1 file(s) could not be read: sub/b.jsonl ({why})" in capfd.readouterr().err
+    assert f"extract: 1 file could not be read: sub/b.jsonl ({why})" in capfd.readouterr().err
 
 
 def test_a_large_file_in_another_encoding_is_one_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,7 @@ def test_a_score_outside_0_to_5_is_no_label(tmp_path: Path) -> None:
         (["mrpc", "OUT", "--source", "GLUE"], "has no file for train and validation: expected train.tsv, dev.tsv"),
         (["wnli", "OUT", "--source", "GLUE"], "train.tsv: no row of wnli's train split is good; the first: wnli/train"),
         (["sst2", "OUT", "--source", "GLUE"], "no row of sst2's train split is good"),
-        (["ax", "OUT", "--source", "GLUE"], "1 column(s) in its first line, which is not a header of ax"),
+        (["ax", "OUT", "--source", "GLUE"], "1 column in its first line, which is not a header of ax"),
         (["rte", "OUT", "--source", "hub", "--revision", "main"], "expected a commit of nyu-mll/glue (40 hexadecimal"),
         (["rte", "OUT", "--source", "GLUE", "--duplicates.shingle", "line:1"], "expected word:N or char:N"),
     ],
