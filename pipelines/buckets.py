@@ -44,6 +44,8 @@ DIGEST = "sha256"
 _METADATA_SERVICE = ("169.254.169.254", 80)
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_FULL = re.compile(r"Quota|StorageFull|Insufficient(Storage|Capacity)")
+"""What servers call it if a bucket, or the store, has no room; the statuses that come with it are 400, 403 and 507."""
 _PASSING = {"408", "429", "500", "502", "503", "504"}
 _CHUNK = 8 << 20
 
@@ -268,6 +270,8 @@ class Bucket:
                 raise self._no_bucket() from None
             if "redirect" in text.partition("\n")[0]:
                 raise UserError(f"{self.url(key)}: the bucket is in another region; set AWS_REGION to it") from None
+            if status and (status[1] == "507" or _FULL.search(_code(error))):
+                raise self._full(key, error) from None
             if status and status[1] in ("401", "403"):
                 raise self._denied(key, error) from None
             if status and status[1] not in _PASSING:
@@ -283,6 +287,12 @@ class Bucket:
         return UserError(
             f"{self.url(key)}: access is denied ({_what(error)}); check the credentials (AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials) and what they may do in this bucket"
+        )
+
+    def _full(self, key: str, error: Exception) -> UserError:
+        return UserError(
+            f"{self.url(key)}: the store has no room for it ({_what(error)}); finished work is kept: free some space "
+            "in the bucket, or have its quota raised, and run the same command again"
         )
 
     def _no_bucket(self) -> UserError:

@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -176,6 +177,10 @@ def _fetch(file: Path) -> None:
         with _alone(root):
             if not file.exists():  # else another worker was faster, and holds its own
                 coming.rename(file)
+    except OSError as error:
+        if error.filename == str(coming):
+            error.filename = str(file)  # what the user knows by its address
+        raise
     finally:
         coming.unlink(missing_ok=True)
 
@@ -198,7 +203,8 @@ def damaged(url: str) -> UserError:
 def _make_room(root: Path, needed: int, budget: int) -> None:
     """Remove copies that nobody holds, the longest unused first, until `needed` more bytes fit into the budget.
 
-    What other workers are fetching counts as if it had come.
+    They also have to fit on the disk, which something else may have filled since the budget was set. What other workers
+    are fetching counts as if it had come, but on the disk.
     """
     copies: list[tuple[float, int, Path]] = []
     for copy in root.rglob("part-*"):
@@ -208,11 +214,13 @@ def _make_room(root: Path, needed: int, budget: int) -> None:
     for coming in root.rglob(f".part-*{_COMING}"):
         with contextlib.suppress(FileNotFoundError):  # it was given up just now
             taken += coming.stat().st_size
+    free = shutil.disk_usage(root).free
     for _, size, copy in sorted(copies):
-        if taken + needed <= budget:
+        if taken + needed <= budget and needed <= free:
             return
         if _remove_unless_held(copy):
             taken -= size
+            free += size
 
 
 def _remove_unless_held(copy: Path) -> bool:

@@ -74,7 +74,11 @@ class HubDataset:
         if isinstance(cached, str) and digest_of(Path(cached), file) == file.digest:
             return Path(cached).resolve()
         with explained(self, "run the same command again: it resumes where it stopped"):
-            self._fetch(file, partial)
+            try:
+                self._fetch(file, partial)
+            except OSError as error:
+                store.name_if_full(error, partial)
+                raise
         if digest_of(partial, file) != file.digest:
             partial.unlink()
             raise UserError(f"{self}: {file.path} arrived damaged and was removed; run the same command again")

@@ -37,7 +37,9 @@ def configure(level: str = "info", *, verbose: bool = False) -> None:
     handler = CurrentStderr()
     handler.setFormatter(OneLine())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    for noisy in ("trafilatura", "htmldate", "justext", "courlan", "urllib3", "asyncio", "matplotlib"):
+    # Those of HTTP name each request, with what signs it; httpx2 is httpx under the name of its second version.
+    http = ("urllib3", "httpx", "httpx2")
+    for noisy in ("trafilatura", "htmldate", "justext", "courlan", "asyncio", "matplotlib", *http):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     for package in ("pipelines", "dataprep", "trainer"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)

@@ -33,7 +33,7 @@ from pipelines.documents import is_companion
 from pipelines.errors import ConfigError, UserError
 from pipelines.fetched import AT_ONCE, FETCHED, LAZY, RECORDS, WHOLE, Record, Shard, damaged, own_folder, record_path
 from pipelines.manifest import MANIFEST, Manifest, is_published, stored_in
-from pipelines.ownership import check_apart, check_not_read_again, replaces_input
+from pipelines.ownership import check_apart, check_not_read_again, output_of, replaces_input
 from pipelines.progress import track
 from pipelines.run import parse_size
 from pipelines.terminal import call_in_messages
@@ -65,7 +65,7 @@ def localized(spec: StageSpec, call: Invocation) -> Generator[tuple[Invocation, 
             outputs[name] = destinations[name].local
     uploads = Uploads(destinations, _shard_store(spec), overwrite=call.options.overwrite)
     uploads.check()
-    with contextlib.ExitStack() as until_the_end:
+    with _naming_scratch(root), contextlib.ExitStack() as until_the_end:
         fetch = _Fetch(root, destinations.values(), until_the_end)
         inputs = {
             name: in_order(
@@ -76,6 +76,28 @@ def localized(spec: StageSpec, call: Invocation) -> Generator[tuple[Invocation, 
         sections = {name: fetch.section(section) for name, section in call.sections.items()}
         uploads.inputs = fetch.inputs
         yield dataclasses.replace(call, inputs=inputs, outputs=outputs, sections=sections), uploads
+
+
+@contextlib.contextmanager
+def _naming_scratch(root: Path) -> Generator[None]:
+    """Raise UserError for a file of the scratch folder that cannot be written, naming the folder.
+
+    Messages call such a file by its address, and nobody looks for room on his disk who reads that a bucket has none.
+    """
+    try:
+        yield
+    except OSError as error:
+        path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else Path()
+        if root not in path.parents:
+            raise
+        what = "for a copy of" if root / FETCHED in path.parents else "for what goes to"
+        what = "" if RECORDS in path.parts else f", {what} {output_of(path)}"
+        cause = "free some space there" if error.errno in store.FULL else "fix the cause there"
+        raise UserError(
+            f"{root}: {error.strerror}{what}; finished work is kept and no output is half written: {cause}, or set "
+            "MILLRACE_SCRATCH to a folder on another disk (what goes to a store begins anew there), and run the same "
+            "command again"
+        ) from None
 
 
 def _require_shared(call: Invocation) -> None:
@@ -301,9 +323,14 @@ class _Fetch:
 
         def get(each: Object, target: Path) -> None:
             file, partial = files[each.key], target.with_name(f".{target.name}.part")
-            taken = dataset.take(file, partial)
-            if taken != partial:
-                store.link_or_copy(taken, partial)
+            try:
+                taken = dataset.take(file, partial)
+                if taken != partial:
+                    store.link_or_copy(taken, partial)
+            except OSError as error:
+                if error.filename == str(partial) or error.filename2 == str(partial):
+                    error.filename = str(target)  # what the user knows by its address
+                raise
             partial.rename(target)
 
         objects = {path: Object(path, file.size, file.digest) for path, file in chosen.items()}
@@ -400,9 +427,10 @@ def _bring(
     folder.mkdir(parents=True, exist_ok=True)
     needed, free = sum(size(each) for each in missing.values()), shutil.disk_usage(folder).free
     if needed > free:
+        root = Path(*folder.parts[: folder.parts.index(FETCHED)])  # messages call `folder` by its address
         raise UserError(
-            f"{folder}: {errors.size(needed)} to fetch, {errors.size(free)} free there; free some space, or set "
-            "MILLRACE_SCRATCH to a folder on a larger disk"
+            f"{root}: {errors.size(needed)} to fetch from {folder}, {errors.size(free)} free there; free some space, "
+            "or set MILLRACE_SCRATCH to a folder on a larger disk"
         )
 
     def bring(name: str) -> None:

@@ -316,7 +316,9 @@ def _removed_on_error(folder: Path) -> Generator[None, None, None]:
     """Remove a folder with half of a shard, which the worker's next shard must not have."""
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):
+            store.name_if_full(error, folder)
         store.remove(folder)
         raise
 

@@ -36,7 +36,7 @@ from pipelines.compression import (
 from pipelines.errors import UserError
 
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of writing to an open file, which name none."""
 _CHUNK = 1 << 20
 _CACHED_BYTES = 1 << 18
@@ -182,12 +182,20 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
                 os.fsync(file.fileno())
         rename(temporary, path, durable=durable)
     except OSError as error:
-        if error.filename == str(temporary) or (error.filename is None and error.errno in _FULL):
+        name_if_full(error, path)
+        if error.filename == str(temporary):
             error.filename = str(path)  # the name that the user knows
         raise
     finally:
         with contextlib.suppress(OSError):  # a read-only disk refuses it also if nothing is there
             temporary.unlink(missing_ok=True)
+
+
+def name_if_full(error: OSError, path: Path) -> None:
+    """Have an error of a full disk name what was written; those of open files, and all of Arrow's, name nothing."""
+    if error.filename is None and error.errno in FULL:
+        error.args = (error.errno, os.strerror(error.errno))  # which a worker sends; Arrow's own text is longer
+        error.filename, error.strerror = str(path), os.strerror(error.errno)
 
 
 def process_name() -> str:

@@ -23,6 +23,8 @@ class S3:
     """Method and key of each request, in the order in which they were answered."""
     fail: Callable[[str, str, int], int | None] = lambda method, key, number: None
     """Method, key and number of a request -> the status to answer instead."""
+    code: str = ""
+    """What such an answer calls the error."""
     expired: str = ""
     """The id of a key that is refused."""
     seconds: float = 0
@@ -50,6 +52,7 @@ class S3:
     def empty(self) -> None:
         """Remove all objects of the bucket, what was asked so far, and what a test has set."""
         self.fail, self.before, self.seconds, self.expired = lambda *_: None, lambda *_: None, 0, ""
+        self.code = ""
         for key in self.names():
             self.objects.delete_object(Bucket=BUCKET, Key=key)
         self.requests.clear()
@@ -99,8 +102,9 @@ def serve_s3(bucket: str = BUCKET) -> Generator[S3]:
                 status = 403
         if status:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            start(f"{status} Trouble", [("Content-Length", "0")])
-            return [b""]
+            body = f"<Error><Code>{server.code}</Code></Error>".encode() if server.code else b""
+            start(f"{status} Trouble", [("Content-Length", str(len(body)))])
+            return [body]
         return moto(environ, start)
 
     http = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)

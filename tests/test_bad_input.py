@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,9 @@ from pipelines.command import StageSpec
 from pipelines.manifest import load_checked
 from pipelines.stage import run_command
 from tests.outputs import published
+from tests.small_disk import resize, small_disk
+
+__all__ = ["small_disk"]  # a fixture
 
 ROOT = Path(__file__).parents[1]
 GOOD = "The miller opens the gate at dawn and the water begins to turn the heavy wheel once again. " * 20
@@ -211,20 +214,6 @@ def test_a_report_without_any_stats_says_so(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB of our own."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mount)], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_disk_that_fills_keeps_finished_shards_and_the_old_output(
     small_disk: Path, tmp_path: Path, workers: int
@@ -241,12 +230,12 @@ def test_a_disk_that_fills_keeps_finished_shards_and_the_old_output(
     command += ["--workers", str(workers)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 1, result.stderr
-    assert "No space left on device" in result.stderr
+    assert f"error: {out}: No space left on device; finished work is kept" in result.stderr
     assert "disk space" in result.stderr
     assert "Traceback" not in result.stderr
     assert (out / "yesterday").read_text() == "a good output"
     assert list(small_disk.glob(".work/*/receipts/**/*.json")), "the shards that fitted are kept"
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    resize(small_disk, "64m")
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert "already done" in again.stderr

@@ -635,7 +635,7 @@ def test_a_size_in_an_error_is_never_zero(
     usage = shutil.disk_usage(".")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     assert shuffle(f"s3://{BUCKET}/raw.jsonl", "out") == 1
-    assert re.search(r"s3://mill: \d+\.\d kB to fetch, 1\.0 kB free there", capsys.readouterr().err)
+    assert re.search(r"\.scratch: \d+\.\d kB to fetch from s3://mill, 1\.0 kB free there", capsys.readouterr().err)
     assert [size(given) for given in (2.5e9, 1e8, 9e7, 5e4)] == ["2.5 GB", "0.1 GB", "90.0 MB", "50.0 kB"]
 
 
