@@ -270,7 +270,7 @@ class Bucket:
                 raise self._no_bucket() from None
             if "redirect" in text.partition("\n")[0]:
                 raise UserError(f"{self.url(key)}: the bucket is in another region; set AWS_REGION to it") from None
-            if status and (status[1] == "507" or _FULL.search(_code(error))):
+            if status and (status[1] == "507" or (status[1] in ("400", "403") and _FULL.search(_code(error)))):
                 raise self._full(key, error) from None
             if status and status[1] in ("401", "403"):
                 raise self._denied(key, error) from None

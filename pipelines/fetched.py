@@ -167,19 +167,18 @@ def _fetch(file: Path) -> None:
     record, _, shard = found
     root = next(folder for folder in file.parents if folder.name == LAZY)
     coming = file.with_name(f".{file.name}.{store.process_name()}{_COMING}")
-    with _alone(root):
-        _make_room(root, shard.bytes, record.budget)
-        coming.touch()
-        os.truncate(coming, shard.bytes)
     try:
+        with _alone(root):
+            _make_room(root, shard.bytes, record.budget)
+            coming.touch()
+            os.truncate(coming, shard.bytes)
         if bucket(record.bucket).download(Object(shard.key, shard.bytes, shard.etag), coming) != shard.sha256:
             raise damaged(bucket(record.bucket).url(shard.key))
         with _alone(root):
             if not file.exists():  # else another worker was faster, and holds its own
                 coming.rename(file)
     except OSError as error:
-        if error.filename == str(coming):
-            error.filename = str(file)  # what the user knows by its address
+        store.call_by_name(error, coming, file)
         raise
     finally:
         coming.unlink(missing_ok=True)
@@ -204,17 +203,17 @@ def _make_room(root: Path, needed: int, budget: int) -> None:
     """Remove copies that nobody holds, the longest unused first, until `needed` more bytes fit into the budget.
 
     They also have to fit on the disk, which something else may have filled since the budget was set. What other workers
-    are fetching counts as if it had come, but on the disk.
+    are fetching counts as if nothing of it had come on the disk, and all of it in the budget.
     """
     copies: list[tuple[float, int, Path]] = []
     for copy in root.rglob("part-*"):
         status = copy.stat()
         copies.append((status.st_mtime, status.st_size, copy))
-    taken = sum(size for _, size, _ in copies)
+    taken, free = sum(size for _, size, _ in copies), shutil.disk_usage(root).free
     for coming in root.rglob(f".part-*{_COMING}"):
         with contextlib.suppress(FileNotFoundError):  # it was given up just now
-            taken += coming.stat().st_size
-    free = shutil.disk_usage(root).free
+            size = coming.stat().st_size
+            taken, free = taken + size, free - size
     for _, size, copy in sorted(copies):
         if taken + needed <= budget and needed <= free:
             return

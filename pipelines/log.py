@@ -38,7 +38,7 @@ def configure(level: str = "info", *, verbose: bool = False) -> None:
     handler.setFormatter(OneLine())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # Those of HTTP name each request, with what signs it; httpx2 is httpx under the name of its second version.
-    http = ("urllib3", "httpx", "httpx2")
+    http = ("urllib3", "httpx", "httpx2", "httpcore", "httpcore2")
     for noisy in ("trafilatura", "htmldate", "justext", "courlan", "asyncio", "matplotlib", *http):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     for package in ("pipelines", "dataprep", "trainer"):

@@ -358,8 +358,8 @@ def _start(address: str) -> tuple[Any, str | None]:
         printer.print_to_stdstream = _log_event
         if sys.platform == "linux":
             # A signal to our process group is for this process alone. If Ray's raylet met it as well and ended first,
-            # Ray would end this process from a thread of its own, silently and with status 1. Ray's processes have to
-            # end with this one in another way then; where not on Linux, they know by their group that they have to.
+            # Ray would end this process from a thread of its own, silently and with status 1. On Linux the kernel ends
+            # Ray's processes with this one; elsewhere Ray ends them by our process group, so there they stay in it.
             services: Any = importlib.import_module("ray._private.services")
             services.ConsolePopen = functools.partial(subprocess.Popen, process_group=0)
         ray.init(log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **options)

@@ -11,6 +11,7 @@ digest of its manifest, or of the Hub; of a file that has neither, the stage's f
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import glob
 import hashlib
@@ -44,6 +45,8 @@ SCRATCH = ".scratch"
 OUTPUTS = "outputs"
 CHOSEN = "chosen"
 _SCHEMES = ("s3", "hf")
+_DISK = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+"""Errors of a disk that is not full but cannot be written to."""
 
 
 @contextlib.contextmanager
@@ -82,16 +85,16 @@ def localized(spec: StageSpec, call: Invocation) -> Generator[tuple[Invocation, 
 def _naming_scratch(root: Path) -> Generator[None]:
     """Raise UserError for a file of the scratch folder that cannot be written, naming the folder.
 
-    Messages call such a file by its address, and nobody looks for room on his disk who reads that a bucket has none.
+    Messages call such a file by its address, and whoever reads that a bucket is full does not look at the local disk.
     """
     try:
         yield
     except OSError as error:
         path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else Path()
-        if root not in path.parents:
+        if root not in path.parents or error.errno not in (*store.FULL, *_DISK):
             raise
         what = "for a copy of" if root / FETCHED in path.parents else "for what goes to"
-        what = "" if RECORDS in path.parts else f", {what} {output_of(path)}"
+        what = "" if RECORDS in path.relative_to(root).parts[1:3] else f", {what} {output_of(path)}"
         cause = "free some space there" if error.errno in store.FULL else "fix the cause there"
         raise UserError(
             f"{root}: {error.strerror}{what}; finished work is kept and no output is half written: {cause}, or set "
@@ -328,8 +331,7 @@ class _Fetch:
                 if taken != partial:
                     store.link_or_copy(taken, partial)
             except OSError as error:
-                if error.filename == str(partial) or error.filename2 == str(partial):
-                    error.filename = str(target)  # what the user knows by its address
+                store.call_by_name(error, partial, target)
                 raise
             partial.rename(target)
 

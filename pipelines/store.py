@@ -183,8 +183,7 @@ def create(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, Non
         rename(temporary, path, durable=durable)
     except OSError as error:
         name_if_full(error, path)
-        if error.filename == str(temporary):
-            error.filename = str(path)  # the name that the user knows
+        call_by_name(error, temporary, path)
         raise
     finally:
         with contextlib.suppress(OSError):  # a read-only disk refuses it also if nothing is there
@@ -196,6 +195,12 @@ def name_if_full(error: OSError, path: Path) -> None:
     if error.filename is None and error.errno in FULL:
         error.args = (error.errno, os.strerror(error.errno))  # which a worker sends; Arrow's own text is longer
         error.filename, error.strerror = str(path), os.strerror(error.errno)
+
+
+def call_by_name(error: OSError, temporary: Path, path: Path) -> None:
+    """Have an error of a temporary file name the file that it becomes, which is the name that the user knows."""
+    if str(temporary) in (error.filename, error.filename2):
+        error.filename = str(path)
 
 
 def process_name() -> str:

@@ -46,7 +46,7 @@ from pipelines.run import StageRun
 if TYPE_CHECKING:
     from dataprep.download.segments import Answers
 
-VERSION = 4
+VERSION = 5
 SHAPED_BY = ("deflate", "pyarrow")
 
 logger = logging.getLogger(__name__)

@@ -56,7 +56,7 @@ INGEST_ROWS = 20_000
 WITH_METADATA = "with_metadata"
 """Total of the documents that have metadata."""
 _JUDGED = {"jsonl": {"empty_text", FORGOTTEN, UNREADABLE_FILE}, "parquet": {FORGOTTEN, UNREADABLE_FILE}}
-"""Rules that reject what a good line of JSON or row holds, or the rest of a file that has been judged already."""
+"""Rules for good lines or rows that are left out, or for a file that is rejected already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

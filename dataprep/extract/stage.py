@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dataprep.extract.parts import ReadOptions
     from dataprep.readers.records import Broken, Page, Record, Skipped, Text
 
-VERSION = 7
+VERSION = 8
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)
@@ -99,25 +99,31 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     if inputs.unread:
         logger.warning("extract: not read, %s: %s", counted(len(inputs.unread), "files"), describe(inputs.unread))
     parts = make_parts(run, inputs.inputs, path.path, read_options(config))
-    if len(parts) == 1 and inputs.inputs[0].kind == "jsonl" and (why := only_reader(parts[0].files[1:], run.workers)):
+    is_whole = len(parts) == 1
+    if is_whole and inputs.inputs[0].kind == "jsonl" and (why := only_reader(parts[0].files[1:], run.workers)):
         logger.info("extract: %s", why)
     counts = Counts()
     for number, some in enumerate([[part] for part in parts] if run.limit else [parts]):
         counts.add(run.map(extract_part, some, config, run.limit and run.limit - counts.rows_in, into=output))
         if run.limit and counts.rows_in >= run.limit:
-            parts = parts[: number + 1]
+            unread = {part.files[1:] for part in parts[number:]}
+            parts = [part for part in parts if part.files[1:] not in unread]  # files that were read to their ends
             break
     counts.add(run.map(judge_file, divided_files(parts, output), config.text_key, into=output))
     # Not by several tasks: it replaces files that the maps above have receipts for, and the others would repeat these.
     if WITH_METADATA in counts.totals and not run.share:
         run.map(add_metadata, without_metadata(output), into=output)
     if UNREADABLE_FILE in counts.rejected:
-        refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), len(inputs.inputs), counts)
+        refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), counts, is_whole=is_whole)
 
 
-def refuse_unreadable(path: Path, unreadable: Sequence[tuple[str, str]], files: int, counts: Counts) -> None:
-    """Report the files that could not be read; raise RefusedError if there was only one, or no document."""
-    if files == 1 or not counts.rows_out:
+def refuse_unreadable(path: Path, rows: Sequence[tuple[str, str]], counts: Counts, *, is_whole: bool) -> None:
+    """Report the files that could not be read; raise RefusedError if there is no document.
+
+    Also if the input is one file that was read as a whole: what comes after the damage is lost, not a part alone.
+    """
+    unreadable = list(dict(reversed(rows)).items())[::-1]  # of each file, the first of its parts
+    if is_whole or not counts.rows_out:
         name, why = unreadable[0]
         file = (path if path.is_dir() else path.parent) / name
         raise RefusedError(f"{file}: {why}")

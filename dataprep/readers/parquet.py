@@ -37,12 +37,13 @@ def read_parquet(
     """Yield every row of a Parquet file, or of the row groups in `span` after `rows_before` other rows, in order.
 
     A row of more than MAX_LINE_BYTES is `too_large`. Raises UserError if the file is damaged, if a requested column is
-    missing or not text, if its rows are more than 1 GiB and more than MAX_GROWTH times the file, and, at the end of a
-    whole file, if no row has a text.
+    missing or not text, if the rows are more than 1 GiB and more than MAX_GROWTH times the file or those groups, and, at
+    the end of a whole file, if no row has a text.
     """
     row, documents, size = rows_before, 0, 0
-    allowed = max(_FREE_BYTES, MAX_GROWTH * file.stat().st_size)
     with open_parquet(file) as opened:
+        packed = file.stat().st_size if span == (0, None) else sum(_group_bytes(opened)[slice(*span)])
+        allowed = max(_FREE_BYTES, MAX_GROWTH * packed)
         columns = _find_columns(file, opened.schema_arrow, text_column, url_column)
         used = {_path(opened.schema_arrow, column)[0] for column in columns.values()}
         others = OtherColumns.find(opened.schema_arrow, used)
@@ -55,7 +56,7 @@ def read_parquet(
                 size += _ROW_BYTES + sum(len(value) for value in (text, url, source, metadata) if value)
                 yield record
             if size > allowed:
-                raise _bomb(file, f"after {row} rows, its {file.stat().st_size} bytes became {size}")
+                raise _bomb(file, f"after {row - rows_before} rows, {packed} bytes became {size}")
     if row and not documents and span == (0, None):
         raise no_texts(file, row, text_column)
 
@@ -73,14 +74,19 @@ def group_starts(file: Path, text_column: str, url_column: str, split_bytes: int
     starts, rows, size = [(0, 0)], 0, 0
     with open_parquet(file) as opened:
         _find_columns(file, opened.schema_arrow, text_column, url_column)
-        for number in range(opened.num_row_groups):
-            group = opened.metadata.row_group(number)
+        for number, group_bytes in enumerate(_group_bytes(opened)):
             if size >= split_bytes:
                 starts.append((number, rows))
                 size = 0
-            rows += group.num_rows
-            size += sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+            rows += opened.metadata.row_group(number).num_rows
+            size += group_bytes
     return starts
+
+
+def _group_bytes(opened: pq.ParquetFile) -> list[int]:
+    """Return how many bytes each row group takes on disk."""
+    groups = [opened.metadata.row_group(number) for number in range(opened.num_row_groups)]
+    return [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in groups]
 
 
 def bounded_batches(

@@ -29,7 +29,7 @@ _STATUS = re.compile(rb"\s*(?:HTTP|ICY)\S*[ \t]+([1-5]\d\d)\b", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _FOLD = re.compile(rb"\r?\n[ \t]+")
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
-_LIKE_CHUNK_SIZE = re.compile(rb"[ \t]*[-+]?[0-9a-fA-F]+[ \t]*(?:[;\r\n]|\Z)")
+_LIKE_CHUNK_SIZE = re.compile(rb"(?:\xef\xbb\xbf)?\s*[-+]?[0-9a-fA-F]+[ \t]*(?:[;\r\n]|\Z)")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
 # Values of Content-Encoding that do not mean a coding.
 _NO_CODING = ("", "identity", "none", "chunked", "7bit", "8bit", "binary", "utf-8")
@@ -107,7 +107,7 @@ class Response:
         try:
             return join_chunks(self.raw)
         except HttpError:
-            # Undone already, if it does not begin with a number, if it is a page, or if it is none in any case.
+            # Undone already, if it does not begin with a number, if it is a page, or if its type says that it is none.
             if not _LIKE_CHUNK_SIZE.match(self.raw) or _is_page(self.raw) or not may_be_html(self.content_type):
                 return self.raw
             raise

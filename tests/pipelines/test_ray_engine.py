@@ -331,7 +331,9 @@ def test_a_signal_ends_the_work_and_leaves_nothing(
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-    assert process.pid not in [os.getpgid(int(path.name.removeprefix("child-"))) for path in started]
+    of_ray = [pid for pid in children(process.pid) if name_of(pid) in ("raylet", "gcs_server")]
+    assert len(of_ray) == 2 * own
+    assert process.pid not in [os.getpgid(pid) for pid in of_ray]
     for _ in range(3):
         if process.poll() is None:
             os.killpg(process.pid, sent)
@@ -346,6 +348,14 @@ def test_a_signal_ends_the_work_and_leaves_nothing(
     while left := [path.name for path in started if is_alive(int(path.name.removeprefix("child-")))]:
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+
+
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def test_a_ray_of_our_own_is_heard_on_loopback_only_and_ends_with_the_command(corpus: Path, tmp_path: Path) -> None:

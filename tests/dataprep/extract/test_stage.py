@@ -56,6 +56,7 @@ UNDONE = [
             (b"words alone", CHUNKED, "text/html", "not_html", "no tags that make a page"),
             (b"", CHUNKED, "text/html", "not_html", "no tags that make a page"),
             (b"9\r\nwords", CHUNKED, "text/html", "invalid_http", "a chunk has 5 of 9 bytes"),
+            (b"\r\n9\r\n<p>words</p>", CHUNKED, "text/html", "invalid_http", "no chunk begins at byte 0"),
             (b"9\r\nwords", CHUNKED, "text/plain", "invalid_http", "a chunk has 5 of 9 bytes"),  # still in chunks
         )
     )
@@ -419,21 +420,41 @@ def test_a_parquet_file_without_a_document_costs_itself_alone_whatever_its_size(
     assert [url for url, _, _ in rows] == [f"b.parquet:{number}" for number in range(1, broken_rows + 1)]
 
 
-def test_damage_in_a_large_parquet_file_costs_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_damage_in_a_large_parquet_file_costs_its_parts_alone(
+    alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(parts, "SPLIT_BYTES", 100)
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_text('{"text": "words"}\n')
+    if not alone:
+        (tmp_path / "in" / "c.jsonl").write_text('{"text": "words"}\n')
     source = tmp_path / "in" / "b.parquet"
     pq.write_table(pa.table({"text": [f"row {number}" for number in range(40)]}), source, row_group_size=10)
-    with pq.ParquetFile(source) as opened:
-        at = opened.metadata.row_group(1).column(0).data_page_offset
     data = bytearray(source.read_bytes())
-    data[at : at + 30] = bytes(30)
+    with pq.ParquetFile(source) as opened:
+        for damaged in (1, 3):
+            at = opened.metadata.row_group(damaged).column(0).data_page_offset
+            data[at : at + 30] = bytes(30)
     source.write_bytes(data)
-    run(tmp_path / "in", tmp_path / "out", "--workers", 1)
+    run(tmp_path / "in", tmp_path / "out", "--workers", 1, "--log-level", "warning")
     texts = [row["text"] for row in documents(tmp_path / "out")]
-    assert texts == ["words", *(f"row {number}" for number in range(40) if number // 10 != 1)]
-    assert [(url, rule) for url, rule, _ in rejected(tmp_path / "out")] == [("b.parquet", "unreadable_file")]
+    assert texts == [
+        *(f"row {number}" for number in range(40) if number // 10 in (0, 2)),
+        *([] if alone else ["words"]),
+    ]
+    assert [(url, rule) for url, rule, _ in rejected(tmp_path / "out")] == [("b.parquet", "unreadable_file")] * 2
+    assert "extract: 1 file could not be read: b.parquet (" in capfd.readouterr().err
+
+
+def test_a_limit_that_ends_within_a_large_file_does_not_judge_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "SPLIT_BYTES", 100)
+    source = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [" "] * 20 + ["words"] * 20}), source, row_group_size=10)
+    manifest = run(source, tmp_path / "out", "--workers", 1, "--limit", 20)
+    assert manifest is not None
+    assert manifest.counts.rejected == {"empty_text": 20}
 
 
 @pytest.mark.parametrize("split_bytes", [parts.SPLIT_BYTES, 200])
