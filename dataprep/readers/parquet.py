@@ -37,8 +37,8 @@ def read_parquet(
     """Yield every row of a Parquet file, or of the row groups in `span` after `rows_before` other rows, in order.
 
     A row of more than MAX_LINE_BYTES is `too_large`. Raises UserError if the file is damaged, if a requested column is
-    missing or not text, if the rows are more than 1 GiB and more than MAX_GROWTH times the file or those groups, and, at
-    the end of a whole file, if no row has a text.
+    missing or not text, if the rows are more than 1 GiB and more than MAX_GROWTH times the file or those groups, and at
+    the end of a whole file if no row has a text.
     """
     row, documents, size = rows_before, 0, 0
     with open_parquet(file) as opened:
