@@ -26,7 +26,8 @@ FORMS: dict[str, Callable[[Sequence[bytes]], bytes]] = {"plain": b"".join, "gzip
 
 
 def starts_of(file: Path, kind: str, size: int) -> list[int]:
-    split_file(Part(f"{kind}-0", (file,)), file.parent, 10**6, size)
+    options = ReadOptions(max_bytes=10**6, text_key="text", url_key="url", tokenizer=None)
+    split_file(Part(f"{kind}-0", (file,)), file.parent, options, size)
     return [start for start, _ in store.read_json(file.parent / f"{kind}-0.json")]
 
 

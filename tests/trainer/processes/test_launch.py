@@ -362,7 +362,7 @@ def test_asking_for_gpus_that_are_not_there_is_refused(monkeypatch: pytest.Monke
     assert count_processes(ParallelConfig()) == 1
     monkeypatch.setattr("trainer.processes.launch._count_gpus", lambda: 4)
     assert count_processes(ParallelConfig()) == 4
-    with pytest.raises(ConfigError, match=r"8 processes, but this machine has 4 GPU\(s\)"):
+    with pytest.raises(ConfigError, match=r"8 processes, but this machine has 4 GPUs"):
         count_processes(ParallelConfig(dp_replicate=8))
 
 

@@ -254,7 +254,7 @@ def test_processes_of_several_nodes_are_counted(monkeypatch: pytest.MonkeyPatch)
         launch.count_processes(ParallelConfig(dp_replicate=3))
     gpus[0] = 8
     assert launch.count_processes(ParallelConfig(tp=2)) == 16
-    with pytest.raises(ConfigError, match=r"32 processes, but 2 nodes have 8 GPU\(s\) each"):
+    with pytest.raises(ConfigError, match=r"32 processes, but 2 nodes have 8 GPUs each"):
         launch.count_processes(ParallelConfig(dp_replicate=32))
 
 
