@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import yaml
 from filelock import FileLock
 
 from pipelines import store
-from pipelines.manifest import MANIFEST, WORK
+from pipelines.manifest import MANIFEST
 from pipelines.project.graph import GraphStage, load_stages
 
 ROOT = Path(__file__).parents[1]
@@ -98,8 +99,23 @@ def run_stages(folder: Path, stages: list[GraphStage], **changes: str) -> None:
             _run(folder, shlex.split(command), environment(**changes))
 
 
+KILLED_AFTER_A_SHARD = """
+import os, runpy, signal, sys
+from pipelines import store
+write = store.write_json
+def write_and_die(path, value, **options):
+    write(path, value, **options)
+    if "receipts" in path.parts:
+        os.kill(os.getpid(), signal.SIGKILL)
+store.write_json = write_and_die
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""Runs a module in a process that is killed when it has written the receipt of its first shard."""
+
+
 def run_stages_with_kills(folder: Path, stages: list[GraphStage], **changes: str) -> list[str]:
-    """Run each command twice: kill the first with SIGKILL when a shard is done, and let the second go on.
+    """Run each command twice, with one worker: the first is killed when a shard is done, and the second goes on.
 
     Returns the names of the stages that went on from shards of the killed run.
     """
@@ -107,22 +123,13 @@ def run_stages_with_kills(folder: Path, stages: list[GraphStage], **changes: str
     for stage in stages:
         for command in stage.commands:
             words = shlex.split(command)
-            process = subprocess.Popen(
-                [sys.executable, *words[1:]], cwd=folder, env=environment(**changes), stderr=subprocess.DEVNULL
-            )
-            while process.poll() is None and not has_receipts(folder, stage):
-                time.sleep(0.005)
-            process.kill()
-            process.wait()
-            # A stage may end before it is seen to have a receipt: then all of it is done again.
-            if "shards are already done" in _run(folder, [*words, "--overwrite"], environment(**changes)):
+            assert words[:2] == ["python", "-m"]
+            started = [sys.executable, "-c", KILLED_AFTER_A_SHARD, *words[2:]]
+            killed = subprocess.run(started, cwd=folder, env=environment(**changes), capture_output=True, check=False)
+            assert killed.returncode in (-signal.SIGKILL, 0), killed.stderr  # 0: a stage without shards
+            if "already done" in _run(folder, [*words, "--overwrite"], environment(**changes)):
                 resumed.append(stage.name)
     return resumed
-
-
-def has_receipts(folder: Path, stage: GraphStage) -> bool:
-    """Say whether a run of the stage that has not ended has finished a shard."""
-    return any(file for out in stage.outs for file in (folder / out).parent.glob(f"{WORK}/*/receipts/**/*.json"))
 
 
 def _run(folder: Path, words: list[str], env: dict[str, str]) -> str:

@@ -42,9 +42,8 @@ def test_one_archive_gives_the_same_manifests_with_one_worker_another_hash_seed_
         shutil.copytree(sample / "data" / "sample" / name, other / "data" / "sample" / name)
     changes = {"MILLRACE_WORKERS": "1", "PYTHONHASHSEED": "12345", "MILLRACE_MEMORY_BUDGET": "64MB"}
     resumed = run_stages_with_kills(other, DATA_STAGES, **changes)
-    print(f"went on from a killed run: {', '.join(resumed)}")
     assert manifests(other, DATA_STAGES) == manifests(sample, DATA_STAGES)
-    assert resumed, "no stage was killed between its first shard and its end"
+    assert set(resumed) == {stage.name for stage in DATA_STAGES}
 
 
 @pytest.mark.nightly
