@@ -1,6 +1,7 @@
 """Layouts of the trainer on real GPUs: each trains the model of one GPU, and how fast some are.
 
-    python -m benchmarks.layouts WORKDIR [--speed] [--exact] [--blocks] [--no-parity] [--only WORD...] [--skip WORD...]
+    python -m benchmarks.layouts WORKDIR [--speed] [--exact] [--blocks] [--no-parity] [--nanogpt MODEL.PY]
+        [--only WORD...] [--skip WORD...]
 
 Needs nothing but the packages of `trainer/` (no DVC, no network). Each case is five steps of a small GPT-2 through the
 trainer's own launcher, in processes of its own: losses, gradient norms and the weights of a checkpoint are compared
@@ -29,6 +30,7 @@ import torch
 
 from benchmarks import blocks
 from benchmarks.gpu import shards
+from benchmarks.nanogpt import NanoGPT, one_batch
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
 from trainer import finetune
@@ -73,6 +75,8 @@ TUNING = FinetuneConfig(
     checkpoint_every=STEPS,
 )
 CLASSES, TOKENS = 3, 512
+VOCABULARY = 50_257
+"""Of GPT-2."""
 LIMITS = {
     "fp32": (2e-6, 1e-5, 2e-5),
     "bf16": (2e-3, 3e-2, 5e-3),
@@ -232,6 +236,8 @@ class Speed:
     precision: Precision = "bf16"
     length: int = 1024
     """Tokens per sample."""
+    nanogpt: bool = False
+    """Whether nanoGPT is timed, not this trainer: on one GPU, or with DDP."""
 
     @property
     def gpus(self) -> int:
@@ -242,7 +248,7 @@ class Speed:
     def name(self) -> str:
         """Size and layout in words."""
         words = [f"{key} {value}" for key, value in self.parallel.items()] or ["one GPU"]
-        words += [] if self.compile else ["eager"]
+        words += ["nanoGPT"] if self.nanogpt else [] if self.compile else ["eager"]
         words += [] if self.precision == "bf16" else [self.precision]
         return ", ".join([self.size, *words, *([] if self.length == 1024 else [f"{self.length} tokens"])])
 
@@ -255,7 +261,7 @@ class Speed:
     def training(self, steps: int) -> PretrainConfig:
         """Section `pretrain` for so many steps."""
         parallel = layout(self.parallel, "fast")
-        ranks = self.gpus // (parallel.pp * parallel.tp)
+        ranks = parallel.dp_replicate * parallel.dp_shard
         return PretrainConfig(
             steps=steps,
             sequence_length=self.length,
@@ -267,28 +273,43 @@ class Speed:
         )
 
 
+RECOMPUTED: Keys = {"activation_checkpointing": "full"}
+ON_HOST: Keys = {**RECOMPUTED, "offload": "optimizer"}
 SPEEDS = [
+    Speed("124M", 64, 8, nanogpt=True),
     Speed("124M", 64, 8, compile=False),
     Speed("124M", 64, 8),
     Speed("124M", 64, 8, compile=False, precision="fp8"),
+    Speed("124M", 64, 4),
+    Speed("1.5B", 16, 4, nanogpt=True),
     Speed("1.5B", 16, 4),
-    Speed("1.5B", 16, 4, {"activation_checkpointing": "full"}, compile=False),
-    Speed("1.5B", 16, 4, {"activation_checkpointing": "full"}),
-    Speed("124M", 64, 2, {"dp_replicate": 4}),
-    Speed("1.5B", 16, 4, {"zero": 2, "dp_shard": 4}),
-    Speed("1.5B", 16, 4, {"zero": 3, "dp_shard": 4}),
+    Speed("1.5B", 16, 4, RECOMPUTED, compile=False),
+    Speed("1.5B", 16, 4, RECOMPUTED),
+    Speed("1.5B", 32, 2, ON_HOST),
     Speed("1.4B", 16, 4),
+    Speed("124M", 64, 2, {"dp_replicate": 2}, nanogpt=True),
     Speed("124M", 64, 4, {"dp_replicate": 2}),
     Speed("1.5B", 16, 8, {"zero": 1, "dp_shard": 2}),
     Speed("1.5B", 16, 8, {"zero": 3, "dp_shard": 2}),
     Speed("1.5B", 16, 16, {"pp": 2}),
     Speed("1.4B", 32, 8, {"tp": 2}),
-    Speed("1.4B", 32, 4, {"tp": 4}),
-    Speed("1.5B, 32 heads", 16, 4, {"tp": 4}),
-    Speed("1.5B", 4, 16, {"pp": 4}),
-    Speed("1.5B, 32 heads", 8, 8, {"pp": 2, "tp": 2}),
-    Speed("1.5B, 32 heads", 16, 4, {"tp": 2, "zero": 2, "dp_shard": 2}),
+    Speed("124M", 64, 1, {"dp_replicate": 4}, nanogpt=True),
+    Speed("124M", 64, 1, {"dp_replicate": 4}),
+    Speed("124M", 64, 2, {"dp_replicate": 4}),
+    Speed("1.5B", 16, 4, {"zero": 1, "dp_shard": 4}),
+    Speed("1.5B", 16, 4, {"zero": 3, "dp_shard": 4}),
+    Speed("1.5B", 32, 2, {"zero": 1, "dp_shard": 4, **ON_HOST}),
+    Speed("1.5B", 16, 16, {"pp": 4}),
+    Speed("1.5B", 16, 16, {"pp": 4, "chunks": 2, "schedule": "interleaved_1f1b"}),
+    Speed("1.5B", 8, 32, {"pp": 4}),
+    Speed("1.4B", 64, 4, {"tp": 4}),
+    Speed("1.4B", 128, 2, {"tp": 4}),
+    Speed("1.4B", 32, 4, {"tp": 2, "dp_replicate": 2}),
+    Speed("1.4B", 64, 2, {"tp": 2, "dp_replicate": 2}),
+    Speed("1.4B", 16, 16, {"pp": 2, "tp": 2}),
+    Speed("1.4B", 32, 8, {"pp": 2, "tp": 2}),
 ]
+"""Two and four GPUs have 256 samples a step; rows that differ only in the micro batch are one layout."""
 
 
 def main() -> None:
@@ -298,6 +319,7 @@ def main() -> None:
     parser.add_argument("--speed", action="store_true", help="time GPT-2 too")
     parser.add_argument("--exact", action="store_true", help="price of determinism: exact, and whether it holds")
     parser.add_argument("--blocks", action="store_true", help="errors of blocks beside fp64")
+    parser.add_argument("--nanogpt", type=Path, help="model.py of github.com/karpathy/nanoGPT, to time it too")
     parser.add_argument("--no-parity", action="store_true", help="compare no layouts")
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="rows whose name has one of these")
     parser.add_argument("--skip", nargs="+", default=[], metavar="WORD", help="but none of these")
@@ -309,8 +331,8 @@ def main() -> None:
         return any(word in name for word in given.only) and not any(word in name for word in given.skip)
 
     cases, tuned_cases = ([each for each in group if wanted(each.name)] for group in (CASES, TUNED))
-    speeds = [dataclasses.replace(each, parallel=fitted(each.parallel, gpus)) for each in SPEEDS]
-    speeds = [each for each in speeds if each.gpus <= gpus and wanted(each.name)]
+    speeds = [each for each in SPEEDS if each.gpus <= gpus and wanted(each.name)]
+    speeds = [each for each in speeds if not each.nanogpt or (given.nanogpt and given.speed)]
     if given.no_parity:
         cases, tuned_cases = [], []
     if not (given.speed or given.exact):
@@ -336,10 +358,16 @@ def main() -> None:
         rows += ["", *blocks.HEAD, *blocks.rows(sizes, torch.device("cuda"))]
     if speeds and given.exact:
         rows += ["", "| size | GPUs | layout | fast: tokens/s | exact: tokens/s | price | two runs | |"]
-        rows += ["| --- | --- | --- | --- | --- | --- | --- | --- |", *measure_exact(given.work, speeds)]
+        rows += [
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+            *measure_exact(given.work, [each for each in speeds if not each.nanogpt]),
+        ]
     if speeds and given.speed:
         rows += ["", "| size | GPUs | layout | micro batch x passes | tokens/s | of as many x one GPU | MFU | GiB |"]
-        rows += ["| --- | --- | --- | --- | --- | --- | --- | --- |", *measure_speeds(given.work, speeds)]
+        rows += [
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+            *measure_speeds(given.work, speeds, given.nanogpt),
+        ]
     table = "\n".join([title, "", *rows])
     given.work.mkdir(parents=True, exist_ok=True)
     (given.work / "table.md").write_text(table + "\n")
@@ -550,14 +578,23 @@ class Timed:
     digest: int
     """Of all bits of weights and optimizer states at the end."""
 
+    @classmethod
+    def of(cls, seconds: list[float], config: PretrainConfig, shape: Any, gpus: int, digest: int) -> "Timed":
+        """From the seconds of the steps; the first ones warm up."""
+        rate = config.global_batch_size * config.sequence_length / statistics.median(seconds[5:])
+        flops = 6 * shape.parameters + 12 * shape.n_layer * shape.n_embd * config.sequence_length
+        memory = torch.cuda.max_memory_allocated() / 2**30
+        return cls(rate, rate * flops / PEAK_FLOPS / gpus, memory, digest)
 
-def measure_speeds(work: Path, speeds: list[Speed]) -> list[str]:
-    """A row of the table for each of them."""
-    alone: dict[tuple[str, Precision], float] = {}
+
+def measure_speeds(work: Path, speeds: list[Speed], nanogpt: Path | None = None) -> list[str]:
+    """A row of the table for each of them; `nanogpt`: its model.py, if a row asks for it."""
+    alone: dict[tuple[Any, ...], float] = {}
 
     def cells(speed: Speed) -> str:
-        run = timed(work, speed, "fast")
-        kind = speed.size, speed.precision
+        run = timed(work, speed, "fast", nanogpt)
+        kept = {key: value for key, value in speed.parallel.items() if key in ON_HOST}
+        kind = speed.size, speed.precision, speed.nanogpt, *kept.items()
         if speed.gpus == 1:
             alone[kind] = max(run.tokens_per_second, alone.get(kind, 0.0))
         one = alone.get(kind)
@@ -592,14 +629,33 @@ def row(speed: Speed, cells: Callable[[Speed], str]) -> str:
     return line
 
 
-def timed(work: Path, speed: Speed, determinism: str) -> Timed:
-    """Train GPT-2 of that size for a few steps."""
-    train, val = shards(work / "gpt2/train", 50_257, 200, 11_000, 1), shards(work / "gpt2/val", 50_257, 2, 2_100, 2)
+def timed(work: Path, speed: Speed, determinism: str, nanogpt: Path | None = None) -> Timed:
+    """Train GPT-2 of that size for a few steps. `nanogpt`: its model.py, for a row that times it."""
+    train, val = (
+        shards(work / "gpt2/train", VOCABULARY, 200, 11_000, 1),
+        shards(work / "gpt2/val", VOCABULARY, 2, 2_100, 2),
+    )
     model, parallel, training = speed.model, layout(speed.parallel, determinism), speed.training(TIMED_STEPS)
     check_pretrain(training, model, parallel)
     job = pretrain_job(training, model, parallel, train, val, work / "speed")
     with deadline(SECONDS):
+        if speed.nanogpt:
+            return launch.launch(time_nanogpt, parallel, job, nanogpt)
         return launch.launch(time_steps, parallel, job)
+
+
+def time_nanogpt(process: Process, job: PretrainJob, file: Path) -> Timed:
+    """One process of a run of nanoGPT."""
+    from trainer.loop.optimizer import OptimizerConfig, learning_rate
+    from trainer.model import Architecture
+
+    config, ranks = job.config, process.rank.size
+    passes = config.global_batch_size // (config.micro_batch_size * ranks)
+    rates = OptimizerConfig.of(config, config.steps, config.warmup_steps)
+    rival = NanoGPT(file, job.model, config, process.device, config.seed + process.rank.number)
+    batches = one_batch(config.micro_batch_size, config.sequence_length, passes, process.device)
+    seconds, _, _ = rival.train(batches, passes, lambda step: learning_rate(rates, step))
+    return Timed.of(seconds, config, Architecture.of(job.model, VOCABULARY), ranks, digest=0)
 
 
 def time_steps(process: Process, job: PretrainJob) -> Timed:
@@ -613,13 +669,8 @@ def time_steps(process: Process, job: PretrainJob) -> Timed:
             start = time.monotonic()
             train_step(training)  # it reads the loss, so it waits for the device
             seconds.append(time.monotonic() - start)
-    config, shape = job.config, training.model.shape
-    rate = config.global_batch_size * config.sequence_length / statistics.median(seconds[5:])
-    flops = 6 * shape.parameters + 12 * shape.n_layer * shape.n_embd * config.sequence_length
-    memory = torch.cuda.max_memory_allocated() / 2**30
-    return Timed(
-        rate, rate * flops / PEAK_FLOPS / process.rank.size, memory, digest(training.tensors(), process.device)
-    )
+    bits = digest(training.tensors(), process.device)
+    return Timed.of(seconds, job.config, training.model.shape, process.rank.size, bits)
 
 
 def digest(tensors: dict[str, torch.Tensor], device: torch.device) -> int:

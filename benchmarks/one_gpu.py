@@ -5,14 +5,12 @@
     python -m benchmarks.one_gpu WORK --curves TOKENS --only AdamW Muon     # optimizers and learning rates alone
 
 Each row is a process of its own. A step is timed from its beginning until its loss is read; figures are medians. The
-first step's time includes compilation. nanoGPT trains as its own train.py does: autocast to bf16, torch.compile, fused
-AdamW, clipping; its residual stream is in fp32 and it has no biases, ours is in bf16 and has them.
+first step's time includes compilation. How nanoGPT trains: `benchmarks/nanogpt.py`.
 """
 
 import argparse
 import csv
 import dataclasses
-import importlib.util
 import json
 import statistics
 import subprocess
@@ -24,10 +22,12 @@ from typing import Any
 import torch
 
 from benchmarks import layouts
+from benchmarks.nanogpt import Batches, NanoGPT, one_batch
 from pipelines.errors import UserError
 from trainer import attention
 from trainer.config import MuonConfig, ParallelConfig
-from trainer.pretrain import PretrainJob, prepare, validation
+from trainer.loop.optimizer import OptimizerConfig, learning_rate
+from trainer.pretrain import PretrainJob, open_batches, prepare, validation
 from trainer.processes import launch
 from trainer.processes.process import Process
 
@@ -175,7 +175,7 @@ def run(case: Case, given: argparse.Namespace) -> dict[str, Any]:
     """Train as one case says."""
     speed = layouts.Speed(case.size, case.micro_batch_size, case.passes)
     if case.nanogpt:
-        return NanoGPT(case, given).run()
+        return train_nanogpt(case, given)
     parallel = layouts.layout(case.parallel, "fast")
     steps = given.steps if given.curves else STEPS
     changes = {"compile": False, "seed": SEED_OF_CURVES, "lr": case.lr}
@@ -233,84 +233,35 @@ def figures(seconds: list[float], losses: list[float], start: float, tokens: int
     }
 
 
-class NanoGPT:
-    """nanoGPT's model, trained as its train.py trains it, on the batches of our own trainer."""
+def train_nanogpt(case: Case, given: argparse.Namespace) -> dict[str, Any]:
+    """Train nanoGPT's model: in curves on the batches of our own trainer, with its learning rates."""
+    steps = given.steps if given.curves else STEPS
+    speed = layouts.Speed(case.size, case.micro_batch_size, case.passes)
+    config = dataclasses.replace(speed.training(steps), lr=case.lr)
+    rival = NanoGPT(given.nanogpt, speed.model, config, DEVICE, SEED_OF_CURVES)
+    batches = one_batch(case.micro_batch_size, 1024, case.passes, DEVICE)
+    if given.curves:
+        batches = batches_of_curve(case, given)
+    warmup = int(steps * case.warmup_share) if given.curves else config.warmup_steps
+    rates = OptimizerConfig.of(config, steps, warmup)
+    seconds, losses, start = rival.train(batches, case.passes, lambda step: learning_rate(rates, step))
+    return figures(seconds, losses, start, config.global_batch_size * config.sequence_length)
 
-    def __init__(self, case: Case, given: argparse.Namespace) -> None:
-        self.case = case
-        self.given = given
-        spec = importlib.util.spec_from_file_location("nanogpt_model", given.nanogpt)
-        assert spec is not None
-        assert spec.loader is not None
-        self.module: Any = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.module)
 
-    def run(self) -> dict[str, Any]:
-        """Train, and time each step."""
-        case, given = self.case, self.given
-        layers, heads, width = layouts.SIZES[case.size]
-        begun = time.monotonic()
-        torch.manual_seed(SEED_OF_CURVES)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        shape = {"n_layer": layers, "n_head": heads, "n_embd": width, "dropout": 0.0, "bias": False}
-        model = self.module.GPT(self.module.GPTConfig(block_size=1024, vocab_size=50_304, **shape)).to(DEVICE)
-        steps = given.steps if given.curves else STEPS
-        speed = layouts.Speed(case.size, case.micro_batch_size, case.passes)
-        config = dataclasses.replace(speed.training(steps), lr=case.lr)
-        optimizer = model.configure_optimizers(
-            config.weight_decay, config.lr, (config.beta1, config.beta2), DEVICE.type
-        )
-        compiled = torch.compile(model)
-        batches = self.batches(config.global_batch_size)
-        seconds: list[float] = []
-        losses: list[float] = []
-        start = 0.0
-        for step in range(steps):
-            at = time.monotonic()
-            for group in optimizer.param_groups:
-                group["lr"] = self.learning_rate(config, step, steps)
-            total = torch.zeros((), device=DEVICE)
-            for ids, targets in batches(step):
-                with torch.autocast(DEVICE.type, torch.bfloat16):
-                    _, loss = compiled(ids, targets)
-                    loss = loss / case.passes
-                loss.backward()
-                total += loss.detach()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            losses.append(float(total))
-            seconds.append(time.monotonic() - at)
-            start = start or time.monotonic() - begun
-        return figures(seconds, losses, start, config.global_batch_size * config.sequence_length)
+def batches_of_curve(case: Case, given: argparse.Namespace) -> Batches:
+    """Return the micro batches of our own trainer for a curve."""
+    config = layouts.Speed(case.size, case.micro_batch_size, case.passes).training(given.steps)
+    config = dataclasses.replace(config, seed=SEED_OF_CURVES)
+    source = open_batches(config, given.curves / "train", {"train": "train"}, given.work / "scratch")
+    size = config.global_batch_size
 
-    def learning_rate(self, config: Any, step: int, steps: int) -> float:
-        """Return that of our own trainer for the same settings."""
-        from trainer.loop.optimizer import OptimizerConfig, learning_rate
+    def of_step(step: int) -> Any:
+        ids = source.sample_ids(step * size)
+        for first in range(0, size, case.micro_batch_size):
+            batch = source.collate(ids[first : first + case.micro_batch_size]).to(DEVICE)
+            yield batch.ids, batch.targets
 
-        warmup = int(steps * self.case.warmup_share) if self.given.curves else config.warmup_steps
-        return learning_rate(OptimizerConfig.of(config, steps, warmup), step)
-
-    def batches(self, size: int) -> Any:
-        """Return what gives the micro batches of a step: those of our trainer in curves, else one random batch."""
-        case = self.case
-        if not self.given.curves:
-            tokens = torch.randint(50_257, (case.micro_batch_size, 1025), device=DEVICE)
-            one = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-            return lambda _: [one] * case.passes
-        from trainer.pretrain import open_batches
-
-        config = layouts.Speed(case.size, case.micro_batch_size, case.passes).training(self.given.steps)
-        config = dataclasses.replace(config, seed=SEED_OF_CURVES)
-        source = open_batches(config, self.given.curves / "train", {"train": "train"}, self.given.work / "scratch")
-
-        def of_step(step: int) -> Any:
-            ids = source.sample_ids(step * size)
-            for first in range(0, size, case.micro_batch_size):
-                batch = source.collate(ids[first : first + case.micro_batch_size]).to(DEVICE)
-                yield batch.ids, batch.targets
-
-        return of_step
+    return of_step
 
 
 def speed_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:

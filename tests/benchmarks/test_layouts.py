@@ -149,22 +149,22 @@ def test_choosing_no_row_is_an_error(
     assert "no row is left" in capsys.readouterr().err
 
 
-def test_two_gpus_time_layouts_of_one_kind(
+def test_two_gpus_time_what_they_are_enough_for(
     machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     timed: list[layouts.Speed] = []
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
     monkeypatch.setattr("sys.argv", ["layouts", str(tmp_path), "--speed", "--no-parity"])
-    monkeypatch.setattr(layouts, "measure_speeds", lambda _, speeds: timed.extend(speeds) or [])
+    monkeypatch.setattr(layouts, "measure_speeds", lambda _, speeds, __: timed.extend(speeds) or [])
     layouts.main()
-    kinds = [sum(degree > 1 for degree in degrees(each.parallel)) for each in layouts.SPEEDS]
-    assert [each.gpus for each in timed] == [kind + 1 for kind in kinds if kind < 2]
+    assert timed == [each for each in layouts.SPEEDS if each.gpus <= 2 and not each.nanogpt]
+    assert {each.gpus for each in timed} == {1, 2}
+    timed.clear()
+    monkeypatch.setattr("sys.argv", ["layouts", str(tmp_path), "--speed", "--no-parity", "--nanogpt", "model.py"])
+    layouts.main()
+    assert timed == [each for each in layouts.SPEEDS if each.gpus <= 2]
     capsys.readouterr()
-
-
-def degrees(keys: dict[str, Any]) -> list[int]:
-    return [keys.get(name, 1) for name in ("pp", "tp", "dp_shard", "dp_replicate")]
 
 
 @pytest.mark.parametrize("parallel", nightly_but([{}, {"dp_replicate": 2}]))

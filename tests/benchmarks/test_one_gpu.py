@@ -61,11 +61,11 @@ def test_nanogpt_learns_from_the_batches_of_the_trainer(
 ) -> None:
     monkeypatch.setattr(one_gpu, "WARM", 1)
     case = one_gpu.Case("tiny", 2, 2, "nanoGPT", nanogpt=True)
-    rival = one_gpu.NanoGPT(case, given)
-    seen = [batch for step in range(2) for batch in rival.batches(4)(step)]
+    batches = one_gpu.batches_of_curve(case, given)
+    seen = [batch for step in range(2) for batch in batches(step)]
     assert [tuple(ids.shape) for ids, _ in seen] == [(2, 1024)] * 4
     assert all(torch.equal(ids[:, 1:], targets[:, :-1]) for ids, targets in seen)
-    found = rival.run()
+    found = one_gpu.train_nanogpt(case, given)
     assert len(found["losses"]) == 4
     assert found["tokens_per_second"] > 0
 
