@@ -37,19 +37,18 @@ def shards(folder: Path, vocab_size: int, documents: int, length: int, seed: int
         return folder
     random = np.random.default_rng(seed)
     successor = np.random.default_rng(0).permutation(vocab_size - 1)
-    rows: list[np.ndarray[Any, Any]] = []
-    for _ in range(documents):
-        row = np.empty(length, np.int64)
-        row[0] = random.integers(vocab_size - 1)
-        jumps = random.random(length) < 0.3
-        fresh = random.integers(vocab_size - 1, size=length)
-        for i in range(1, length):
-            row[i] = fresh[i] if jumps[i] else successor[row[i - 1]]
-        row[-1] = vocab_size - 1
-        rows.append(row)
+    rows = np.empty((documents, length), np.int64)
+    jumps, fresh = np.empty(rows.shape, bool), np.empty(rows.shape, np.int64)
+    for row in range(documents):
+        rows[row, 0] = random.integers(vocab_size - 1)
+        jumps[row] = random.random(length) < 0.3
+        fresh[row] = random.integers(vocab_size - 1, size=length)
+    for at in range(1, length):
+        rows[:, at] = np.where(jumps[:, at], fresh[:, at], successor[rows[:, at - 1]])
+    rows[:, -1] = vocab_size - 1
     file = folder / "part-00000.arrow"
     ids = [i.to_bytes(16, "big") for i in range(documents)]
-    write_tokens(file, rows, ids, TokenMeta("0" * 64, vocab_size, vocab_size - 1))
+    write_tokens(file, list(rows), ids, TokenMeta("0" * 64, vocab_size, vocab_size - 1))
     entry = FileEntry(documents, file.stat().st_size, store.sha256(file))
     Manifest({file.name: entry}, Counts()).save(folder / "manifest.json")
     return folder

@@ -7,7 +7,7 @@ adding it to the fp32 gradient; here it is added inside the product. Import this
 Shapes: B samples, T positions, N = B x T tokens, D width, F inner width, H heads, K width of a head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,13 +29,16 @@ Drops = tuple[Drop | None, Drop | None]
 """Dropout after attention, and after the MLP."""
 
 
-def local_parts(weights: Sequence[Tensor], *, adds: bool) -> tuple[Sums, Sequence[Tensor]]:
+def local_parts(
+    weights: Sequence[Tensor], *, adds: bool, so_far: Callable[[Tensor], Tensor | None] | None = None
+) -> tuple[Sums, Sequence[Tensor]]:
     """Return where gradients of weights are added, and this process's parts of the weights.
 
-    Without `adds` autograd leads the gradients to the weights.
+    Without `adds`, autograd leads the gradients to those weights that have no sum `so_far`.
     """
     if not adds:
-        return [None] * len(weights), [local(weight) for weight in weights]
+        sums = [None if so_far is None else so_far(weight) for weight in weights]
+        return sums, [local(weight) for weight in weights]
     sums = [values(weight.grad) for weight in weights]  # pyright: ignore[reportArgumentType] (there, with `adds`)
     return sums, [values(weight) if isinstance(weight, DTensor) else weight for weight in weights]
 
@@ -45,6 +48,8 @@ class FusedBlock(Block):
 
     adds = False
     """Whether the backward pass adds gradients of parameters to their `grad` itself, which must be there."""
+    so_far: Callable[[Tensor], Tensor | None] | None = None
+    """Of a parameter: the sum of its gradients in the step's earlier passes, to which the backward pass adds."""
     first: Products = Half()
     """The first product of a pair: before attention, or before the GELU."""
     second: Products = Half()
@@ -58,7 +63,7 @@ class FusedBlock(Block):
             return super().forward(x_BTD, keys_BT, documents)
         x_BTD = x_BTD.contiguous()
         before, after = self._parameters_around()
-        sums, weights = local_parts((*before, *after), adds=self.adds)
+        sums, weights = local_parts((*before, *after), adds=self.adds, so_far=self.so_far)
         q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *weights[:4])  # pyright: ignore
         y_BTD = self.attn.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, documents).transpose(1, 2).flatten(2)
         drops = None, None

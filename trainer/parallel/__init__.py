@@ -25,10 +25,11 @@ from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
 from trainer.parallel.room import require_host_memory
 from trainer.parallel.streamed import Places, Streamed
 from trainer.parallel.tensor import exchange_of, split_tensors
-from trainer.parallel.zero import Gradients, Tied, shard_states
+from trainer.parallel.zero import Gradients, Tied, shard_states, sums_so_far
 from trainer.stages import stage_owner
 
 if TYPE_CHECKING:
+    from trainer.kernels.block import FusedBlock
     from trainer.kernels.products import Fp8, Products
 
 logger = logging.getLogger(__name__)
@@ -193,6 +194,9 @@ def parallelize(
                 # slower graph for any shape.
                 block.compile(dynamic=False)
         shard_states(stage, parallel, mesh, compute_dtype)
+        if fused and parallel.zero == 1:
+            for block in stage.transformer.h.values():
+                cast("FusedBlock", block).so_far = sums_so_far(block)
     if offloaded is not None or parallel.offload_activations:  # the same in all processes, which compare their needs
         require_host_memory(named(stages), held, parallel, mesh, bytes_of_inputs)
     places = Places(stages[0], mesh.device) if parallel.streams else None

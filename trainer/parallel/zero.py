@@ -9,7 +9,7 @@ divided by the terms of the whole step.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,24 @@ def shard_states(model: GPT2, parallel: ParallelConfig, mesh: Mesh, compute_dtyp
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(enable=True)  # gloo knows no factors
+
+
+def sums_so_far(block: nn.Module) -> Callable[[Tensor], Tensor | None]:
+    """Return what finds the sum of a weight's gradients in the step's earlier passes; None as long as there is none.
+
+    At ZeRO stage 1, FSDP2 keeps whole gradients in fp32 until the step's last pass. A pass that adds to them inside its
+    products rounds none of them to half precision, writes none of them beside the sums, and converts none.
+    """
+    parts: dict[int, Any] = {}  # FSDP2 gives a block the same whole weights in each pass
+
+    def find(weight: Tensor) -> Tensor | None:
+        if not parts:
+            sharded = cast(Any, block)._get_fsdp_state()._fsdp_param_group.fsdp_params
+            parts.update({id(each.unsharded_param): each for each in sharded})
+        total = parts[id(weight)].unsharded_accumulated_grad
+        return None if total is None else values(total)
+
+    return find
 
 
 class Gradients:
