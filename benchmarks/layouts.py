@@ -283,6 +283,7 @@ SPEEDS = [
     Speed("124M", 64, 4),
     Speed("1.5B", 16, 4, nanogpt=True),
     Speed("1.5B", 16, 4),
+    Speed("1.5B", 32, 2),
     Speed("1.5B", 16, 4, RECOMPUTED, compile=False),
     Speed("1.5B", 16, 4, RECOMPUTED),
     Speed("1.5B", 32, 2, ON_HOST),
@@ -297,7 +298,9 @@ SPEEDS = [
     Speed("124M", 64, 1, {"dp_replicate": 4}),
     Speed("124M", 64, 2, {"dp_replicate": 4}),
     Speed("1.5B", 16, 4, {"zero": 1, "dp_shard": 4}),
+    Speed("1.5B", 32, 2, {"zero": 1, "dp_shard": 4}),
     Speed("1.5B", 16, 4, {"zero": 3, "dp_shard": 4}),
+    Speed("1.5B", 32, 2, {"zero": 3, "dp_shard": 4}),
     Speed("1.5B", 32, 2, {"zero": 1, "dp_shard": 4, **ON_HOST}),
     Speed("1.5B", 16, 16, {"pp": 4}),
     Speed("1.5B", 16, 16, {"pp": 4, "chunks": 2, "schedule": "interleaved_1f1b"}),
@@ -308,6 +311,7 @@ SPEEDS = [
     Speed("1.4B", 64, 2, {"tp": 2, "dp_replicate": 2}),
     Speed("1.4B", 16, 16, {"pp": 2, "tp": 2}),
     Speed("1.4B", 32, 8, {"pp": 2, "tp": 2}),
+    Speed("1.4B", 32, 8, {"pp": 2, "tp": 2, "chunks": 2, "schedule": "interleaved_1f1b"}),
 ]
 """Two and four GPUs have 256 samples a step; rows that differ only in the micro batch are one layout."""
 

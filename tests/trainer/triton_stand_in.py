@@ -169,6 +169,7 @@ def fused_blocks() -> Generator[pytest.MonkeyPatch]:
         module = imported("trainer.kernels.loss", patch)
         patch.setattr(parallel, "fuses", fuses)
         patch.setattr(parallel, "fp8_lacking", lambda _: "")
+        patch.setattr("trainer.parallel.tensor.peer_copies", lambda _: None)
         patch.setattr(parallel, "fastest_loss", lambda *_: module.loss_and_gradient)
         yield patch
 

@@ -227,10 +227,11 @@ def parallelize(
         away = HostInputs(mesh.device, plain=parallel.plain, says=mesh.is_first)
         for stage in stages:
             away.watch(stage, parallel)
+    graphs = take_graphs(shape, parallel, mesh)
+    if not (held or graphs or parallel.plain):
+        gradients.sum_early(stages[0])
     pipeline = (
-        Pipeline(stages, shape, parallel, mesh)
-        if mesh.pp > 1
-        else OneStage(stages[0], gradients, mesh, graphs=take_graphs(shape, parallel, mesh))
+        Pipeline(stages, shape, parallel, mesh) if mesh.pp > 1 else OneStage(stages[0], gradients, mesh, graphs=graphs)
     )
     return ParallelModel(
         shape,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trainer.model import SequencePart
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.token_exchange import Collectives, TokenExchange
 
 ROWS, TOKENS, FEATURES = 0, 1, -1
 """Dimensions of weights (rows, features) and of activations (B, T, features). A part of the tokens is that of
@@ -34,13 +35,19 @@ class Exchange:
     look into it. (With the exchanges traced, torch 2.11 computed wrong losses on GPUs, 7e-2 off in bf16.)
     """
 
-    def __init__(self, mesh: Mesh, *, sequence_parallel: bool, least_group: int = 0) -> None:
-        """`least_group`: see SequencePart."""
+    def __init__(
+        self, mesh: Mesh, *, sequence_parallel: bool, least_group: int = 0, copies: TokenExchange | None = None
+    ) -> None:
+        """`least_group`: see SequencePart. `copies`: what fused blocks exchange tokens by; None: by collectives."""
         self.mesh = mesh
         self.part = SequencePart(mesh.tp_rank, mesh.tp, least_group) if sequence_parallel else SequencePart()
         """The tokens of this process between the pairs of matrices."""
         self.stream: ShardDim = TOKENS if sequence_parallel else None
         """Sharding of the residual stream there."""
+        self.tokens: TokenExchange = copies or Collectives(mesh, self.part)
+        """Of fused blocks."""
+        self.by_parts = copies is not None or least_group > 0
+        """Whether a fused block multiplies parts of the tokens as they come."""
         self.name = f"{mesh.tp_group_name}/{next(_numbers)}"
         _EXCHANGES[self.name] = self
 

@@ -86,6 +86,11 @@ class Mesh:
         return received
 
     @property
+    def tp_group(self) -> Any:
+        """The group that shares each layer's matrices."""
+        return self._groups["tp"]
+
+    @property
     def tp_group_name(self) -> str:
         """The name of the group that shares each layer's matrices, unique among this process's groups."""
         return self._groups["tp"].group_name
@@ -118,6 +123,18 @@ class Mesh:
     def sum_over_data(self, values: Tensor) -> Tensor:
         """Sum over the data-parallel processes, in place."""
         return self.sum_over(values, *DATA_AXES)
+
+    def begin_sum_over_data(self, values: Tensor) -> Callable[[], None]:
+        """Begin to sum over the data-parallel processes, in place; return what waits for the sum."""
+        axes = [axis for axis in DATA_AXES if self._sizes[axis] > 1]
+        works: list[Any] = [dist.all_reduce(values, group=self._groups[axis], async_op=True) for axis in axes[:1]]
+
+        def wait() -> None:
+            for work in works:
+                work.wait()
+            self.sum_over(values, *axes[1:])
+
+        return wait
 
     def sum_over_tp(self, values: Tensor) -> Tensor:
         """Sum over the processes that share each layer's matrices, in place."""

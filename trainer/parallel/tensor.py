@@ -25,6 +25,7 @@ from trainer.model import GPT2, Classifier, Head, LayerNorm, Linear
 from trainer.parallel.exchange import FEATURES, ROWS, TOKENS, Exchange, ShardDim
 from trainer.parallel.local import local, values
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.peer_copies import peer_copies
 from trainer.placements import MATRICES, placement
 
 
@@ -227,14 +228,15 @@ LEAST_GROUP = 2048
 def exchange_of(parallel: ParallelConfig, mesh: Mesh, *, fused: bool) -> Exchange | None:
     """Return the exchanges of all of this process's stages; None with tp 1.
 
-    `fused`: whether blocks multiply one group of tokens while another is exchanged (`kernels/exchanged.py`).
+    `fused`: whether blocks multiply some tokens while others are exchanged (`kernels/exchanged.py`).
     """
     if mesh.tp == 1:
         return None
     # Selective recomputation keeps a product's result only if it is computed whole.
-    by_groups = fused and parallel.activation_checkpointing != "selective"
-    least_group = LEAST_GROUP if by_groups else 0
-    return Exchange(mesh, sequence_parallel=parallel.sequence_parallel, least_group=least_group)
+    by_parts = fused and parallel.activation_checkpointing != "selective"
+    copies = peer_copies(mesh) if by_parts and parallel.peer_copies and not parallel.tp_across_machines else None
+    least_group = LEAST_GROUP if by_parts and copies is None else 0
+    return Exchange(mesh, sequence_parallel=parallel.sequence_parallel, least_group=least_group, copies=copies)
 
 
 def split_tensors(model: GPT2, parallel: ParallelConfig, exchange: Exchange | None) -> None:

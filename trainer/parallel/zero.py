@@ -82,6 +82,13 @@ class Gradients:
         self._streamed = {name for name, weight in self.weights.items() if weight.grad is not None}
         self._flat: Tensor | None = None if self._sharded else self._make_flat()
         self._measured: list[Tensor] = []
+        self.sums_early = True
+        """Whether sums over processes may begin during a backward pass, as `reduce` will be called."""
+        self._is_last = False
+        self._places: dict[int, slice] = {}
+        """Of each block whose gradients are summed early: those in the buffer."""
+        self._begun: list[tuple[slice, Callable[[], None]]] = []
+        """Sums that have begun, and what waits for them."""
         self.offload: Offload | None = None
         """Where gradients go, if the optimizer is in the host's memory."""
 
@@ -100,6 +107,44 @@ class Gradients:
         self._start_of_partial = start - sum(local(weight).numel() for weight in self._partial)
         self._start_of_copied = self._start_of_partial - sum(local(weight).numel() for weight in self._copied)
         return flat
+
+    def sum_early(self, model: GPT2) -> None:
+        """Let each block's gradients be summed over processes beside the last backward pass, through earlier blocks.
+
+        For replicas that have everything, one stage each, as long as nothing else has the place at each block.
+        """
+        if self._flat is None or self._mesh.pp * self._mesh.tp > 1 or self._mesh.data_ranks == 1:
+            return
+        for layer, block in model.transformer.h.items():
+            parts = [values(weight.grad) for weight in block.parameters() if weight.grad is not None]
+            start = min(part.storage_offset() for part in parts)
+            end = max(part.storage_offset() + part.numel() for part in parts)
+            assert end - start == sum(part.numel() for part in parts), "a block's weights are beside each other"
+            self._places[int(layer)] = slice(start, end)
+        model.transformer.at_block = self._at_block
+
+    def _at_block(self, layer: int, x_BTD: Tensor) -> None:
+        """Act before a block's forward pass: the gradient of its input is the last that its backward pass computes."""
+        if self._is_last and self.sums_early and x_BTD.requires_grad:
+            x_BTD.register_hook(lambda _: self._begin_sum(layer))
+
+    def _begin_sum(self, layer: int) -> None:
+        assert self._flat is not None
+        place = self._places[layer]
+        self._begun.append((place, self._mesh.begin_sum_over_data(self._flat[place])))
+
+    def _sum_over_data(self, flat: Tensor) -> None:
+        """Sum what no block's sum has begun with, and wait for those."""
+        begun, self._begun = sorted(self._begun, key=lambda each: each[0].start), []
+        start = 0
+        for place, _ in begun:
+            if place.start > start:
+                self._mesh.sum_over_data(flat[start : place.start])
+            start = place.stop
+        if start < len(flat):
+            self._mesh.sum_over_data(flat[start:])
+        for _, wait in begun:
+            wait()
 
     @property
     def flat(self) -> Tensor | None:
@@ -121,6 +166,7 @@ class Gradients:
 
     def expect(self, *, last: bool) -> None:
         """Prepare for a backward pass without a pipeline; `last`: whether it is the step's last one."""
+        self._is_last = last
         if self.offload is not None:
             # Nothing else changes gradients after the pass that adds their last terms.
             alone = self._mesh.data_ranks == self._mesh.tp == 1
@@ -135,7 +181,7 @@ class Gradients:
     def reduce(self) -> None:
         """Sum over processes, after the last micro batch of a step."""
         if self._flat is not None:
-            self._mesh.sum_over_data(self._flat)
+            self._sum_over_data(self._flat)
             if self._partial:
                 self._mesh.sum_over_tp(self._flat[self._start_of_partial :])
             if self._copied:

@@ -9,6 +9,7 @@ from tests.nightly import nightly_but
 from tests.trainer import triton_stand_in
 from tests.trainer.parallel.cases import Case, References, Trained, distance, trained
 from tests.trainer.parallel.parity_page import BARS, keeps
+from tests.trainer.shared_files import copies_on_cpus
 
 CASES = [
     Case(zero=2, micro_batch_size=2, activation_checkpointing="full", dropout=True),
@@ -97,3 +98,35 @@ def test_documents_and_a_wide_stream_over_tp_are_those_of_one_process(
     found = distance(one, references.workers.run(case.processes, fused_trained, changed(case)))
     assert keeps("bf16", found), found
     assert one["losses"] != references.of(case)["losses"]
+
+
+COPIED = [
+    Case(tp=2, micro_batch_size=4, dropout=True),
+    Case(tp=2, micro_batch_size=1, activation_checkpointing="full"),
+    Case(tp=2, zero=1, micro_batch_size=2),
+    Case(tp=2, pp=2, micro_batch_size=2),
+    Case(tp=2, micro_batch_size=2, precision="fp16"),
+    Case(tp=4, micro_batch_size=2),
+]
+
+
+def trained_by_copies(job: Any) -> tuple[Trained, int]:
+    """Do what `fused_trained` does, with exchanges by copies; and how many there were."""
+    from trainer.parallel import tensor
+    from trainer.parallel.peer_copies import PeerCopies
+
+    with triton_stand_in.fused_blocks() as patch:
+        made: list[PeerCopies] = []
+        patch.setattr(tensor, "peer_copies", lambda mesh: made.append(copies_on_cpus(mesh)) or made[-1])
+        found = trained(job)
+        return found, sum(copies._memory.meetings for copies in made)  # pyright: ignore
+
+
+@pytest.mark.parametrize("case", nightly_but(COPIED, 0), ids=str)
+def test_tokens_exchanged_by_copies_train_the_model_of_one_process(references: References, case: Case) -> None:
+    case = case if case.precision == "fp16" else dataclasses.replace(case, precision="bf16")
+    (one,) = references.workers.run(1, fused_trained, references.job(case.reference, case.n_layer, case.batch))
+    several = references.workers.run(case.processes, trained_by_copies, references.job(case))
+    assert all(meetings for _, meetings in several), "it has taken collectives"
+    found = distance(one, [each for each, _ in several])
+    assert keeps(case.precision, found), f"{found}, but the bars are {BARS[case.precision]}"

@@ -289,3 +289,50 @@ def test_over_one_process_it_shards_nothing_and_says_so(
     said = [f"parallel.zero {zero} over one process (parallel.dp_shard 1) shards nothing"] * (case.offload == "none")
     assert [each.partition(":")[0] for each in first] == said
     assert not any(others)
+
+
+def summed(job: PretrainJob, early: bool) -> tuple[dict[str, Any], int]:
+    """What replicas train, and how many sums began during backward passes."""
+    from trainer.parallel.mesh import Mesh
+
+    begun: list[Any] = []
+    original = Mesh.begin_sum_over_data
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Mesh, "begin_sum_over_data", lambda *given: begun.append(given) or original(*given))
+        if not early:
+            patch.setattr("trainer.parallel.zero.Gradients.sum_early", lambda *_: None)
+        return trained(job), len(begun)
+
+
+def test_replicas_sum_a_block_s_gradients_beside_the_blocks_before_it(references: References) -> None:
+    """With the last micro batch of each step only; the result has the same bits, of two terms."""
+    case = Case(dp_replicate=2, micro_batch_size=1)
+    job = references.job(case)
+    early = references.workers.run(2, summed, job, True)
+    late = references.workers.run(2, summed, job, False)
+    steps = len(early[0][0]["losses"])
+    assert [count for _, count in early] == [steps * case.n_layer] * 2
+    assert [count for _, count in late] == [0, 0]
+    assert distance(late[0][0], [each for each, _ in early]) == distance(late[0][0], [late[0][0]])
+
+
+def test_a_step_that_is_computed_again_to_find_a_cause_sums_nothing(references: References) -> None:
+    training_job = references.job(Case(dp_replicate=2, micro_batch_size=1))
+    references.workers.run(2, apart, training_job)
+
+
+def apart(job: PretrainJob) -> None:
+    import torch
+
+    from trainer.loop.loop import _forward_backward  # pyright: ignore[reportPrivateUsage]
+
+    training = prepare(job)
+    training.model.gradients.sums_early = False
+    training.phases.start_step()
+    training.phases.begin("forward_backward")
+    with training.feed:
+        _forward_backward(training, training.batches.sample_ids(0))
+    own = training.model.gradients.flat.clone()
+    others = [torch.empty_like(own) for _ in range(2)]
+    torch.distributed.all_gather(others, own)
+    assert not torch.equal(*others), "a process has only its own terms"

@@ -1,0 +1,103 @@
+"""Exchanges by copies: parts come together and terms are summed as by collectives, over many turns and shapes."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.shared_files import SharedFiles
+from trainer.config import ParallelConfig
+from trainer.model import SequencePart
+from trainer.parallel import peer_copies
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.peer_copies import TURNS, Parts, PeerCopies
+from trainer.parallel.token_exchange import Collectives, TokenExchange
+
+SHAPES = [(8, 4), (8, 4), (12, 6), (4, 2), (12, 6), (8, 4), (24, 6), (24, 6)]
+"""Tokens and widths of exchanges, one after the other: memory grows, and is used for less."""
+
+
+def exchanged(tp: int) -> None:
+    """Each exchange by copies, beside the same one by collectives."""
+    with Mesh(ParallelConfig(tp=tp, device="cpu"), torch.device("cpu")) as mesh:
+        memory = SharedFiles(mesh)
+        ways: list[TokenExchange] = [
+            PeerCopies(memory, mesh.tp_rank, tp, mesh.device),
+            Collectives(mesh, SequencePart(mesh.tp_rank, tp)),
+        ]
+        for number, (tokens, width) in enumerate(SHAPES * 2):
+            tokens *= tp
+            chance = torch.Generator().manual_seed(100 * number + mesh.tp_rank)
+            own = torch.randn(tokens // tp, width, generator=chance).bfloat16()
+            terms = torch.randn(tokens, width, generator=chance).bfloat16()
+            wholes = [gathered(way, own) for way in ways]
+            assert torch.equal(*wholes)
+            sums = [way.scatter(copier(terms), tokens, width, own) for way in ways]
+            torch.testing.assert_close(*(finish() for finish in sums), rtol=2e-2, atol=2e-2)
+        assert memory.meetings >= 2 * len(SHAPES) * 2
+
+
+def copier(terms: torch.Tensor) -> Callable[[slice, torch.Tensor], Any]:
+    return lambda place, out: out.copy_(terms[place])
+
+
+def gathered(way: TokenExchange, own: torch.Tensor) -> torch.Tensor:
+    """The whole, from the parts as they came, which are also where they belong."""
+    whole, coming = way.gather(own)
+    seen = torch.full_like(whole, torch.nan)
+    for place, part in coming:
+        seen[place] = part
+    assert torch.equal(seen, whole)
+    return whole
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_copies_are_what_collectives_are(workers: Any, tp: int) -> None:
+    workers.run(tp, exchanged, tp)
+
+
+def slow_reader() -> None:
+    """The last process reads late: the others are then not further than the exchange after."""
+    import time
+
+    with Mesh(ParallelConfig(tp=2, device="cpu"), torch.device("cpu")) as mesh:
+        copies = PeerCopies(SharedFiles(mesh), mesh.tp_rank, 2, mesh.device)
+        for number in range(3 * TURNS):
+            own = torch.full((2, 2), float(10 * number + mesh.tp_rank))
+            if mesh.tp_rank:
+                time.sleep(0.05)
+            whole, coming = copies.gather(own)
+            assert [values.tolist() for _, values in coming]
+            assert whole.tolist() == [[10.0 * number + rank] * 2 for rank in (0, 1) for _ in range(2)]
+
+
+def test_nothing_is_written_that_is_still_read(workers: Any) -> None:
+    workers.run(2, slow_reader)
+
+
+def without_memory(able: int) -> tuple[bool, list[str]]:
+    """In processes of which some cannot have such memory: whether there are copies, and what is said."""
+    seen: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())  # pyright: ignore[reportAttributeAccessIssue]
+    with Mesh(ParallelConfig(tp=2, device="cpu"), torch.device("cpu")) as mesh, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer_copies.logger, "handlers", [handler])
+        patch.setattr(SharedFiles, "allocate", lambda *_: Parts([]))
+        if mesh.tp_rank < able:
+            patch.setattr(peer_copies, "SymmetricMemory", SharedFiles)
+        else:
+            mesh.gather("")  # as SharedFiles does in the others
+        return peer_copies.peer_copies(mesh) is not None, seen
+
+
+@pytest.mark.parametrize("able", [0, 1, 2])
+def test_copies_are_made_by_all_processes_or_by_none(workers: Any, able: int) -> None:
+    """Torch has no such memory on CPUs."""
+    (first, said), (second, unsaid) = workers.run(2, without_memory, able)
+    assert first == second == (able == 2)
+    assert not unsaid
+    assert len(said) == (able < 2)
+    assert all("so they exchange tokens by NCCL" in line for line in said)
+    assert ("(in another process)" in "".join(said)) == (able == 1)

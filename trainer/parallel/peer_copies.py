@@ -1,0 +1,195 @@
+"""Exchanges of a tp group's tokens as copies between GPUs, each beside the product of what is there already.
+
+A GPU copies from and to the memory of others without its multiprocessors, so a product beside it is not slowed, and
+what each process has itself is multiplied first, without waiting for anything. Between the GPUs of one machine that
+takes half as long as with collectives (`benchmarks/README.md`, "Two GPUs"). torch.distributed._symmetric_memory maps
+the memory and lets GPUs wait for each other (Wang et al., "Async tensor parallelism in PyTorch", 2024, has the idea of
+multiplying shards as they arrive). NVLink multicast is not used.
+
+Shapes: N tokens, M = N / tp those of this process, D width.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trainer.parallel.mesh import Mesh
+
+logger = logging.getLogger(__name__)
+
+TURNS = 2
+"""Buffers of a kind, taken in turn: what one exchange leaves there is read until the group has met in the next one."""
+ALIGNED = 256
+"""Bytes at a multiple of which each buffer begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Memory of equally many bytes in each process of a group, which all of them read and write."""
+
+    of_ranks: list[Tensor]
+    owner: Any = None
+    """What the memory lives as long as."""
+
+
+class SharedMemory(Protocol):
+    """Where such memory comes from."""
+
+    def allocate(self, size: int) -> Parts:
+        """Return parts of so many bytes each; all processes call this at once."""
+        ...
+
+    def meet(self) -> None:
+        """Let the device go on once the devices of all processes have come here, and see what those have written."""
+        ...
+
+
+class SymmetricMemory:
+    """That of the GPUs of one machine."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._first: Any = None
+        self._timeout_ms = int(mesh.timeout.total_seconds() * 1000)
+
+    def allocate(self, size: int) -> Parts:
+        """See SharedMemory."""
+        from torch.distributed import _symmetric_memory as symmetric
+
+        own = symmetric.empty(size, dtype=torch.uint8, device=self._mesh.device)
+        handle = symmetric.rendezvous(own, self._mesh.tp_group)
+        self._first = self._first or handle
+        buffers = [handle.get_buffer(rank, (size,), torch.uint8) for rank in range(self._mesh.tp)]
+        return Parts(buffers, (own, handle))
+
+    def meet(self) -> None:
+        """See SharedMemory."""
+        self._first.barrier(channel=0, timeout_ms=self._timeout_ms)
+
+
+class PeerCopies:
+    """A TokenExchange by copies."""
+
+    def __init__(self, memory: SharedMemory, rank: int, size: int, device: torch.device) -> None:
+        """`rank`, `size`: of the tp group."""
+        self._memory, self._rank, self._size = memory, rank, size
+        self._others = [(rank + step) % size for step in range(1, size)]
+        """In another order in each process, so that no part is read by all of them at once."""
+        self._stream: Any = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self._memories: dict[str, Parts] = {}
+        self._views: dict[tuple[Any, ...], list[Tensor]] = {}
+        self._turn = {"gather": 0, "scatter": 0}
+        memory.allocate(16)  # whatever the processes' GPUs cannot do is found here
+
+    def gather(self, x_MD: Tensor) -> tuple[Tensor, Iterator[tuple[slice, Tensor]]]:
+        """See TokenExchange."""
+        rows = len(x_MD)
+        x_ND = x_MD.new_empty(self._size * rows, x_MD.shape[1])
+        parts = self._buffers("gather", x_MD.shape, x_MD.dtype)
+        parts[self._rank].copy_(x_MD)
+        self._memory.meet()
+        own = slice(self._rank * rows, (self._rank + 1) * rows)
+        coming: list[tuple[slice, Any]] = []
+        with self._beside():
+            x_ND[own].copy_(x_MD)
+            for other in self._others:
+                place = slice(other * rows, (other + 1) * rows)
+                x_ND[place].copy_(parts[other])
+                coming.append((place, self._event()))
+        return x_ND, self._arriving(x_ND, own, x_MD, coming)
+
+    def _arriving(
+        self, x_ND: Tensor, own: slice, x_MD: Tensor, coming: list[tuple[slice, Any]]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        yield own, x_MD
+        for place, event in coming:
+            if event is not None:
+                torch.cuda.current_stream().wait_event(event)
+            yield place, x_ND[place]
+
+    def scatter(
+        self, term: Callable[[slice, Tensor], Any], tokens: int, width: int, like: Tensor
+    ) -> Callable[[], Tensor]:
+        """See TokenExchange."""
+        rows = tokens // self._size
+        parts = self._buffers("scatter", torch.Size((self._size, rows, width)), like.dtype)
+        terms = like.new_empty(self._size - 1, rows, width)  # there until the copies are made
+        for other, mine in zip(self._others, terms, strict=True):
+            term(slice(other * rows, (other + 1) * rows), mine)
+            with self._beside():
+                parts[other][self._rank].copy_(mine)
+        places = parts[self._rank]
+        term(slice(self._rank * rows, (self._rank + 1) * rows), places[self._rank])
+
+        def finish() -> Tensor:
+            nonlocal terms
+            if self._stream is not None:
+                torch.cuda.current_stream().wait_stream(self._stream)
+            del terms
+            self._memory.meet()
+            return places.sum(0)  # in fp32 and always in the same order
+
+        return finish
+
+    def _buffers(self, kind: str, shape: torch.Size, dtype: torch.dtype) -> list[Tensor]:
+        """Return the parts of all processes for this turn; all processes ask for the same shapes in the same order."""
+        turn = self._turn[kind] = (self._turn[kind] + 1) % TURNS
+        key = kind, turn, shape, dtype
+        if key not in self._views:
+            size = shape.numel() * dtype.itemsize
+            if kind not in self._memories or len(self._memories[kind].of_ranks[0]) < TURNS * size:
+                self._forget(kind)
+                self._memories[kind] = self._memory.allocate(TURNS * -(-size // ALIGNED) * ALIGNED)
+            parts = self._memories[kind].of_ranks
+            start = turn * (len(parts[0]) // TURNS)
+            self._views[key] = [part[start : start + size].view(dtype).view(shape) for part in parts]
+        return self._views[key]
+
+    def _forget(self, kind: str) -> None:
+        """Let memory go that is too small, once nothing on any device needs it."""
+        if kind in self._memories:
+            if self._stream is not None:
+                torch.cuda.synchronize()
+            self._memory.meet()
+            if self._stream is not None:
+                torch.cuda.synchronize()
+            self._views = {key: views for key, views in self._views.items() if key[0] != kind}
+            del self._memories[kind]
+
+    @contextlib.contextmanager
+    def _beside(self) -> Generator[None]:
+        """Copy after everything that the device has got until now, and beside what it gets from now on."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def _event(self) -> Any:
+        return None if self._stream is None else self._stream.record_event()
+
+
+def peer_copies(mesh: Mesh) -> PeerCopies | None:
+    """Return the copies between the GPUs of the tp group; None, which is said, where they cannot be made."""
+    made: PeerCopies | None = None
+    reason = ""
+    try:
+        made = PeerCopies(SymmetricMemory(mesh), mesh.tp_rank, mesh.tp, mesh.device)
+    except (RuntimeError, ImportError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+    missing = mesh.sum_over_tp(torch.tensor(float(made is None), device=mesh.device))
+    if not missing:
+        return made
+    if mesh.is_first:
+        logger.warning(
+            "parallel.peer_copies: the GPUs of a tp group cannot copy from each other's memory (%s), so they exchange "
+            "tokens by NCCL, more slowly",
+            reason or "in another process",
+        )
+    return None
