@@ -36,6 +36,9 @@ EXCHANGE, COLLECTIVE = 0.55, 0.8
 """Shares of a link's rate that the exchanges of tensor parallelism and large sums over data ranks reach."""
 COPIES = 1.2e-12 * 4.8e12
 """Bytes copied around an exchange of tensor parallelism, per byte of it, as time on the GPU's own memory."""
+EXPOSED: dict[str, tuple[float, float]] = {"one by one": (1.0, 1.0), "groups": (0.7, 0.3), "copies": (0.37, 0.5)}
+"""Shares of the time of exchanges over tp, and of the copies around them, that nothing hides: as torch's blocks have
+them, one group of tokens beside the product of another, and by copies between GPUs."""
 LAUNCH_TP = 2.2
 """How many times as long the host needs to start a pass of a block with tensor parallelism."""
 SHARDED = {0: 0.0, 1: 32.0, 2: 40.0, 3: 75.0}
@@ -267,7 +270,10 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         logits = chunk * task.vocabulary / parallel.tp * (size if fast else size + 8)
         working = max(working, logits + (size + 4) * embedding + 2 * size * tokens * width)
     memory["loss or block"] = working
-    memory["buffers"] = BUFFERS + 2 * tokens * width * size * (parallel.tp > 1)
+    exchanges = 2 * tokens * width * size * (parallel.tp > 1)
+    if exchanges and _way_over_tp(task, parallel) == "copies":
+        exchanges *= 1 + 1 / parallel.tp  # memory of terms and of parts, two of each in turn
+    memory["buffers"] = BUFFERS + exchanges
     return memory
 
 
@@ -462,14 +468,22 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
         parts["sends"] = 2 * parallel.chunks * tokens * width * 2 * (doubled + widened(task)) / whole / (link * SEND)
     if tp > 1:
         exchanged = (8 + 4 * (moved > 0)) * tokens * width * 2 * doubled * layers
-        parts["exchanges"] = exchanged * (tp - 1) / tp / (machine.link(tp, 1) * EXCHANGE)
-        parts["copies"] = exchanged * COPIES / gpu.bandwidth
+        alone, around = EXPOSED[_way_over_tp(task, parallel)]
+        parts["exchanges"] = alone * exchanged * (tp - 1) / tp / (machine.link(tp, 1) * EXCHANGE)
+        parts["copies"] = around * exchanged * COPIES / gpu.bandwidth
     if parallel.zero == 3 and parallel.dp_shard > 1:
         gathered = 2 * 2 * doubled * weights * (parallel.dp_shard - 1) / parallel.dp_shard
         link = machine.link(parallel.dp_shard, tp)
         parts["gathers"] = gathered / (link * COLLECTIVE) * (1 - OVERLAPPED)
     launch = blocks.launch * (LAUNCH_TP if tp > 1 else 1)
     return {**parts, "host": max(0.0, 2 * layers * launch - sum(parts.values()))}
+
+
+def _way_over_tp(task: Task, parallel: ParallelConfig) -> str:
+    """Return how blocks exchange tokens over tp: a key of EXPOSED."""
+    if blocks_of(task, parallel) is not FUSED or parallel.activation_checkpointing == "selective":
+        return "one by one"
+    return "copies" if parallel.peer_copies and not parallel.tp_across_machines else "groups"
 
 
 def _sums(machine: Machine, parallel: ParallelConfig, weights: float, passes: int, half: int) -> float:

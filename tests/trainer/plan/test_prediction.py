@@ -50,6 +50,8 @@ class Run:
 
 # With tensor parallelism: profiles of 2026-11-22 with exchanges as operators, which they became a day later.
 FUSED: dict[str, Any] = {"kernels": "triton", "compiled": False}
+BY_NCCL = {"peer_copies": False}
+TWO_CHUNKS = {"chunks": 2, "schedule": "interleaved_1f1b"}
 RUNS = [
     Run(SMALL, 1, {}, 64, 512, 581.1, 23.9, **FUSED),
     Run(SMALL, 1, {}, 64, 512, 641.5, 21.1, **FUSED, precision="fp8"),
@@ -86,6 +88,24 @@ RUNS = [
     Run(XL_24, 4, {"tp": 4}, 64, 256, 113.8),
     Run(XL_24, 4, {"tp": 2, "dp_replicate": 2}, 32, 256, 152.4),
     Run(XL_24, 4, {"pp": 2, "tp": 2, "stages": "uniform"}, 8, 64, 61.3),
+    # From here on 2026-11-26.
+    Run(SMALL, 4, {"dp_replicate": 4}, 64, 256, 2269.6, 24, **FUSED),
+    Run(SMALL, 4, {"dp_replicate": 4}, 64, 512, 2298.1, 24, **FUSED),
+    Run(XL, 4, {"zero": 1, "dp_shard": 4}, 16, 256, 207.4, 55, **FUSED),
+    Run(XL, 4, {"zero": 1, "dp_shard": 4}, 32, 256, 216.1, 94, **FUSED),
+    Run(XL, 4, {"zero": 3, "dp_shard": 4}, 16, 256, 196.8, 48, **FUSED),
+    Run(XL, 4, {"zero": 3, "dp_shard": 4}, 32, 256, 209.9, 87, **FUSED),
+    Run(XL, 4, {"pp": 4}, 16, 256, 178.5, 46, **FUSED),
+    Run(XL, 4, {"pp": 4}, 8, 256, 175.0, 28, **FUSED),
+    Run(XL, 4, {"pp": 4, **TWO_CHUNKS}, 16, 256, 172.6, 62, **FUSED),
+    Run(XL_24, 4, {"tp": 4}, 64, 256, 161.3, 58, **FUSED),
+    Run(XL_24, 4, {"tp": 2, "dp_replicate": 2}, 32, 256, 199.2, 55, **FUSED),
+    Run(XL_24, 4, {"tp": 4, **BY_NCCL}, 64, 256, 144.2, 58, **FUSED),
+    Run(XL_24, 4, {"tp": 4, **BY_NCCL}, 128, 256, 147.9, 109, **FUSED),
+    Run(XL_24, 4, {"tp": 2, "dp_replicate": 2, **BY_NCCL}, 32, 256, 181.6, 55, **FUSED),
+    Run(XL_24, 4, {"tp": 2, "dp_replicate": 2, **BY_NCCL}, 64, 256, 185.5, 97, **FUSED),
+    Run(XL_24, 4, {"pp": 2, "tp": 2, **BY_NCCL}, 32, 256, 164.8, 50, **FUSED),
+    Run(XL_24, 4, {"pp": 2, "tp": 2, **BY_NCCL, **TWO_CHUNKS}, 32, 256, 171.9, 61, **FUSED),
 ]
 
 
