@@ -95,7 +95,7 @@ PEAK_FLOPS = 989e12
 OK, REFUSED, SMALL, FAILED = "ok", "refused on this torch", "too few GPUs", "FAILED"
 """What becomes of a case. Refused: a schedule that the trainer takes with a newer torch only."""
 
-SHAPING = ("precision", "optimizer", "document_mask")
+SHAPING = ("precision", "optimizer", "document_mask", "lr")
 """Keys of a case with which one GPU, too, computes something else."""
 Keys = dict[str, Any]
 Compute = Callable[[Path, Keys, ParallelConfig], Keys]
@@ -204,7 +204,9 @@ TUNED = [
     fp32("fine-tuning, pipeline 4, 1F1B", pp=4),
     fp32("fine-tuning, pipeline 2 x tensor 2", pp=2, tp=2),
     fp32("fine-tuning, pipeline 2 x ZeRO 3, interleaved 1F1B", **INTERLEAVED, zero=3, dp_shard=2),
-    Case("fine-tuning, plain, bf16", {"kernels": "plain"}, {"precision": "bf16"}),
+    # Other kernels round elsewhere, and Adam's first steps of a high rate blow that up: with 1e-3 outputs end 0.1 apart
+    # where all gradients of the first step are within 1 % of those in fp32.
+    Case("fine-tuning, plain, bf16", {"kernels": "plain"}, {"precision": "bf16", "lr": 1e-4}),
     Case("fine-tuning, ZeRO 2, bf16", {"zero": 2, "dp_shard": 4}, {"precision": "bf16"}),
     Case("fine-tuning, ZeRO 3, fp16", {"zero": 3, "dp_shard": 4}, {"precision": "fp16"}),
 ]  # fmt: skip
