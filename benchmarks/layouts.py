@@ -201,6 +201,7 @@ TUNED = [
     fp32("fine-tuning, ZeRO 2", zero=2, dp_shard=4),
     fp32("fine-tuning, ZeRO 3, all offloaded", zero=3, dp_shard=4, offload="all"),
     fp32("fine-tuning, tensor 4", tp=4),
+    Case("fine-tuning, tensor 4, bf16", {"tp": 4}, {"precision": "bf16"}),
     fp32("fine-tuning, pipeline 4, 1F1B", pp=4),
     fp32("fine-tuning, pipeline 2 x tensor 2", pp=2, tp=2),
     fp32("fine-tuning, pipeline 2 x ZeRO 3, interleaved 1F1B", **INTERLEAVED, zero=3, dp_shard=2),

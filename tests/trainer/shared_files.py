@@ -12,7 +12,7 @@ from trainer.parallel.peer_copies import Parts, PeerCopies
 class SharedFiles:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        folders = mesh.gather(tempfile.mkdtemp())
+        folders = mesh.gather("" if mesh.tp_rank else tempfile.mkdtemp())
         self._folder = Path(folders[mesh.rank - mesh.tp_rank])
         self._number = 0
         self.meetings = 0
@@ -22,7 +22,10 @@ class SharedFiles:
         files = [self._folder / f"{self._number}-{rank}" for rank in range(self._mesh.tp)]
         files[self._mesh.tp_rank].write_bytes(bytes(size))
         self._wait()
-        return Parts([torch.from_file(str(file), shared=True, size=size, dtype=torch.uint8) for file in files])
+        parts = [torch.from_file(str(file), shared=True, size=size, dtype=torch.uint8) for file in files]
+        self._wait()
+        files[self._mesh.tp_rank].unlink()
+        return Parts(parts)
 
     def meet(self) -> None:
         self.meetings += 1

@@ -25,22 +25,24 @@ from trainer.parallel.local import local, values
 HALF = (torch.bfloat16, torch.float16)
 Sums = Sequence[Tensor | None]
 """Where the gradient of each parameter is added; None: it is returned."""
+FindSums = Callable[[], Sums]
+"""Called by the backward pass."""
 Drops = tuple[Drop | None, Drop | None]
 """Dropout after attention, and after the MLP."""
 
 
 def local_parts(
     weights: Sequence[Tensor], *, adds: bool, so_far: Callable[[Tensor], Tensor | None] | None = None
-) -> tuple[Sums, Sequence[Tensor]]:
-    """Return where gradients of weights are added, and this process's parts of the weights.
+) -> tuple[FindSums, Sequence[Tensor]]:
+    """Return what finds where gradients of weights are added, and this process's parts of the weights.
 
-    Without `adds`, autograd leads the gradients to those weights that have no sum `so_far`.
+    Without `adds`, autograd leads the gradients to those weights that have no sum `so_far` in the backward pass.
     """
     if not adds:
-        sums = [None if so_far is None else so_far(weight) for weight in weights]
-        return sums, [local(weight) for weight in weights]
+        parts = [local(weight) for weight in weights]
+        return lambda: [None if so_far is None else so_far(weight) for weight in weights], parts
     sums = [values(weight.grad) for weight in weights]  # pyright: ignore[reportArgumentType] (there, with `adds`)
-    return sums, [values(weight) if isinstance(weight, DTensor) else weight for weight in weights]
+    return lambda: sums, [values(weight) if isinstance(weight, DTensor) else weight for weight in weights]
 
 
 class FusedBlock(Block):
@@ -63,15 +65,16 @@ class FusedBlock(Block):
             return super().forward(x_BTD, keys_BT, documents)
         x_BTD = x_BTD.contiguous()
         before, after = self._parameters_around()
-        sums, weights = local_parts((*before, *after), adds=self.adds, so_far=self.so_far)
-        q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums[:4], *weights[:4])  # pyright: ignore
+        sums, weights = local_parts(before, adds=self.adds, so_far=self.so_far)
+        q_BHTK, k_BHTK, v_BHTK, x_BTD = _Before.apply(x_BTD, self, sums, *weights)  # pyright: ignore
         y_BTD = self.attn.attend(q_BHTK, k_BHTK, v_BHTK, keys_BT, documents).transpose(1, 2).flatten(2)
         drops = None, None
         if keys_BT is not None and self.dropout:
             sites = (AFTER_ATTENTION_SITE, AFTER_MLP_SITE)
             own = self.part.of(keys_BT)
             drops = tuple(Drop.of(own, site_constant(site), self.dropout, self.compute_dtype) for site in sites)
-        return _After.apply(x_BTD, y_BTD, self, drops, sums[4:], *weights[4:])  # pyright: ignore[reportReturnType]
+        sums, weights = local_parts(after, adds=self.adds, so_far=self.so_far)
+        return _After.apply(x_BTD, y_BTD, self, drops, sums, *weights)  # pyright: ignore[reportReturnType]
 
     def _parameters_around(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return the parameters before attention, and those after it."""
@@ -99,7 +102,7 @@ class FusedNorm(LayerNorm):
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, epsilon: float, dtype: torch.dtype, sums: Sums, weight_D: Tensor, shift_D: Tensor
+        ctx: Any, x: Tensor, epsilon: float, dtype: torch.dtype, sums: FindSums, weight_D: Tensor, shift_D: Tensor
     ) -> Tensor:
         x_ND = x.flatten(0, -2)
         normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, epsilon, dtype, None)
@@ -111,7 +114,7 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, statistics_2N, weight_D = ctx.saved_tensors
         above_ND = gradients[0].contiguous().flatten(0, -2)
-        below_ND, _, for_norm = norms.gradients(above_ND, x_ND, statistics_2N, weight_D, None, ctx.sums)
+        below_ND, _, for_norm = norms.gradients(above_ND, x_ND, statistics_2N, weight_D, None, ctx.sums())
         return below_ND.view_as(gradients[0]), None, None, None, *for_norm
 
 
@@ -119,7 +122,7 @@ class _Before(torch.autograd.Function):
     """Norm, and one product for queries, keys and values; and the residual stream, whose gradient passes here too."""
 
     @staticmethod
-    def forward(ctx: Any, x_BTD: Tensor, block: FusedBlock, sums: Sums, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x_BTD: Tensor, block: FusedBlock, sums: FindSums, *parameters: Tensor) -> tuple[Tensor, ...]:
         weight_D, shift_D, matrix_FD, bias_F = parameters
         x_ND, products = x_BTD.flatten(0, 1), block.first
         slots = products.slots(x_ND)
@@ -134,7 +137,7 @@ class _Before(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, statistics_2N, weight_D, *kept = ctx.saved_tensors
-        sum_weight, sum_shift, sum_matrix, sum_bias = ctx.sums
+        sum_weight, sum_shift, sum_matrix, sum_bias = ctx.sums()
         q_BHTK, k_BHTK, v_BHTK, beside_BTD = gradients
         slots = ctx.products.slots(x_ND)
         qkv_NF, for_bias = columns.join_heads(q_BHTK, k_BHTK, v_BHTK, sum_bias, slots)
@@ -150,7 +153,7 @@ class _After(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_BTD: Tensor, y_BTD: Tensor, block: FusedBlock, drops: Drops, sums: Sums, *parameters: Tensor
+        ctx: Any, x_BTD: Tensor, y_BTD: Tensor, block: FusedBlock, drops: Drops, sums: FindSums, *parameters: Tensor
     ) -> Tensor:
         proj_DD, proj_bias_D, weight_D, shift_D, inner_FD, inner_bias_F, outer_DF, outer_bias_D = parameters
         first, second, keep = block.first, block.second, block.adds
@@ -171,7 +174,9 @@ class _After(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, statistics_2N, weight_D, inner_NF, *kept = ctx.saved_tensors
         third, first, second = len(kept) // 3, ctx.first, ctx.second
-        sum_proj, sum_proj_bias, sum_weight, sum_shift, sum_inner, sum_inner_bias, sum_outer, sum_outer_bias = ctx.sums
+        sum_proj, sum_proj_bias, sum_weight, sum_shift, sum_inner, sum_inner_bias, sum_outer, sum_outer_bias = (
+            ctx.sums()
+        )
         beside_ND = gradients[0].contiguous().flatten(0, 1)
         slots = second.slots(beside_ND)
         above_ND, for_outer_bias = columns.sum_rows(beside_ND, sum_outer_bias, slots, ctx.drops[1], inner_NF.dtype)

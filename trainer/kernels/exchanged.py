@@ -21,7 +21,7 @@ class Exchanged:
 
     def __init__(self, exchange: Exchange) -> None:
         self._mesh = exchange.mesh
-        self._tokens = exchange.tokens
+        self._between = exchange.token_exchange
         self._whole = not exchange.by_parts
         """Selective recomputation keeps what a product of all tokens returns."""
 
@@ -48,7 +48,7 @@ class Columns(Exchanged):
         if self._whole:
             x_ND = self._mesh.all_gather(x_ND, 0)
             return torch.addmm(bias_F, x_ND, weight_FD.T), (x_ND, weight_FD)
-        x_ND, coming = self._tokens.gather(x_ND)
+        x_ND, coming = self._between.gather(x_ND)
         out_NF = x_ND.new_empty(len(x_ND), len(weight_FD))
         for place, part in coming:
             torch.addmm(bias_F, part, weight_FD.T, out=out_NF[place])
@@ -67,7 +67,7 @@ class Columns(Exchanged):
         def term(place: slice, out: Tensor) -> None:
             torch.mm(above_NF[place], weight_FD, out=out)
 
-        finish = self._tokens.scatter(term, len(x_ND), x_ND.shape[1], above_NF)
+        finish = self._between.scatter(term, len(x_ND), x_ND.shape[1], above_NF)
         for_weight = gradient_of_weight(above_NF, x_ND, total_FD)
         return finish(), for_weight
 
@@ -93,7 +93,7 @@ class Rows(Exchanged):
         def term(place: slice, out: Tensor) -> None:
             torch.mm(x_ND[place], weight_FD.T, out=out)
 
-        return self._tokens.scatter(term, len(x_ND), len(weight_FD), x_ND)(), (x_ND, weight_FD)
+        return self._between.scatter(term, len(x_ND), len(weight_FD), x_ND)(), (x_ND, weight_FD)
 
     def backward(
         self,
@@ -104,7 +104,7 @@ class Rows(Exchanged):
     ) -> tuple[Tensor, Tensor | None]:
         """See Products; of `above`, this process has M rows."""
         x_ND, weight_FD = kept
-        above_NF, coming = self._tokens.gather(above_NF)
+        above_NF, coming = self._between.gather(above_NF)
         below_ND = torch.empty_like(x_ND)
         for place, part in coming:
             torch.mm(part, weight_FD, out=below_ND[place])

@@ -255,7 +255,7 @@ def _counts(training: Training, report: StepReport, scale: float, *, left_out: b
     if not outliers.skips or outliers.in_a_row == MOST_IN_A_ROW:
         if finite:
             raise guard.too_many_outliers(training, report)
-        training.model.gradients.sums_early = False  # each process looks at its own
+        training.model.gradients.may_sum_early = False  # each process looks at its own
         raise guard.not_finite(training, report, lambda: _forward_backward(training, report.sample_ids))
     report.skipped = True
     if is_first:

@@ -44,7 +44,7 @@ class Exchange:
         """The tokens of this process between the pairs of matrices."""
         self.stream: ShardDim = TOKENS if sequence_parallel else None
         """Sharding of the residual stream there."""
-        self.tokens: TokenExchange = copies or Collectives(mesh, self.part)
+        self.token_exchange: TokenExchange = copies or Collectives(mesh, self.part)
         """Of fused blocks."""
         self.by_parts = copies is not None or least_group > 0
         """Whether a fused block multiplies parts of the tokens as they come."""

@@ -86,11 +86,6 @@ class Mesh:
         return received
 
     @property
-    def tp_group(self) -> Any:
-        """The group that shares each layer's matrices."""
-        return self._groups["tp"]
-
-    @property
     def tp_group_name(self) -> str:
         """The name of the group that shares each layer's matrices, unique among this process's groups."""
         return self._groups["tp"].group_name
@@ -124,17 +119,9 @@ class Mesh:
         """Sum over the data-parallel processes, in place."""
         return self.sum_over(values, *DATA_AXES)
 
-    def begin_sum_over_data(self, values: Tensor) -> Callable[[], None]:
-        """Begin to sum over the data-parallel processes, in place; return what waits for the sum."""
-        axes = [axis for axis in DATA_AXES if self._sizes[axis] > 1]
-        works: list[Any] = [dist.all_reduce(values, group=self._groups[axis], async_op=True) for axis in axes[:1]]
-
-        def wait() -> None:
-            for work in works:
-                work.wait()
-            self.sum_over(values, *axes[1:])
-
-        return wait
+    def begin_sum_over_replicas(self, values: Tensor) -> Any:
+        """Begin to sum over the replicas, in place; return what to wait for."""
+        return dist.all_reduce(values, group=self._groups["dp_replicate"], async_op=True)
 
     def sum_over_tp(self, values: Tensor) -> Tensor:
         """Sum over the processes that share each layer's matrices, in place."""

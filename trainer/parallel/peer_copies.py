@@ -11,6 +11,7 @@ Shapes: N tokens, M = N / tp those of this process, D width.
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -59,10 +60,12 @@ class SymmetricMemory:
 
     def allocate(self, size: int) -> Parts:
         """See SharedMemory."""
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # copies have no use for it
         from torch.distributed import _symmetric_memory as symmetric
 
+        torch.cuda.empty_cache()  # this memory comes from the driver, which gives what torch keeps to nobody
         own = symmetric.empty(size, dtype=torch.uint8, device=self._mesh.device)
-        handle = symmetric.rendezvous(own, self._mesh.tp_group)
+        handle = symmetric.rendezvous(own, self._mesh.tp_group_name)  # pyright: ignore[reportArgumentType]
         self._first = self._first or handle
         buffers = [handle.get_buffer(rank, (size,), torch.uint8) for rank in range(self._mesh.tp)]
         return Parts(buffers, (own, handle))
@@ -84,7 +87,7 @@ class PeerCopies:
         self._memories: dict[str, Parts] = {}
         self._views: dict[tuple[Any, ...], list[Tensor]] = {}
         self._turn = {"gather": 0, "scatter": 0}
-        memory.allocate(16)  # whatever the processes' GPUs cannot do is found here
+        self._allocate(16)  # whatever the processes' GPUs cannot do is found here
 
     def gather(self, x_MD: Tensor) -> tuple[Tensor, Iterator[tuple[slice, Tensor]]]:
         """See TokenExchange."""
@@ -144,11 +147,16 @@ class PeerCopies:
             size = shape.numel() * dtype.itemsize
             if kind not in self._memories or len(self._memories[kind].of_ranks[0]) < TURNS * size:
                 self._forget(kind)
-                self._memories[kind] = self._memory.allocate(TURNS * -(-size // ALIGNED) * ALIGNED)
+                self._memories[kind] = self._allocate(TURNS * -(-size // ALIGNED) * ALIGNED)
             parts = self._memories[kind].of_ranks
             start = turn * (len(parts[0]) // TURNS)
             self._views[key] = [part[start : start + size].view(dtype).view(shape) for part in parts]
         return self._views[key]
+
+    def _allocate(self, size: int) -> Parts:
+        parts = self._memory.allocate(size)
+        self._memory.meet()  # a device may clear its part only now
+        return parts
 
     def _forget(self, kind: str) -> None:
         """Let memory go that is too small, once nothing on any device needs it."""
@@ -176,15 +184,15 @@ class PeerCopies:
 
 
 def peer_copies(mesh: Mesh) -> PeerCopies | None:
-    """Return the copies between the GPUs of the tp group; None, which is said, where they cannot be made."""
+    """Return the copies between the GPUs of the tp group; None, which is said, where any group cannot make them."""
     made: PeerCopies | None = None
     reason = ""
     try:
         made = PeerCopies(SymmetricMemory(mesh), mesh.tp_rank, mesh.tp, mesh.device)
     except (RuntimeError, ImportError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
-    missing = mesh.sum_over_tp(torch.tensor(float(made is None), device=mesh.device))
-    if not missing:
+    # Of all groups: those of two stages have to divide the tokens in the same way.
+    if not mesh.sum_over_all(torch.tensor(float(made is None), device=mesh.device)):
         return made
     if mesh.is_first:
         logger.warning(

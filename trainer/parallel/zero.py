@@ -82,12 +82,12 @@ class Gradients:
         self._streamed = {name for name, weight in self.weights.items() if weight.grad is not None}
         self._flat: Tensor | None = None if self._sharded else self._make_flat()
         self._measured: list[Tensor] = []
-        self.sums_early = True
+        self.may_sum_early = True
         """Whether sums over processes may begin during a backward pass, as `reduce` will be called."""
         self._is_last = False
         self._places: dict[int, slice] = {}
         """Of each block whose gradients are summed early: those in the buffer."""
-        self._begun: list[tuple[slice, Callable[[], None]]] = []
+        self._begun: list[tuple[slice, Any]] = []
         """Sums that have begun, and what waits for them."""
         self.offload: Offload | None = None
         """Where gradients go, if the optimizer is in the host's memory."""
@@ -113,7 +113,7 @@ class Gradients:
 
         For replicas that have everything, one stage each, as long as nothing else has the place at each block.
         """
-        if self._flat is None or self._mesh.pp * self._mesh.tp > 1 or self._mesh.data_ranks == 1:
+        if self._flat is None or self._mesh.pp * self._mesh.tp > 1 or self._mesh.dp_replicate == 1:
             return
         for layer, block in model.transformer.h.items():
             parts = [values(weight.grad) for weight in block.parameters() if weight.grad is not None]
@@ -125,13 +125,13 @@ class Gradients:
 
     def _at_block(self, layer: int, x_BTD: Tensor) -> None:
         """Act before a block's forward pass: the gradient of its input is the last that its backward pass computes."""
-        if self._is_last and self.sums_early and x_BTD.requires_grad:
+        if self._is_last and self.may_sum_early and x_BTD.requires_grad:
             x_BTD.register_hook(lambda _: self._begin_sum(layer))
 
     def _begin_sum(self, layer: int) -> None:
         assert self._flat is not None
         place = self._places[layer]
-        self._begun.append((place, self._mesh.begin_sum_over_data(self._flat[place])))
+        self._begun.append((place, self._mesh.begin_sum_over_replicas(self._flat[place])))
 
     def _sum_over_data(self, flat: Tensor) -> None:
         """Sum what no block's sum has begun with, and wait for those."""
@@ -143,8 +143,8 @@ class Gradients:
             start = place.stop
         if start < len(flat):
             self._mesh.sum_over_data(flat[start:])
-        for _, wait in begun:
-            wait()
+        for _, work in begun:
+            work.wait()
 
     @property
     def flat(self) -> Tensor | None:

@@ -494,7 +494,8 @@ def _sums(machine: Machine, parallel: ParallelConfig, weights: float, passes: in
     # Ranks of a tp group are neighbours; then those of a shard, then replicas.
     rate = machine.link(ranks, parallel.tp) * COLLECTIVE
     if not parallel.zero:
-        return 2 * 4 * weights * (ranks - 1) / ranks / rate
+        beside = parallel.pp * parallel.tp == 1 and parallel.offload == "none" and not parallel.plain
+        return 2 * 4 * weights * (ranks - 1) / ranks / rate * (1 - OVERLAPPED * beside)
     times = passes if parallel.zero > 1 and parallel.pp == 1 else 1
     shard = parallel.dp_shard
     scattered = 4 * weights * (shard - 1) / shard / (machine.link(shard, parallel.tp) * COLLECTIVE)

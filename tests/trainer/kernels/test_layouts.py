@@ -100,6 +100,40 @@ def test_documents_and_a_wide_stream_over_tp_are_those_of_one_process(
     assert one["losses"] != references.of(case)["losses"]
 
 
+def found_sums(job: Any) -> tuple[Trained, list[bool]]:
+    """Do what `fused_trained` does; and whether each look for a weight's sum of earlier passes found one."""
+    from trainer import parallel
+
+    looks: list[bool] = []
+    original = parallel.sums_so_far
+
+    def counted(block: Any) -> Any:
+        find = original(block)
+
+        def look(weight: Any) -> Any:
+            total = find(weight)
+            looks.append(total is not None)
+            return total
+
+        return look
+
+    with triton_stand_in.fused_blocks() as patch:
+        patch.setattr(parallel, "sums_so_far", counted)
+        return trained(job), looks
+
+
+@pytest.mark.parametrize("parallel", [{}, {"pp": 2, "schedule": "gpipe"}], ids=str)
+def test_all_passes_but_the_first_add_to_zero_1_s_sums_of_gradients(
+    references: References, parallel: dict[str, Any]
+) -> None:
+    case = Case(zero=1, micro_batch_size=1, precision="bf16", **parallel)
+    for found, looks in references.workers.run(case.processes, found_sums, references.job(case)):
+        steps, passes = len(found["losses"]), case.batch // 2  # over two processes
+        weights = 12 * case.n_layer // case.pp
+        assert len(looks) == steps * passes * weights
+        assert sum(looks) == steps * (passes - 1) * weights
+
+
 COPIED = [
     Case(tp=2, micro_batch_size=4, dropout=True),
     Case(tp=2, micro_batch_size=1, activation_checkpointing="full"),

@@ -78,26 +78,27 @@ def test_nothing_is_written_that_is_still_read(workers: Any) -> None:
 
 
 def without_memory(able: int) -> tuple[bool, list[str]]:
-    """In processes of which some cannot have such memory: whether there are copies, and what is said."""
+    """In two stages of two processes, of which some cannot have such memory: are there copies, and what is said?"""
     seen: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: seen.append(record.getMessage())  # pyright: ignore[reportAttributeAccessIssue]
-    with Mesh(ParallelConfig(tp=2, device="cpu"), torch.device("cpu")) as mesh, pytest.MonkeyPatch.context() as patch:
+    parallel = ParallelConfig(pp=2, tp=2, device="cpu")
+    with Mesh(parallel, torch.device("cpu")) as mesh, pytest.MonkeyPatch.context() as patch:
         patch.setattr(peer_copies.logger, "handlers", [handler])
         patch.setattr(SharedFiles, "allocate", lambda *_: Parts([]))
-        if mesh.tp_rank < able:
+        if mesh.rank < able:
             patch.setattr(peer_copies, "SymmetricMemory", SharedFiles)
         else:
             mesh.gather("")  # as SharedFiles does in the others
         return peer_copies.peer_copies(mesh) is not None, seen
 
 
-@pytest.mark.parametrize("able", [0, 1, 2])
+@pytest.mark.parametrize("able", [0, 2, 4])
 def test_copies_are_made_by_all_processes_or_by_none(workers: Any, able: int) -> None:
-    """Torch has no such memory on CPUs."""
-    (first, said), (second, unsaid) = workers.run(2, without_memory, able)
-    assert first == second == (able == 2)
-    assert not unsaid
-    assert len(said) == (able < 2)
+    """Torch has no such memory on CPUs. If only one stage had copies, stages would divide tokens in two ways."""
+    (_, said), *others = found = workers.run(4, without_memory, able)
+    assert [made for made, _ in found] == [able == 4] * 4
+    assert not any(lines for _, lines in others)
+    assert len(said) == (able < 4)
     assert all("so they exchange tokens by NCCL" in line for line in said)
-    assert ("(in another process)" in "".join(said)) == (able == 1)
+    assert ("(in another process)" in "".join(said)) == (able == 2)

@@ -296,9 +296,9 @@ def summed(job: PretrainJob, early: bool) -> tuple[dict[str, Any], int]:
     from trainer.parallel.mesh import Mesh
 
     begun: list[Any] = []
-    original = Mesh.begin_sum_over_data
+    original = Mesh.begin_sum_over_replicas
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Mesh, "begin_sum_over_data", lambda *given: begun.append(given) or original(*given))
+        patch.setattr(Mesh, "begin_sum_over_replicas", lambda *given: begun.append(given) or original(*given))
         if not early:
             patch.setattr("trainer.parallel.zero.Gradients.sum_early", lambda *_: None)
         return trained(job), len(begun)
@@ -327,7 +327,7 @@ def apart(job: PretrainJob) -> None:
     from trainer.loop.loop import _forward_backward  # pyright: ignore[reportPrivateUsage]
 
     training = prepare(job)
-    training.model.gradients.sums_early = False
+    training.model.gradients.may_sum_early = False
     training.phases.start_step()
     training.phases.begin("forward_backward")
     with training.feed:

@@ -53,7 +53,7 @@ def test_the_best_layouts_are_shown_with_where_their_time_goes(capsys: pytest.Ca
     assert len(rows) == 5
     assert all(float(row.split()[1]) < 78 for row in rows)
     assert re.search(r"\d+%\s+\d+\.\d  16 x 4, dp_replicate=8$", rows[0])
-    assert "products 6" in lines[1]
+    assert "products 7" in lines[1]
     assert "Slower:" in lines
     assert lines[-1].startswith(
         "To use the first: python -m pipelines set model=gpt2-xl pretrain.global_batch_size=512 "
