@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,7 @@ def never_stop(process: Process, folder: Path) -> None:
 
 PARENT = """
 import sys, signal
+from collections.abc import Generator
 from pathlib import Path
 from tests.trainer.processes import test_launch
 from tests.trainer.small import TWO
@@ -162,6 +165,8 @@ def test_a_signal_to_the_parent_lets_the_processes_stop_in_order(tmp_path: Path,
 
 COMMAND = """
 import sys
+import threading
+from collections.abc import Generator
 from pathlib import Path
 from pipelines import exits
 from tests.trainer.processes import test_launch
@@ -214,6 +219,17 @@ def test_a_second_ctrl_c_during_the_save_does_not_lose_the_checkpoint(tmp_path: 
     )
 
 
+@contextlib.contextmanager
+def ended_after(seconds: float, process: subprocess.Popen[str]) -> Generator[None]:
+    """End a process that says nothing for so long, whose silence a test would wait for without end."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def test_only_a_third_signal_does_not_wait_for_a_long_step_and_it_says_what_is_lost(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COMMAND.replace("wait_for_stop", "never_stop"), str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
@@ -221,7 +237,8 @@ def test_only_a_third_signal_does_not_wait_for_a_long_step_and_it_says_what_is_l
     wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
     for _ in range(2):
         process.send_signal(signal.SIGTERM)
-        assert process.stderr.readline().startswith("stopping: ")
+        with ended_after(60, process):
+            assert process.stderr.readline().startswith("stopping: "), "a signal was lost"
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     _, screen = process.communicate(timeout=120)
