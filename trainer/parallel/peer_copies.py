@@ -1,10 +1,10 @@
 """Exchanges of a tp group's tokens as copies between GPUs, each beside the product of what is there already.
 
 A GPU copies from and to the memory of others without its multiprocessors, so a product beside it is not slowed, and
-what each process has itself is multiplied first, without waiting for anything. Between the GPUs of one machine that
-takes half as long as with collectives (`benchmarks/README.md`, "Two GPUs"). torch.distributed._symmetric_memory maps
-the memory and lets GPUs wait for each other (Wang et al., "Async tensor parallelism in PyTorch", 2024, has the idea of
-multiplying shards as they arrive). NVLink multicast is not used.
+what each process has itself is multiplied first, without waiting for anything. An exchange
+with its product takes 0.6 of the time that it takes with collectives (`benchmarks/README.md`, "Four GPUs").
+torch.distributed._symmetric_memory maps the memory and lets GPUs wait for each other (Wang et al., "Async tensor
+parallelism in PyTorch", 2024, has the idea of multiplying shards as they arrive). NVLink multicast is not used.
 
 Shapes: N tokens, M = N / tp those of this process, D width.
 """
