@@ -136,6 +136,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         PropagateNan=SimpleNamespace(ALL=True, NONE=False),
         abs=torch.abs,
         range=lambda start, end, step, num_stages: range(start, end, step),
+        static_range=range,
         trans=lambda x: x.T,
         atomic_add=_atomic(torch.add),
         atomic_max=_atomic(torch.maximum),

@@ -125,8 +125,10 @@ class _Before(torch.autograd.Function):
     def forward(ctx: Any, x_BTD: Tensor, block: FusedBlock, sums: FindSums, *parameters: Tensor) -> tuple[Tensor, ...]:
         weight_D, shift_D, matrix_FD, bias_F = parameters
         x_ND, products = x_BTD.flatten(0, 1), block.first
-        slots = products.slots(x_ND)
-        normed_ND, statistics_2N = norms.norm(x_ND, weight_D, shift_D, block.ln_1.eps, block.compute_dtype, slots)
+        slots, dtype = products.slots(x_ND), block.compute_dtype
+        normed_ND, statistics_2N = norms.norm(
+            x_ND, weight_D, shift_D, block.ln_1.eps, dtype, slots, products.room(x_ND, dtype)
+        )
         qkv_NF, kept = products.forward(normed_ND, matrix_FD, bias_F, slots, keep=block.adds)
         ctx.save_for_backward(x_ND, statistics_2N, weight_D, *kept)
         ctx.products, ctx.sums = products, sums
@@ -141,11 +143,11 @@ class _Before(torch.autograd.Function):
         q_BHTK, k_BHTK, v_BHTK, beside_BTD = gradients
         slots = ctx.products.slots(x_ND)
         qkv_NF, for_bias = columns.join_heads(q_BHTK, k_BHTK, v_BHTK, sum_bias, slots)
-        above_ND, for_matrix = ctx.products.backward(qkv_NF, kept, sum_matrix, slots)
+        above, for_matrix = ctx.products.backward(qkv_NF, kept, sum_matrix, slots)
         below_ND, _, for_norm = norms.gradients(
-            *(above_ND, x_ND, statistics_2N, weight_D, beside_BTD.contiguous().flatten(0, 1)), [sum_weight, sum_shift]
+            *(above, x_ND, statistics_2N, weight_D, beside_BTD.contiguous().flatten(0, 1)), [sum_weight, sum_shift]
         )
-        return below_ND.view_as(beside_BTD), None, None, *for_norm, for_matrix, for_bias
+        return below_ND.view_as(beside_BTD), None, None, *for_norm, for_matrix(), for_bias
 
 
 class _After(torch.autograd.Function):
@@ -157,18 +159,18 @@ class _After(torch.autograd.Function):
     ) -> Tensor:
         proj_DD, proj_bias_D, weight_D, shift_D, inner_FD, inner_bias_F, outer_DF, outer_bias_D = parameters
         first, second, keep = block.first, block.second, block.adds
-        out_ND, kept_proj = second.forward(y_BTD.flatten(0, 1), proj_DD, None, None, keep=keep)
-        slots = first.slots(out_ND)
+        out, kept_proj = second.forward(y_BTD.flatten(0, 1), proj_DD, None, None, keep=keep)
+        x_ND, slots = x_BTD.flatten(0, 1), first.slots(out)
         x_ND, normed_ND, statistics_2N = norms.add_and_norm(
-            x_BTD.flatten(0, 1), out_ND, proj_bias_D, weight_D, shift_D, block.ln_2.eps, slots, drops[0]
+            *(x_ND, out, proj_bias_D, weight_D, shift_D, block.ln_2.eps, slots, drops[0]), first.room(x_ND, out.dtype)
         )
         inner_NF, kept_inner = first.forward(normed_ND, inner_FD, inner_bias_F, slots, keep=keep)
         slots = second.slots(inner_NF)
-        out_ND, kept_outer = second.forward(columns.gelu(inner_NF, slots), outer_DF, None, slots, keep=keep)
+        out, kept_outer = second.forward(columns.gelu(inner_NF, slots), outer_DF, None, slots, keep=keep)
         ctx.save_for_backward(x_ND, statistics_2N, weight_D, inner_NF, *kept_proj, *kept_inner, *kept_outer)
         ctx.first, ctx.second, ctx.drops, ctx.sums, ctx.shape = first, second, drops, sums, y_BTD.shape
         # Not a view: on those of a block, FSDP warns that changes in place would skip its hooks.
-        return columns.add(x_ND.view_as(x_BTD), out_ND, outer_bias_D, drops[1])
+        return columns.add(x_ND.view_as(x_BTD), out, outer_bias_D, drops[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -183,15 +185,15 @@ class _After(torch.autograd.Function):
         above_NF, for_outer = second.backward(above_ND, kept[2 * third :], sum_outer, slots)
         slots = first.slots(beside_ND)
         above_NF, for_inner_bias = columns.gelu_gradient(inner_NF, above_NF, sum_inner_bias, slots)
-        above_ND, for_inner = first.backward(above_NF, kept[third : 2 * third], sum_inner, slots)
+        above, for_inner = first.backward(above_NF, kept[third : 2 * third], sum_inner, slots, for_outer)
         slots = second.slots(beside_ND)
         below_ND, above_ND, (for_weight, for_shift, for_proj_bias) = norms.gradients(
-            *(above_ND, x_ND, statistics_2N, weight_D, beside_ND, [sum_weight, sum_shift, sum_proj_bias]),
+            *(above, x_ND, statistics_2N, weight_D, beside_ND, [sum_weight, sum_shift, sum_proj_bias]),
             *(slots, ctx.drops[0]),
         )
-        above_ND, for_proj = second.backward(above_ND, kept[:third], sum_proj, slots)
+        above_ND, for_proj = second.backward(above_ND, kept[:third], sum_proj, slots, for_inner)
         of_parameters = (
-            *(for_proj, for_proj_bias, for_weight, for_shift),
-            *(for_inner, for_inner_bias, for_outer, for_outer_bias),
+            *(for_proj(), for_proj_bias, for_weight, for_shift),
+            *(for_inner(), for_inner_bias, for_outer(), for_outer_bias),
         )
         return below_ND.view_as(gradients[0]), above_ND.view(ctx.shape), None, None, None, *of_parameters

@@ -59,11 +59,16 @@ def _gelu_kernel(x, out, largest, count, BLOCK: tl.constexpr, SLOTS: tl.constexp
 
 @triton.jit
 def _add_kernel(
-    x, added, bias, out, keys, site, threshold, scale, count, width, DROPS: tl.constexpr, BLOCK: tl.constexpr
-):
+    x, added, bias, out, keys, site, threshold, scale, count, width,
+    TERMS: tl.constexpr, DROPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
     more = tl.load(added + at, mask=at < count, other=0.0).to(tl.float32)
+    of_term = at
+    for _ in tl.static_range(1, TERMS):
+        of_term = of_term + count
+        more += tl.load(added + of_term, mask=at < count, other=0.0).to(tl.float32)
     more += tl.load(bias + at % width, mask=at < count, other=0.0).to(tl.float32)
     if DROPS:
         key = mix64(tl.load(keys + at // width, mask=at < count, other=0) + site)
@@ -192,12 +197,21 @@ def gelu(x: Tensor, largest: Tensor | None) -> Tensor:
     return out
 
 
-def add(x: Tensor, added_ND: Tensor, bias_D: Tensor, drop: Drop | None) -> Tensor:
-    """Return x + drop(added + bias), in the type and shape of x, (..., D)."""
+def terms(x: Tensor) -> int:
+    """Return how many terms x has, (P, N, D), whose sum is meant: one if it is (N, D)."""
+    return len(x) if x.dim() == 3 else 1
+
+
+def add(x: Tensor, added: Tensor, bias_D: Tensor, drop: Drop | None) -> Tensor:
+    """Return x + drop(added + bias), in the type and shape of x, (..., D).
+
+    `added`: (N, D), or terms whose sum is meant, (P, N, D).
+    """
     out, count = torch.empty_like(x), x.numel()
     if count:
-        arguments = (x, added_ND, bias_D, out, *(drop or nothing(x)), count, x.shape[-1])
-        _add_kernel[-(-count // LINEAR),](*arguments, DROPS=drop is not None, BLOCK=LINEAR, num_warps=8)
+        arguments = (x, added, bias_D, out, *(drop or nothing(x)), count, x.shape[-1])
+        options = {"TERMS": terms(added), "DROPS": drop is not None}
+        _add_kernel[-(-count // LINEAR),](*arguments, **options, BLOCK=LINEAR, num_warps=8)
     return out
 
 

@@ -2,17 +2,19 @@
 
 Each process has some rows of the first matrix of a pair and some columns of the second one, and between pairs some of
 the tokens. So a product either gathers tokens before it or sums terms after it, and its backward pass does the
-opposite. Tokens are multiplied in parts: while one part is on its way, another is computed. Gradients of weights are
-computed beside exchanges too. Import this module only where Triton is.
+opposite. Tokens are multiplied in parts: while one part is on its way, another is computed. The gradient of a weight is
+computed beside the next exchange of the backward pass. Import this module only where Triton is.
 
 Shapes: N tokens, M = N / tp those of this process, D width, F columns of this process.
 """
+
+import functools
 
 import torch
 from torch import Tensor
 
 from trainer.halved import halved
-from trainer.kernels.products import gradient_of_weight
+from trainer.kernels.products import Later, gradient_of_weight
 from trainer.parallel.exchange import Exchange
 
 
@@ -29,9 +31,17 @@ class Exchanged:
         """See Products."""
         return None
 
+    def room(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:  # noqa: ARG002
+        """See Products."""
+        return None
+
 
 class Columns(Exchanged):
     """The first product of a pair, which gives each process some columns of all tokens: (M, D) -> (N, F)."""
+
+    def room(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """See Products."""
+        return None if self._whole else self._between.room(x, dtype)
 
     def forward(
         self,
@@ -60,15 +70,17 @@ class Columns(Exchanged):
         kept: tuple[Tensor, ...],
         total_FD: Tensor | None,
         largest: Tensor | None,  # noqa: ARG002
-    ) -> tuple[Tensor, Tensor | None]:
-        """See Products; the gradient of x has M rows."""
+        beside: Later | None = None,
+    ) -> tuple[Tensor, Later]:
+        """See Products; the gradient of x is terms of (P, M, D)."""
         x_ND, weight_FD = kept
 
         def term(place: slice, out: Tensor) -> None:
             torch.mm(above_NF[place], weight_FD, out=out)
 
         finish = self._between.scatter(term, len(x_ND), x_ND.shape[1], above_NF)
-        for_weight = gradient_of_weight(above_NF, x_ND, total_FD)
+        for_weight = _later(above_NF, x_ND, total_FD)
+        (beside or for_weight)()
         return finish(), for_weight
 
 
@@ -84,7 +96,7 @@ class Rows(Exchanged):
         *,
         keep: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """See Products; the result has M rows."""
+        """See Products; the result is terms of (P, M, D)."""
         assert bias_F is None, "it would be summed too"
         weight_FD = halved(weight_FD, x_ND.dtype, keep=keep)
         if self._whole:
@@ -101,11 +113,18 @@ class Rows(Exchanged):
         kept: tuple[Tensor, ...],
         total_FD: Tensor | None,
         largest: Tensor | None,  # noqa: ARG002
-    ) -> tuple[Tensor, Tensor | None]:
+        beside: Later | None = None,
+    ) -> tuple[Tensor, Later]:
         """See Products; of `above`, this process has M rows."""
         x_ND, weight_FD = kept
         above_NF, coming = self._between.gather(above_NF)
+        if beside is not None:
+            beside()
         below_ND = torch.empty_like(x_ND)
         for place, part in coming:
             torch.mm(part, weight_FD, out=below_ND[place])
-        return below_ND, gradient_of_weight(above_NF, x_ND, total_FD)
+        return below_ND, _later(above_NF, x_ND, total_FD)
+
+
+def _later(above_NF: Tensor, x_ND: Tensor, total_FD: Tensor | None) -> Later:
+    return functools.cache(lambda: gradient_of_weight(above_NF, x_ND, total_FD))

@@ -12,6 +12,7 @@ Shapes: N tokens, D and F widths of input and output.
 # Triton has no types, and is not installed on machines without a GPU.
 
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +34,10 @@ scaled_product: Any = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsa
 VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 
 
+Later = Callable[[], Tensor | None]
+"""Computes the gradient of a weight, or adds it to its fp32 sum and returns None; a second call does nothing more."""
+
+
 class Products(Protocol):
     """The three products of a linear layer."""
 
@@ -40,19 +45,31 @@ class Products(Protocol):
         """Return where a kernel that makes a tensor leaves its largest values, if they are needed."""
         ...
 
+    def room(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Return where the kernel that makes the next input, of the shape of x, writes it, if that matters."""
+        ...
+
     def forward(
         self, x_ND: Tensor, weight_FD: Tensor, bias_F: Tensor | None, largest: Tensor | None, *, keep: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return x @ weight.T + bias, and the tensors for the backward pass.
+        """Return x @ weight.T + bias, or terms of which that is the sum, and the tensors for the backward pass.
 
         `largest`: the slots of x, if they are filled. `keep`: see `halved`.
         """
         ...
 
     def backward(
-        self, above_NF: Tensor, kept: tuple[Tensor, ...], total_FD: Tensor | None, largest: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of x and of the weight, or add the latter to the fp32 `total` and return None."""
+        self,
+        above_NF: Tensor,
+        kept: tuple[Tensor, ...],
+        total_FD: Tensor | None,
+        largest: Tensor | None,
+        beside: Later | None = None,
+    ) -> tuple[Tensor, Later]:
+        """Return the gradient of x, or its terms, and what computes the weight's, or adds it to the fp32 `total`.
+
+        `beside`: the same of an earlier product, which is called where there is something to wait for.
+        """
         ...
 
 
@@ -60,6 +77,10 @@ class Half:
     """Products in the type of the input."""
 
     def slots(self, x: Tensor) -> Tensor | None:  # noqa: ARG002 (as above)
+        """See Products."""
+        return None
+
+    def room(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:  # noqa: ARG002
         """See Products."""
         return None
 
@@ -84,10 +105,12 @@ class Half:
         kept: tuple[Tensor, ...],
         total_FD: Tensor | None,
         largest: Tensor | None,  # noqa: ARG002
-    ) -> tuple[Tensor, Tensor | None]:
-        """See Products."""
+        beside: Later | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, Later]:
+        """See Products; nothing waits, so the weight's gradient is computed at once and frees what it needs."""
         x_ND, weight_FD = kept
-        return above_NF @ weight_FD, gradient_of_weight(above_NF, x_ND, total_FD)
+        below_ND, for_weight = above_NF @ weight_FD, gradient_of_weight(above_NF, x_ND, total_FD)
+        return below_ND, lambda: for_weight
 
 
 def gradient_of_weight(above_NF: Tensor, x_ND: Tensor, total_FD: Tensor | None) -> Tensor | None:
@@ -113,6 +136,10 @@ class Fp8:
         """See Products."""
         return x.new_zeros(SLOTS, dtype=torch.float32)
 
+    def room(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:  # noqa: ARG002
+        """See Products."""
+        return None
+
     def forward(
         self, x_ND: Tensor, weight_FD: Tensor, bias_F: Tensor | None, largest: Tensor | None, *, keep: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -135,8 +162,13 @@ class Fp8:
         return out_NF, (values_DN, scale, weight_DF, weight_scale)
 
     def backward(
-        self, above_NF: Tensor, kept: tuple[Tensor, ...], total_FD: Tensor | None, largest: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+        self,
+        above_NF: Tensor,
+        kept: tuple[Tensor, ...],
+        total_FD: Tensor | None,
+        largest: Tensor | None,
+        beside: Later | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, Later]:
         """See Products."""
         if len(kept) == 2:
             return self._half.backward(above_NF, kept, total_FD, largest)
@@ -147,9 +179,9 @@ class Fp8:
         below_ND = scaled_product(gradient_NF, weight_DF.T, gradient_scale, weight_scale, **options)
         for_weight_FD = scaled_product(gradient_FN, values_DN.T, gradient_scale, scale, **options)
         if total_FD is None:
-            return below_ND, for_weight_FD
+            return below_ND, lambda: for_weight_FD
         total_FD += for_weight_FD
-        return below_ND, None
+        return below_ND, lambda: None
 
 
 FAST_SUMS = False

@@ -89,31 +89,40 @@ class PeerCopies:
         self._turn = {"gather": 0, "scatter": 0}
         self._allocate(16)  # whatever the processes' GPUs cannot do is found here
 
+    def room(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """See TokenExchange."""
+        return self._buffers("gather", x.shape, dtype)[self._rank]
+
     def gather(self, x_MD: Tensor) -> tuple[Tensor, Iterator[tuple[slice, Tensor]]]:
         """See TokenExchange."""
         rows = len(x_MD)
         x_ND = x_MD.new_empty(self._size * rows, x_MD.shape[1])
         parts = self._buffers("gather", x_MD.shape, x_MD.dtype)
-        parts[self._rank].copy_(x_MD)
+        self._take_turn("gather")
+        if x_MD is not parts[self._rank]:  # it was not written into `room`
+            parts[self._rank].copy_(x_MD)
         self._memory.meet()
         own = slice(self._rank * rows, (self._rank + 1) * rows)
         coming: list[tuple[slice, Any]] = []
         with self._beside():
-            x_ND[own].copy_(x_MD)
             for other in self._others:
                 place = slice(other * rows, (other + 1) * rows)
                 x_ND[place].copy_(parts[other])
                 coming.append((place, self._event()))
-        return x_ND, self._arriving(x_ND, own, x_MD, coming)
+            x_ND[own].copy_(x_MD)
+            whole = self._event()
+        return x_ND, self._arriving(x_ND, own, x_MD, coming, whole)
 
     def _arriving(
-        self, x_ND: Tensor, own: slice, x_MD: Tensor, coming: list[tuple[slice, Any]]
+        self, x_ND: Tensor, own: slice, x_MD: Tensor, coming: list[tuple[slice, Any]], whole: Any
     ) -> Iterator[tuple[slice, Tensor]]:
         yield own, x_MD
         for place, event in coming:
             if event is not None:
                 torch.cuda.current_stream().wait_event(event)
             yield place, x_ND[place]
+        if whole is not None:
+            torch.cuda.current_stream().wait_event(whole)
 
     def scatter(
         self, term: Callable[[slice, Tensor], Any], tokens: int, width: int, like: Tensor
@@ -121,6 +130,7 @@ class PeerCopies:
         """See TokenExchange."""
         rows = tokens // self._size
         parts = self._buffers("scatter", torch.Size((self._size, rows, width)), like.dtype)
+        self._take_turn("scatter")
         terms = like.new_empty(self._size - 1, rows, width)  # there until the copies are made
         for other, mine in zip(self._others, terms, strict=True):
             term(slice(other * rows, (other + 1) * rows), mine)
@@ -135,13 +145,19 @@ class PeerCopies:
                 torch.cuda.current_stream().wait_stream(self._stream)
             del terms
             self._memory.meet()
-            return places.sum(0)  # in fp32 and always in the same order
+            return places
 
         return finish
 
+    def _take_turn(self, kind: str) -> None:
+        self._turn[kind] = (self._turn[kind] + 1) % TURNS
+
     def _buffers(self, kind: str, shape: torch.Size, dtype: torch.dtype) -> list[Tensor]:
-        """Return the parts of all processes for this turn; all processes ask for the same shapes in the same order."""
-        turn = self._turn[kind] = (self._turn[kind] + 1) % TURNS
+        """Return the parts of all processes for this turn, always the same tensors.
+
+        All processes ask for the same shapes in the same order.
+        """
+        turn = self._turn[kind]
         key = kind, turn, shape, dtype
         if key not in self._views:
             size = shape.numel() * dtype.itemsize

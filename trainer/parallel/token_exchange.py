@@ -6,6 +6,7 @@ Shapes: N tokens, M = N / tp those of this process, D width.
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from trainer.model import SequencePart
@@ -14,6 +15,10 @@ from trainer.parallel.mesh import Mesh
 
 class TokenExchange(Protocol):
     """Exchanges in parts, so that some tokens are multiplied while others are on their way."""
+
+    def room(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Return where what is gathered next, of the shape of x, is best written; None: anywhere."""
+        ...
 
     def gather(self, x_MD: Tensor) -> tuple[Tensor, Iterator[tuple[slice, Tensor]]]:
         """Begin to gather all tokens; return them, (N, D), and their parts, each when it is there.
@@ -27,8 +32,9 @@ class TokenExchange(Protocol):
     ) -> Callable[[], Tensor]:
         """Begin to sum the processes' terms of (N, D) = (`tokens`, `width`), of the type of `like`.
 
-        `term` computes the rows at a place into the tensor that it is given. Return what waits for the sum and returns
-        this process's part of it, (M, D); until that is called, something else can be computed.
+        `term` computes the rows at a place into the tensor that it is given. Return what waits for this process's rows
+        of all terms and returns them, (P, M, D), or their sum, (1, M, D), to be read before the next exchange ends;
+        until that is called, something else can be computed.
         """
         ...
 
@@ -39,6 +45,10 @@ class Collectives:
     def __init__(self, mesh: Mesh, part: SequencePart) -> None:
         self._mesh = mesh
         self._part = part
+
+    def room(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:  # noqa: ARG002 (TokenExchange's names)
+        """See TokenExchange."""
+        return None
 
     def gather(self, x_MD: Tensor) -> tuple[Tensor, Iterator[tuple[slice, Tensor]]]:
         """See TokenExchange."""
@@ -61,7 +71,7 @@ class Collectives:
         def finish() -> Tensor:
             for work in works:
                 work.wait()
-            return own_MD
+            return own_MD[None]
 
         return finish
 
