@@ -24,7 +24,7 @@ class SharedFiles:
         folders = mesh.gather("" if self._rank else tempfile.mkdtemp())
         self._folder = Path(folders[dist.get_process_group_ranks(self._group)[0]])
         self._number = 0
-        self.meetings = 0
+        self.meetings = self.allocations = 0
         self.channels = channels
         self.signals = 0
         self.waited = 0
@@ -33,6 +33,7 @@ class SharedFiles:
         self._senders: dict[int, ThreadPoolExecutor] = {}
 
     def allocate(self, size: int) -> Parts:
+        self.allocations += 1
         return Parts(self._mapped(size))
 
     def _mapped(self, size: int) -> list[torch.Tensor]:
@@ -86,5 +87,5 @@ def copies_on_cpus(mesh: Mesh) -> PeerCopies:
 
 
 def stage_copies_on_cpus(parallel: ParallelConfig, mesh: Mesh, channels: int = CHANNELS) -> StageCopies:
-    """Take the place of `stage_copies`."""
+    """Take the place of `stage_copies_of`."""
     return StageCopies(SharedFiles(mesh, "pp", channels), parallel, mesh.pp_rank, mesh.device)

@@ -69,8 +69,8 @@ class StageCopies:
     """What a process sends to and receives from the other processes of its pipeline.
 
     What one stage receives in one direction has a stream of its sender to itself, in which the micro batches are in the
-    order in which the stage takes them. A signal that waits for an earlier one to be taken so holds up none that is
-    taken before it, and nothing of what is computed.
+    order in which the stage takes them. So a signal that waits for an earlier one to be taken holds up none that is
+    taken before it, and nothing that is computed.
     """
 
     def __init__(self, memory: Signals, parallel: ParallelConfig, rank: int, device: torch.device) -> None:
@@ -127,13 +127,12 @@ class StageCopies:
         """Return the slot in the memory of a process, and the channel of its signal."""
         kind = self._received[rank].index((stage, direction))
         start = (kind * self._count + number) * self._bytes
-        slot = self._slots.of_ranks[rank][start : start + self._like.nbytes]
-        return slot.view(self._like.dtype).view(
-            self._like.shape
-        ).detach(), 1 + kind * self._lanes + number % self._lanes
+        part = self._slots.of_ranks[rank][start : start + self._like.nbytes]
+        slot = part.view(self._like.dtype).view(self._like.shape).detach()  # a tensor of its own for autograd
+        return slot, 1 + kind * self._lanes + number % self._lanes
 
 
-def stage_copies(parallel: ParallelConfig, mesh: Mesh) -> StageCopies | None:
+def stage_copies_of(parallel: ParallelConfig, mesh: Mesh) -> StageCopies | None:
     """Return the copies between the GPUs of a pipeline; None where they are not wanted or not possible."""
     wanted = mesh.device.type == "cuda" and parallel.peer_copies and not parallel.plain
     if not wanted or not mesh.on_one_machine("pp"):
