@@ -110,8 +110,9 @@ class ParallelConfig(HasIdentity):
     tp_across_machines: bool = False
     """Allow processes of one tp group on several machines, whose links are many times slower."""
     peer_copies: bool = True
-    """With tp, in blocks of kernels triton: exchange tokens by copies between the GPUs of a machine, beside products;
-    false: by NCCL, as on several machines and with selective recomputation."""
+    """With pp, and with tp in blocks of kernels triton: send between stages, and exchange tokens, by copies between the
+    GPUs of a machine, beside products; false: by NCCL, as on several machines, and tokens with selective recomputation.
+    """
     zero: Literal[0, 1, 2, 3] = 0
     """State that dp_shard shards: 1 the optimizer's, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "all", "auto"] = "none"

@@ -24,6 +24,8 @@ PASSES = {
     "backward_weight_one_chunk": "weight",
 }
 """Methods of torch.distributed.pipelining's stages that compute; schedules wait for neighbours outside them."""
+INPUTS = ("_retrieve_recv_activations", "_retrieve_recv_grads")
+"""What these begin with, where a stage waits for what comes by copies."""
 
 
 class Recorder:
@@ -34,6 +36,7 @@ class Recorder:
         self._pp_rank = mesh.pp_rank
         self._clock = Clock(mesh.device)
         self._times: list[tuple[int, str, int, Any, Any]] = []
+        self._begin: Any = None
         if mesh.device.type == "cuda":
             torch.cuda.synchronize(mesh.device)
         mesh.barrier()
@@ -46,22 +49,34 @@ class Recorder:
         for stage in stages:
             for method, kind in PASSES.items():
                 setattr(stage, method, self._timed(stage.stage_index, getattr(stage, method), kind))
+            for method in INPUTS:
+                setattr(stage, method, self._begun(getattr(stage, method)))
         try:
             yield
         finally:
             for stage in stages:
-                for method in PASSES:
+                for method in (*PASSES, *INPUTS):
                     delattr(stage, method)
 
     def _timed(self, stage: int, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
         def timed(micro_batch: int, *arguments: Any, **options: Any) -> Any:
-            begin = self._clock.now()
+            self._begin = self._clock.now()
             result = method(micro_batch, *arguments, **options)
             recorded_kind = kind if options.get("full_backward", True) else "input"
-            self._times.append((stage, recorded_kind, micro_batch, begin, self._clock.now()))
+            self._times.append((stage, recorded_kind, micro_batch, self._begin, self._clock.now()))
             return result
 
         return timed
+
+    def _begun(self, method: Callable[[int], Any]) -> Callable[[int], Any]:
+        """Let a pass begin anew once its input is there."""
+
+        def begun(micro_batch: int) -> Any:
+            result = method(micro_batch)
+            self._begin = self._clock.now()
+            return result
+
+        return begun
 
     def passes(self) -> list[Pass]:
         """Return the timed passes, in milliseconds since the start. The device must have finished."""

@@ -23,6 +23,7 @@ from trainer.parallel.offload import Offload, keep_halves
 from trainer.parallel.pieces import BLOCKS
 from trainer.parallel.pipeline import OneStage, Pipeline, split_pipeline
 from trainer.parallel.room import require_host_memory
+from trainer.parallel.stage_copies import stage_copies_of
 from trainer.parallel.streamed import Places, Streamed
 from trainer.parallel.tensor import exchange_of, split_tensors
 from trainer.parallel.zero import Gradients, Tied, shard_states, sums_so_far
@@ -231,7 +232,9 @@ def parallelize(
     if not (held or graphs or parallel.plain):
         gradients.sum_early(stages[0])
     pipeline = (
-        Pipeline(stages, shape, parallel, mesh) if mesh.pp > 1 else OneStage(stages[0], gradients, mesh, graphs=graphs)
+        Pipeline(stages, shape, parallel, mesh, stage_copies_of(parallel, mesh))
+        if mesh.pp > 1
+        else OneStage(stages[0], gradients, mesh, graphs=graphs)
     )
     return ParallelModel(
         shape,

@@ -5,6 +5,7 @@ to each of its processes, an NCCL group memory on each GPU.
 """
 
 import datetime
+import socket
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -56,6 +57,8 @@ class Mesh:
         """Processes (of one stage and one tp rank) that each take a different share of the batch."""
         self.data_rank = replicate * self.dp_shard + shard
         """Which share of the batch this process takes."""
+        self.shares_memory = True
+        """False once GPUs were found that cannot map each other's memory, in all processes."""
 
     def __enter__(self) -> "Mesh":
         return self
@@ -89,6 +92,12 @@ class Mesh:
     def tp_group_name(self) -> str:
         """The name of the group that shares each layer's matrices, unique among this process's groups."""
         return self._groups["tp"].group_name
+
+    def on_one_machine(self, axis: str) -> bool:
+        """Whether each group of processes along an axis is on one machine; all processes call this at once."""
+        hosts = self.gather(socket.gethostname())
+        groups = self.box.mesh.movedim(AXES.index(axis), 0).flatten(1).T
+        return all(len({hosts[rank] for rank in group}) == 1 for group in groups.tolist())
 
     @property
     def is_first(self) -> bool:

@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from torch import Tensor
 from trainer.parallel.mesh import Mesh
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TURNS = 2
 """Buffers of a kind, taken in turn: what one exchange leaves there is read until the group has met in the next one."""
@@ -51,10 +53,12 @@ class SharedMemory(Protocol):
 
 
 class SymmetricMemory:
-    """That of the GPUs of one machine."""
+    """That of the GPUs of one machine, with signals."""
 
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
+    def __init__(self, mesh: Mesh, axis: str) -> None:
+        """`axis`: that of the processes which share it."""
+        self._device = mesh.device
+        self._group = mesh.box.get_group(axis)
         self._first: Any = None
         self._timeout_ms = int(mesh.timeout.total_seconds() * 1000)
 
@@ -64,15 +68,48 @@ class SymmetricMemory:
         from torch.distributed import _symmetric_memory as symmetric
 
         torch.cuda.empty_cache()  # this memory comes from the driver, which gives what torch keeps to nobody
-        own = symmetric.empty(size, dtype=torch.uint8, device=self._mesh.device)
-        handle = symmetric.rendezvous(own, self._mesh.tp_group_name)  # pyright: ignore[reportArgumentType]
+        own = symmetric.empty(size, dtype=torch.uint8, device=self._device)
+        handle = symmetric.rendezvous(own, self._group.group_name)  # pyright: ignore[reportArgumentType]
         self._first = self._first or handle
-        buffers = [handle.get_buffer(rank, (size,), torch.uint8) for rank in range(self._mesh.tp)]
+        buffers = [handle.get_buffer(rank, (size,), torch.uint8) for rank in range(self._group.size())]
         return Parts(buffers, (own, handle))
 
     def meet(self) -> None:
         """See SharedMemory."""
         self._first.barrier(channel=0, timeout_ms=self._timeout_ms)
+
+    @property
+    def channels(self) -> int:
+        """See stage_copies.Signals; a meeting takes the first."""
+        return self._first.get_signal_pad(self._first.rank).numel() // self._group.size()
+
+    def put_signal(self, rank: int, channel: int) -> None:
+        """See stage_copies.Signals."""
+        self._first.put_signal(rank, channel, self._timeout_ms)
+
+    def wait_signal(self, rank: int, channel: int) -> None:
+        """See stage_copies.Signals."""
+        self._first.wait_signal(rank, channel, self._timeout_ms)
+
+
+def release(memory: SharedMemory, device: torch.device) -> None:
+    """Return once no device of the group needs any of its memory."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    memory.meet()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def beside(stream: Any) -> Generator[None]:
+    """Copy after everything that the device has got until now, and beside what it gets from now on; None: on a CPU."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
 
 
 class PeerCopies:
@@ -80,7 +117,7 @@ class PeerCopies:
 
     def __init__(self, memory: SharedMemory, rank: int, size: int, device: torch.device) -> None:
         """`rank`, `size`: of the tp group."""
-        self._memory, self._rank, self._size = memory, rank, size
+        self._memory, self._rank, self._size, self._device = memory, rank, size, device
         self._others = [(rank + step) % size for step in range(1, size)]
         """In another order in each process, so that no part is read by all of them at once."""
         self._stream: Any = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
@@ -177,43 +214,40 @@ class PeerCopies:
     def _forget(self, kind: str) -> None:
         """Let memory go that is too small, once nothing on any device needs it."""
         if kind in self._memories:
-            if self._stream is not None:
-                torch.cuda.synchronize()
-            self._memory.meet()
-            if self._stream is not None:
-                torch.cuda.synchronize()
+            release(self._memory, self._device)
             self._views = {key: views for key, views in self._views.items() if key[0] != kind}
             del self._memories[kind]
 
-    @contextlib.contextmanager
-    def _beside(self) -> Generator[None]:
-        """Copy after everything that the device has got until now, and beside what it gets from now on."""
-        if self._stream is None:
-            yield
-            return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
+    def _beside(self) -> contextlib.AbstractContextManager[None]:
+        return beside(self._stream)
 
     def _event(self) -> Any:
         return None if self._stream is None else self._stream.record_event()
 
 
 def peer_copies(mesh: Mesh) -> PeerCopies | None:
-    """Return the copies between the GPUs of the tp group; None, which is said, where any group cannot make them."""
-    made: PeerCopies | None = None
+    """Return the copies between the GPUs of the tp group; None where any group cannot make them."""
+    return made_by_all(mesh, lambda: PeerCopies(SymmetricMemory(mesh, "tp"), mesh.tp_rank, mesh.tp, mesh.device))
+
+
+def made_by_all(mesh: Mesh, make: Callable[[], T]) -> T | None:
+    """Return what needs the memory of other GPUs; None, which is said once, where any process cannot make it."""
+    if not mesh.shares_memory:
+        return None
+    made: T | None = None
     reason = ""
     try:
-        made = PeerCopies(SymmetricMemory(mesh), mesh.tp_rank, mesh.tp, mesh.device)
+        made = make()
     except (RuntimeError, ImportError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
     # Of all groups: those of two stages have to divide the tokens in the same way.
-    if not mesh.sum_over_all(torch.tensor(float(made is None), device=mesh.device)):
+    mesh.shares_memory = not mesh.sum_over_all(torch.tensor(float(made is None), device=mesh.device))
+    if mesh.shares_memory:
         return made
     if mesh.is_first:
         logger.warning(
-            "parallel.peer_copies: the GPUs of a tp group cannot copy from each other's memory (%s), so they exchange "
-            "tokens by NCCL, more slowly",
+            "parallel.peer_copies: the GPUs of a group cannot copy from and to each other's memory (%s), so they "
+            "exchange by NCCL, more slowly",
             reason or "in another process",
         )
     return None

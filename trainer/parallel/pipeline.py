@@ -6,6 +6,7 @@ whole step, so no schedule scales gradients. Evaluation has its own forward pass
 some schedules and one batch shape.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from trainer.data.batch import Batch
 from trainer.model import GPT2, Architecture, Stage
 from trainer.parallel.graphs import GraphedPasses, Pass
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.stage_copies import Direction, StageCopies
 from trainer.parallel.zero import Gradients
 from trainer.plan import fill_schedule
 from trainer.stages import partition, stage_owner
@@ -100,8 +102,17 @@ class OneStage:
 class Pipeline:
     """Several stages: this process's own, and the passes through all of them."""
 
-    def __init__(self, stages: Sequence[GPT2], shape: Architecture, parallel: ParallelConfig, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        stages: Sequence[GPT2],
+        shape: Architecture,
+        parallel: ParallelConfig,
+        mesh: Mesh,
+        copies: StageCopies | None = None,
+    ) -> None:
+        """`copies`: what passes of a step send by; None: by the process group, as evaluation always does."""
         self._stages = stages
+        self._copies = copies
         self._shape = shape
         self._parallel = parallel
         self._mesh = mesh
@@ -132,7 +143,10 @@ class Pipeline:
         self._scale = scale
         count = fill_schedule(self._parallel, -(-share // size))
         batch = next(batches).filled(count * size)
-        schedule = self._schedule(count, size, batch.ids.shape[1])
+        length = batch.ids.shape[1]
+        schedule = self._schedule(count, size, length)
+        if self._copies is not None:
+            self._copies.begin(count, self._hidden(size, length, "meta"))
         losses: list[Tensor] = []
         has_first, has_last = self._numbers[0] == 0, self._numbers[-1] == self._count - 1
         inputs = (batch.ids,) if has_first else ()
@@ -173,12 +187,10 @@ class Pipeline:
         return schedule, scheduled
 
     def _pipeline_stage(self, stage: GPT2, number: int, size: int, length: int) -> PipelineStage:
-        positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)
-        dtype = stage.transformer.residual_dtype
-        hidden = torch.empty(size, positions, self._shape.n_embd, device="meta", dtype=dtype, requires_grad=True)
+        hidden = self._hidden(size, length, "meta").requires_grad_()
         ids = torch.empty(size, length, device="meta", dtype=torch.int64)
         loss = torch.empty((), device="meta", requires_grad=True)
-        return _Stage(
+        made = _Stage(
             stage,
             number,
             self._count,
@@ -187,6 +199,14 @@ class Pipeline:
             output_args=(loss if number == self._count - 1 else hidden,),
             group=self._group,
         )
+        made.copies = self._copies
+        return made
+
+    def _hidden(self, size: int, length: int, device: torch.device | str) -> Tensor:
+        """Return an empty tensor like those between stages, for samples of so many tokens."""
+        positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)
+        dtype = self._stages[0].transformer.residual_dtype
+        return torch.empty(size, positions, self._shape.n_embd, device=device, dtype=dtype)
 
     @torch.no_grad()
     def forward(self, batch: Batch, **inputs: Tensor) -> Tensor | None:
@@ -197,23 +217,19 @@ class Pipeline:
         x = batch.ids
         for stage, number in zip(self._stages, self._numbers, strict=True):
             if number and stage_owner(number - 1, self._parallel) != self._mesh.pp_rank:
-                x = self._receive(batch, stage, number)
+                rows, length = batch.ids.shape
+                x = self._hidden(rows, length, self._mesh.device)
+                dist.recv(x, group=self._group, group_src=stage_owner(number - 1, self._parallel))
             x = stage(x, **(inputs or batch.inputs()))
             if number < self._count - 1 and (owner := stage_owner(number + 1, self._parallel)) != self._mesh.pp_rank:
                 dist.send(x.contiguous(), group=self._group, group_dst=owner)
         return x if self._numbers[-1] == self._count - 1 else None
 
-    def _receive(self, batch: Batch, stage: GPT2, number: int) -> Tensor:
-        rows, length = batch.ids.shape
-        positions = length // (self._mesh.tp if self._parallel.sequence_parallel else 1)
-        dtype = stage.transformer.residual_dtype
-        x = torch.empty(rows, positions, self._shape.n_embd, device=self._mesh.device, dtype=dtype)
-        dist.recv(x, group=self._group, group_src=stage_owner(number - 1, self._parallel))
-        return x
-
 
 class _Stage(PipelineStage):
-    """A stage whose replicas sum their gradients with its last micro batch only."""
+    """A stage whose replicas sum their gradients with its last micro batch only, and which can send by copies."""
+
+    copies: StageCopies | None = None
 
     def backward_maybe_with_nosync(
         self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
@@ -222,6 +238,58 @@ class _Stage(PipelineStage):
         if isinstance(self.submod, FSDPModule):
             self.submod.set_requires_all_reduce(last_backward)
         return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+
+    # By copies, what the schedule does with the operations of the process group is done with none.
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """Return what receives a pass's input."""
+        return super().get_fwd_recv_ops(fwd_chunk_id) if self.copies is None else []
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Return what receives the gradient of a pass's output."""
+        return super().get_bwd_recv_ops(bwd_chunk_id) if self.copies is None else []
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """Return what sends a pass's output."""
+        return self._sent(super().get_fwd_send_ops(fwd_chunk_id), self.stage_index + 1, "forward", fwd_chunk_id)
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Return what sends the gradient of a pass's input."""
+        return self._sent(super().get_bwd_send_ops(bwd_chunk_id), self.stage_index - 1, "backward", bwd_chunk_id)
+
+    def _sent(self, ops: list[dist.P2POp], stage: int, direction: Direction, number: int) -> list[dist.P2POp]:
+        """Return the operations that are left."""
+        if self.copies is None:
+            return ops
+        for op in ops:
+            self.copies.send(op.tensor, stage, direction, number)
+        return []
+
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._prepare_forward_infra(*args, **kwargs)
+        self._let_go("forward", self.args_recv_info)
+        return found
+
+    def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._prepare_backward_infra(*args, **kwargs)
+        self._let_go("backward", self.grad_recv_info)
+        return found
+
+    def _let_go(self, direction: Direction, infos: dict[int, Any]) -> None:
+        """Free torch's own buffers of what comes by copies."""
+        if self.copies is not None and self.copies.receives(self.stage_index, direction):
+            for info in itertools.chain.from_iterable(infos.values()):
+                info.buffer = info.buffer.new_empty(0)
+
+    def _retrieve_recv_activations(self, fwd_chunk_id: int) -> Any:
+        if self.copies is None or not self.copies.receives(self.stage_index, "forward"):
+            return super()._retrieve_recv_activations(fwd_chunk_id)
+        return (self.copies.receive(self.stage_index, "forward", fwd_chunk_id).requires_grad_(),)
+
+    def _retrieve_recv_grads(self, bwd_chunk_id: int) -> Any:
+        if self.copies is None or not self.copies.receives(self.stage_index, "backward"):
+            return super()._retrieve_recv_grads(bwd_chunk_id)
+        return (self.copies.receive(self.stage_index, "backward", bwd_chunk_id),)
 
 
 def _keep_sharded(stage: FSDPModule, zero: int) -> None:

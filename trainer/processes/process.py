@@ -80,6 +80,10 @@ def prepare(rank: Rank, parallel: ParallelConfig, flag: StopFlag) -> Process:
 
     from trainer import dropout
 
+    if parallel.pp > 1 and parallel.device != "cpu":
+        # A GPU takes what it is given over so many queues, and CUDA reads it when it starts. With the 8 of its own
+        # choice, streams that share one wait for each other: copies between stages for what they are to be beside.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     on_gpu = parallel.device != "cpu" and torch.cuda.is_available()
     if parallel.device == "cuda" and not on_gpu:
         raise ConfigError(

@@ -22,7 +22,7 @@ SHAPES = [(8, 4), (8, 4), (12, 6), (4, 2), (12, 6), (8, 4), (24, 6), (24, 6)]
 def exchanged(tp: int) -> None:
     """Each exchange by copies, beside the same one by collectives."""
     with Mesh(ParallelConfig(tp=tp, device="cpu"), torch.device("cpu")) as mesh:
-        memory = SharedFiles(mesh)
+        memory = SharedFiles(mesh, "tp")
         ways: list[TokenExchange] = [
             PeerCopies(memory, mesh.tp_rank, tp, mesh.device),
             Collectives(mesh, SequencePart(mesh.tp_rank, tp)),
@@ -63,7 +63,7 @@ def slow_reader() -> None:
     import time
 
     with Mesh(ParallelConfig(tp=2, device="cpu"), torch.device("cpu")) as mesh:
-        copies = PeerCopies(SharedFiles(mesh), mesh.tp_rank, 2, mesh.device)
+        copies = PeerCopies(SharedFiles(mesh, "tp"), mesh.tp_rank, 2, mesh.device)
         for number in range(3 * TURNS):
             own = torch.full((2, 2), float(10 * number + mesh.tp_rank))
             if mesh.tp_rank:
@@ -100,5 +100,5 @@ def test_copies_are_made_by_all_processes_or_by_none(workers: Any, able: int) ->
     assert [made for made, _ in found] == [able == 4] * 4
     assert not any(lines for _, lines in others)
     assert len(said) == (able < 4)
-    assert all("so they exchange tokens by NCCL" in line for line in said)
+    assert all("so they exchange by NCCL" in line for line in said)
     assert ("(in another process)" in "".join(said)) == (able == 2)

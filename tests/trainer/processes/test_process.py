@@ -37,6 +37,7 @@ from trainer.processes.rank import Rank, first_host, rank_from_environment, rend
 from trainer.weights.base_model import BaseModel
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 TORCHRUN = {
     "RANK": "5",
     "WORLD_SIZE": "8",
@@ -159,6 +160,25 @@ def test_a_process_that_is_shown_one_gpu_only_takes_it(
     assert (plain[-1], chosen[-1]) == (True, {"wanted": False, "gpu": gpu, "says": False})
     prepare(Rank(0, 8, 0, 8), ParallelConfig(device="cpu"), StopFlag())
     assert chosen[-1]["says"]
+
+
+@pytest.mark.parametrize(("pp", "device", "expected"), [(2, "auto", "32"), (1, "auto", None), (2, "cpu", None)])
+def test_streams_of_a_pipelines_process_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, pp: int, device: Any, expected: str | None
+) -> None:
+    """CUDA reads the variable when it starts, which is when torch looks for a GPU."""
+    seen: list[str | None] = []
+    monkeypatch.setenv(CONNECTIONS, "")
+    del os.environ[CONNECTIONS]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append(os.environ.get(CONNECTIONS)))
+    monkeypatch.setattr("trainer.processes.process.set_arithmetic", lambda **_: None)
+    monkeypatch.setattr("trainer.dropout.choose_kernels", lambda **_: None)
+    prepare(Rank(0, 2, 0, 2), ParallelConfig(pp=pp, device=device), StopFlag())
+    assert seen == ([expected] if device == "auto" else [])
+    assert os.environ.get(CONNECTIONS) == expected
+    monkeypatch.setenv(CONNECTIONS, "1")
+    prepare(Rank(0, 2, 0, 2), ParallelConfig(pp=pp, device=device), StopFlag())
+    assert os.environ[CONNECTIONS] == "1"
 
 
 def test_asking_for_a_gpu_that_a_process_does_not_see_is_refused_and_not_trained_on_the_cpu() -> None:
