@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import layouts
+from benchmarks import layout_jobs, layout_speeds
+from benchmarks.gpu import shards
 from trainer.config import ParallelConfig
 from trainer.plan import offloading
 from trainer.pretrain import PretrainJob, prepare
@@ -48,7 +49,7 @@ def main() -> None:
     """Run the cases, print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.offload", description=__doc__)
     parser.add_argument("work", type=Path, help="scratch folder")
-    parser.add_argument("--size", default="1.5B", choices=layouts.SIZES, help="of GPT-2")
+    parser.add_argument("--size", default="1.5B", choices=layout_speeds.SIZES, help="of GPT-2")
     parser.add_argument("--micro-batch-size", type=int, default=32, help="rows of 1,024 tokens")
     parser.add_argument("--samples", type=int, default=32, help="rows of a step")
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=CASES, help="rows")
@@ -97,12 +98,12 @@ def in_process(name: str, given: argparse.Namespace) -> dict[str, Any]:
 def run(name: str, given: argparse.Namespace) -> dict[str, Any]:
     """Train as one case says; each step has as many tokens, however small the micro batch is."""
     passes = max(1, given.samples // given.micro_batch_size)
-    speed = layouts.Speed(given.size, given.micro_batch_size, passes, {"activation_checkpointing": "full"})
-    parallel = layouts.layout({**speed.parallel, "offload_visiting": given.visiting, **CASES[name]}, "fast")
-    train = layouts.shards(given.work / "gpt2/train", 50_257, 100, 11_000, 1)
-    val = layouts.shards(given.work / "gpt2/val", 50_257, 2, 2_100, 2)
+    speed = layout_speeds.Speed(given.size, given.micro_batch_size, passes, {"activation_checkpointing": "full"})
+    parallel = layout_jobs.layout({**speed.parallel, "offload_visiting": given.visiting, **CASES[name]}, "fast")
+    train = shards(given.work / "gpt2/train", 50_257, 100, 11_000, 1)
+    val = shards(given.work / "gpt2/val", 50_257, 2, 2_100, 2)
     training = dataclasses.replace(speed.training(STEPS), compile=True, seed=0, lr=given.lr, schedule="constant")
-    job = layouts.pretrain_job(training, speed.model, parallel, train, val, given.work / "scratch")
+    job = layout_jobs.pretrain_job(training, speed.model, parallel, train, val, given.work / "scratch")
     return launch.launch(follow, ParallelConfig(dp_replicate=1), job, given.gib)
 
 

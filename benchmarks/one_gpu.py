@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import layouts
+from benchmarks import layout_jobs, layout_speeds
+from benchmarks.gpu import shards
 from benchmarks.nanogpt import Batches, NanoGPT, one_batch
 from pipelines.errors import UserError
 from trainer import attention
@@ -173,20 +174,20 @@ def in_process(case: Case, given: argparse.Namespace) -> dict[str, Any]:
 
 def run(case: Case, given: argparse.Namespace) -> dict[str, Any]:
     """Train as one case says."""
-    speed = layouts.Speed(case.size, case.micro_batch_size, case.passes)
+    speed = layout_speeds.Speed(case.size, case.micro_batch_size, case.passes)
     if case.nanogpt:
         return train_nanogpt(case, given)
-    parallel = layouts.layout(case.parallel, "fast")
+    parallel = layout_jobs.layout(case.parallel, "fast")
     steps = given.steps if given.curves else STEPS
     changes = {"compile": False, "seed": SEED_OF_CURVES, "lr": case.lr}
     if given.curves:
         changes["warmup_steps"] = int(steps * case.warmup_share)
         train, val = given.curves / "train", given.curves / "val"
     else:
-        train = layouts.shards(given.work / "gpt2/train", 50_257, 200, 11_000, 1)
-        val = layouts.shards(given.work / "gpt2/val", 50_257, 2, 2_100, 2)
+        train = shards(given.work / "gpt2/train", 50_257, 200, 11_000, 1)
+        val = shards(given.work / "gpt2/val", 50_257, 2, 2_100, 2)
     training = dataclasses.replace(speed.training(steps), **{**changes, **case.training})
-    job = layouts.pretrain_job(training, speed.model, parallel, train, val, given.work / "scratch")
+    job = layout_jobs.pretrain_job(training, speed.model, parallel, train, val, given.work / "scratch")
     work = follow_curve if given.curves else time_steps
     return launch.launch(work, ParallelConfig(dp_replicate=1), job)
 
@@ -236,7 +237,7 @@ def figures(seconds: list[float], losses: list[float], start: float, tokens: int
 def train_nanogpt(case: Case, given: argparse.Namespace) -> dict[str, Any]:
     """Train nanoGPT's model: in curves on the batches of our own trainer, with its learning rates."""
     steps = given.steps if given.curves else STEPS
-    speed = layouts.Speed(case.size, case.micro_batch_size, case.passes)
+    speed = layout_speeds.Speed(case.size, case.micro_batch_size, case.passes)
     config = dataclasses.replace(speed.training(steps), lr=case.lr)
     rival = NanoGPT(given.nanogpt, speed.model, config, DEVICE, SEED_OF_CURVES)
     batches = one_batch(case.micro_batch_size, 1024, case.passes, DEVICE)
@@ -250,7 +251,7 @@ def train_nanogpt(case: Case, given: argparse.Namespace) -> dict[str, Any]:
 
 def batches_of_curve(case: Case, given: argparse.Namespace) -> Batches:
     """Return the micro batches of our own trainer for a curve."""
-    config = layouts.Speed(case.size, case.micro_batch_size, case.passes).training(given.steps)
+    config = layout_speeds.Speed(case.size, case.micro_batch_size, case.passes).training(given.steps)
     config = dataclasses.replace(config, seed=SEED_OF_CURVES)
     source = open_batches(config, given.curves / "train", {"train": "train"}, given.work / "scratch")
     size = config.global_batch_size
@@ -277,9 +278,9 @@ def speed_rows(found: list[tuple[Case, dict[str, Any]]]) -> list[str]:
             rows.append(f"{head} {result['failed']} |")
             continue
         rate, rival = result["tokens_per_second"], rivals.get(case.size)
-        layers, _, width = layouts.SIZES[case.size]
+        layers, _, width = layout_speeds.SIZES[case.size]
         parameters = (50_257 + 1024 + 2) * width + layers * (12 * width**2 + 13 * width)
-        share = rate * (6 * parameters + 12 * layers * width * 1024) / layouts.PEAK_FLOPS
+        share = rate * (6 * parameters + 12 * layers * width * 1024) / layout_speeds.PEAK_FLOPS
         ratio = f"{rate / rival:.3f}" if rival else ""
         cells = (f"{rate:,.0f}", ratio, f"{share:.1%}", f"{result['gib']:.0f}", f"{result['start']:.0f} s")
         rows.append(f"{head} {' | '.join(cells)} |")

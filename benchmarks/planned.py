@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.layouts import TIMED_STEPS as STEPS
-from benchmarks.layouts import Speed, layout, timed
+from benchmarks.layout_jobs import layout
+from benchmarks.layout_speeds import TIMED_STEPS as STEPS
+from benchmarks.layout_speeds import Speed, timed
 from pipelines import store
 from pipelines.errors import ConfigError, UserError
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig

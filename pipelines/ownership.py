@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from pipelines import store
 from pipelines.command import Documents, Invocation, StageSpec
+from pipelines.config import named_sources
 from pipelines.documents import is_jsonl
 from pipelines.errors import UserError
 from pipelines.manifest import MANIFEST, SCRATCH, STORED, WORK, Manifest, is_published, manifest_path
@@ -74,8 +75,9 @@ def check_outputs(call: Invocation, *, resuming: bool) -> None:
 
 
 def check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None:
-    """Raise UserError if an output would replace an input, or another output."""
+    """Raise UserError if an output would replace an input, also one that an option names, or another output."""
     inputs = [path for paths in call.inputs.values() for path in paths]
+    inputs += [path for section in call.sections.values() for _, path, _ in named_sources(section)]
     owners: dict[Path, Path] = {}
     for path, output in outputs:
         for target in (written.resolve() for written in written_paths(output)):
@@ -94,20 +96,24 @@ def check_apart(call: Invocation, outputs: Sequence[tuple[Path, Path]]) -> None:
 def check_not_read_again(spec: StageSpec, call: Invocation) -> None:
     """Raise UserError if an output lies in a folder of the input where the next run of this command would read it.
 
-    Of a folder of documents the JSONL files directly in it are read, so another folder may be made there. A published
-    folder is read by its manifest alone, and takes no output (`check_outputs`).
+    Of a folder of documents the JSONL files directly in it are read, so another folder may be made there. Of a folder
+    that an option names everything counts, unless only files of some names do. A published folder is read by its
+    manifest alone, and takes no output (`check_outputs`).
     """
-    for name, paths in call.inputs.items():
-        for source in (path for path in paths if not is_published(path)):
-            real = Path(os.path.realpath(source))
-            for output in call.outputs.values():
-                target = Path(os.path.realpath(output))
-                is_read = spec.inputs[name][0] is Documents and is_jsonl(output) and target.parent == real
-                if is_read or (name in spec.read_below and real in target.parents):
-                    raise UserError(
-                        f"{output}: inside the input {source}, so the next run would read it as input too; choose an "
-                        "output outside of it"
-                    )
+    given = [(name, path) for name, paths in call.inputs.items() for path in paths]
+    below = [path for name, path in given if name in spec.read_below]
+    below += [path for section in call.sections.values() for _, path, kind in named_sources(section) if not kind.names]
+    beside = [path for name, path in given if spec.inputs[name][0] is Documents]
+    for output in call.outputs.values():
+        target = Path(os.path.realpath(output))
+        read = [path for path in below if Path(os.path.realpath(path)) in target.parents]
+        if is_jsonl(output):
+            read += [path for path in beside if Path(os.path.realpath(path)) == target.parent]
+        for source in (path for path in read if not is_published(path)):
+            raise UserError(
+                f"{output}: inside the input {source}, so the next run would read it as input too; choose an output "
+                "outside of it"
+            )
 
 
 def replaces_input(output: object, source: object) -> UserError:

@@ -6,6 +6,9 @@ Edits in order: ftfy's repair, Megatron's cleanings, removal of C4's lines, mask
 order of `dataprep/clean/rules/table.py`, and the first that fails is the reason. Presets: openwebtext (the defaults),
 megatron, megatron-fix, gopher, c4, fineweb.
 
+The command line of Megatron's cleanup_fix_dataset.py (--input-files FILE... --tasks TASK... --output-path FOLDER) works
+here too.
+
     python -m dataprep.clean raw.jsonl clean.jsonl --min-tokens 128
     python -m dataprep.clean raw.jsonl clean/ --preset gopher --gopher.min-words 40 --sample-rejected 5
     python -m dataprep.clean raw.jsonl clean/ --quality quality/model.arrow --min-quality 0.3

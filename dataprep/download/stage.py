@@ -24,6 +24,9 @@ WARC, ARC, WET, tars of texts or pages such as openwebtext.tar.xz, Megatron's .b
 resumed, and every file is checked against its digest; HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE mean
 what they always do.
 
+The command line of OpenWebText's download.py (URLS --output FILE.json [--n_procs N] [--timeout SECONDS]
+[--max_urls N]) works here too; FILE gets the texts, and a folder beside it the pages.
+
     python -m dataprep.download URLS OUTPUT [--fetch-log PATH] [--documents PATH] [--replay ARCHIVE]
     python -m dataprep.download EMPTY OUTPUT --hub-repository OWNER/NAME --hub-revision COMMIT --hub-files '*.parquet'
 """

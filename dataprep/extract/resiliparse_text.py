@@ -41,10 +41,25 @@ _LIKELY = ",".join(
     )
 )
 _MAIN_PARTS = "main,[role=main],#main,#content,#main-content"
-# Banners that ask for consent, by the names of the common scripts; whole pages may have "cookie" inside a class.
+# Banners that ask for consent, by the names of the common scripts.
 _BANNERS = (
-    *("[id^=cookie]", "[class^=cookie]", "[id^=gdpr]", "[class^=gdpr]", "[id*=cookiebanner]", "[class^=cc-window]"),
+    *("[id*=cookiebanner]", "[class^=cc-window]"),
     *("#onetrust-consent-sdk", "#CybotCookiebotDialog", "#didomi-host", "#usercentrics-root", ".qc-cmp2-container"),
+)
+# Others, by what their names begin with. A name that goes on otherwise is often content: `cookie-objects` of a manual,
+# `cookie-recipe`, `cookie-bars`.
+_MAYBE_BANNER = "[id^=cookie],[class^=cookie],[id^=gdpr],[class^=gdpr]"
+_BANNER_WORDS = (
+    *("accept", "action", "alert", "banner", "bar", "box", "bx", "button", "close", "consent", "container", "dialog"),
+    *("disclaimer", "info", "law", "message", "modal", "notice", "notif", "overlay", "policy", "popup", "prompt"),
+    *("settings", "warning", "wrap"),
+)
+_NAMED_BANNERS = tuple(
+    f"[{key}^={subject}{gap}{word} i]:not([{key}^=cookie-bars])"
+    for key in ("id", "class")
+    for subject in ("cookie", "cookies", "gdpr")
+    for gap in ("", "-", "_", "__")
+    for word in _BANNER_WORDS
 )
 _PAGE_JUNK = ("header", "footer", *_BANNERS)
 _ARTICLE_JUNK = (
@@ -66,7 +81,12 @@ class PageReader:
     @functools.cached_property
     def page_text(self) -> str:
         """Return the main text of the whole page."""
-        return self._read(self._tree, _PAGE_JUNK)
+        return self._read(self._tree, (*_PAGE_JUNK, *self._banners))
+
+    @functools.cached_property
+    def _banners(self) -> tuple[str, ...]:
+        """Return the selectors of banners by their names, of which there are hundreds, for a page that may have any."""
+        return _NAMED_BANNERS if self._tree.body and self._tree.body.query_selector(_MAYBE_BANNER) else ()
 
     @functools.cached_property
     def _blocks(self) -> list[Block]:
@@ -98,7 +118,7 @@ class PageReader:
             return ""
         least = max(MARKED_CHARS, MARKED_SHARE * len(self.page_text))
         for element in [element for element in self._marked if len(element.text or "") >= least][:_MOST_TRIED]:
-            text = self._read(HTMLTree.parse(element.html), _ARTICLE_JUNK)
+            text = self._read(HTMLTree.parse(element.html), (*_ARTICLE_JUNK, *self._banners))
             if len(text) >= least:
                 return text
         return ""
@@ -112,7 +132,8 @@ class PageReader:
             largest = max(elements, key=lambda element: len(element.text or ""), default=None)
             if largest is None or len(largest.text or "") < least:
                 continue
-            text = self._read(HTMLTree.parse(largest.html), (*_ARTICLE_JUNK, "nav", "aside"), main_content=False)
+            junk = (*_ARTICLE_JUNK, *self._banners, "nav", "aside")
+            text = self._read(HTMLTree.parse(largest.html), junk, main_content=False)
             if len(text) >= least:
                 return text
         return ""

@@ -10,6 +10,9 @@ The URL of a page file is its path below PATH. Every record without a document g
 (not_html, http_status, empty_text, damaged_record, truncated_record, too_large, too_deep, extractor_error,
 unreadable_file, ...) and the value seen; requests, metadata and the like are counted as skipped_*.
 
+The command lines of Megatron's merge_jsons.py (--json_path FOLDER --output_file FILE) and add_id.py (--input-file FILE
+--output-file FILE --id-prefix PREFIX) work here too.
+
     python -m dataprep.extract PATH OUTPUT
 """
 
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from dataprep.extract.parts import ReadOptions
     from dataprep.readers.records import Broken, Page, Record, Skipped, Text
 
-VERSION = 8
+VERSION = 9
 SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "brotli", "zstandard")
 
 logger = logging.getLogger(__name__)

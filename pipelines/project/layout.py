@@ -24,6 +24,7 @@ SAMPLE = "dataprep/sample"
 """In paths of a checkout; `sample` in a project, where a folder `dataprep` could be taken for the package."""
 SAMPLE_DATA = ("site", "glue")
 _CODE_AS_DATA = re.compile(r"(?<=python -m pipelines versions\n)    deps: \[.+\]\n")
+_OUR_STAGE = re.compile(rf"-m (?:{'|'.join(PACKAGES)})[ .]".encode())
 _CODE_OF_METRICS = ", pipelines/project/metrics.py]"
 _EACH_TIME = "    always_changed: true  # the code is installed elsewhere; this asks for its versions, in a second\n"
 
@@ -44,8 +45,8 @@ class Laid:
 def lay_out(folder: Path) -> Laid:
     """Write the files of a project that are missing in `folder`, and begin a git repository if it is in none.
 
-    Raises ConfigError if the folder is a file or a checkout, or has a package that `python -m` would run instead of
-    ours.
+    Raises ConfigError if the folder is a file or a checkout, has a package that `python -m` would run instead of ours,
+    or has a graph that is none of ours, which `dvc repro` would run.
     """
     if file := next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None):
         raise ConfigError(f"{file}: a file, where a folder is to be laid out; name another folder")
@@ -54,6 +55,9 @@ def lay_out(folder: Path) -> Laid:
     for hiding in (path for name in PACKAGES for path in (folder / name / "__init__.py", folder / f"{name}.py")):
         if hiding.exists():
             raise ConfigError(f"{hiding}: python -m would run this in place of Millrace's package; name another folder")
+    graph = folder / DVC_YAML
+    if graph.is_file() and not _OUR_STAGE.search(graph.read_bytes()):
+        raise ConfigError(f"{graph}: a graph without any of Millrace's stages; name another folder, or move it away")
     git = shutil.which("git") is not None
     laid = Laid([], [], [], begun=git and not _in_work_tree(folder))
     for path, content in project_files(git=git):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import layouts
+from benchmarks import layout_speeds
 from benchmarks.nanogpt import NanoGPT
 from tests.benchmarks.test_one_gpu import MODEL
 from trainer.config import ModelConfig, PretrainConfig
@@ -57,13 +57,13 @@ def test_a_row_of_nanogpt_is_timed_by_its_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     launched: list[Any] = []
-    monkeypatch.setattr(layouts, "shards", lambda folder, *_: folder)
+    monkeypatch.setattr(layout_speeds, "shards", lambda folder, *_: folder)
     monkeypatch.setattr(
-        layouts.launch, "launch", lambda *given: launched.append(given) or layouts.Timed(4.0, 0.1, 1, 1)
+        layout_speeds.launch, "launch", lambda *given: launched.append(given) or layout_speeds.Timed(4.0, 0.1, 1, 1)
     )
-    speeds = [each for each in layouts.SPEEDS if each.nanogpt]
-    rows = layouts.measure_speeds(tmp_path, speeds, tmp_path / "model.py")
-    assert all(function is layouts.time_nanogpt for function, *_ in launched)
+    speeds = [each for each in layout_speeds.SPEEDS if each.nanogpt]
+    rows = layout_speeds.measure_speeds(tmp_path, speeds, tmp_path / "model.py")
+    assert all(function is layout_speeds.time_nanogpt for function, *_ in launched)
     assert all(file == tmp_path / "model.py" for *_, file in launched)
     assert len(rows) == len(speeds) == 4
     assert "| 25.0% |" in rows[-1], "of as many x one GPU of its own"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import layouts, offload
+from benchmarks import layout_jobs, offload
 from tests.trainer import small
 from tests.trainer.loop.test_loop import process
 from trainer.config import ParallelConfig
@@ -26,7 +26,7 @@ def test_a_row_is_measured(tmp_path: Path, workers: Any) -> None:
     parallel = ParallelConfig(dp_replicate=1, device="cpu", **offload.CASES["optimizer"])
     shape = dataclasses.replace(small.MODEL, n_positions=32)
     train = tmp_path / "train"
-    job = layouts.pretrain_job(config, shape, parallel, train, train, tmp_path / "scratch")
+    job = layout_jobs.pretrain_job(config, shape, parallel, train, train, tmp_path / "scratch")
     (found,) = workers.run(1, followed, job)
     assert len(found["losses"]) == 6
     assert found["tokens_per_second"] > 0
@@ -43,7 +43,7 @@ def given(tmp_path: Path, **changes: Any) -> argparse.Namespace:
 def test_jobs_have_the_same_batches_whatever_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     jobs: list[Any] = []
     monkeypatch.setattr(offload.launch, "launch", lambda _, __, job, gib: jobs.append(job) if gib == 24 else None)
-    monkeypatch.setattr(layouts, "shards", lambda folder, *_: small.write_stream(folder, 300, 4))
+    monkeypatch.setattr(offload, "shards", lambda folder, *_: small.write_stream(folder, 300, 4))
     for name in offload.CASES:
         offload.run(name, given(tmp_path, micro_batch_size=32 if name == "none" else 8))
     assert [job.parallel.offload for job in jobs] == ["none", "optimizer", "optimizer", "auto", *["all"] * 3]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import layouts, one_gpu
+from benchmarks import layout_jobs, layout_speeds, one_gpu
 from pipelines.errors import UserError
 from tests.trainer import small
 from tests.trainer.loop.test_loop import process
@@ -47,7 +47,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace
     monkeypatch.setattr(one_gpu, "DEVICE", torch.device("cpu"))
     monkeypatch.setattr(torch, "compile", lambda model: model)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
-    monkeypatch.setitem(layouts.SIZES, "tiny", (1, 2, 16))
+    monkeypatch.setitem(layout_speeds.SIZES, "tiny", (1, 2, 16))
     (tmp_path / "model.py").write_text(MODEL)
     small.write_stream(tmp_path / "tokens/train", 300, 60)
     small.write_stream(tmp_path / "tokens/val", 300, 20, seed=1)
@@ -83,12 +83,12 @@ def test_ours_is_trained_as_the_case_says(given: argparse.Namespace, monkeypatch
 
 
 def test_a_curve_ends_with_the_loss_on_validation_tokens(given: argparse.Namespace, workers: Any) -> None:
-    config = layouts.Speed("tiny", 2, 2).training(2)
+    config = layout_speeds.Speed("tiny", 2, 2).training(2)
     config = dataclasses.replace(config, compile=False, precision="fp32", validation_samples=2)
-    shape = dataclasses.replace(layouts.Speed("tiny", 2, 2).model, n_positions=1024)
+    shape = dataclasses.replace(layout_speeds.Speed("tiny", 2, 2).model, n_positions=1024)
     parallel = ParallelConfig(dp_replicate=1, device="cpu")
     train, val = given.curves / "train", given.curves / "val"
-    job = layouts.pretrain_job(config, shape, parallel, train, val, given.work / "scratch")
+    job = layout_jobs.pretrain_job(config, shape, parallel, train, val, given.work / "scratch")
     (found,) = workers.run(1, followed, job)
     assert len(found["losses"]) == 2
     assert 0 < found["val_loss"] < 20
@@ -158,11 +158,11 @@ def test_a_row_that_fails_says_why_and_the_others_go_on(
 
 def test_a_row_of_flash_attention_4_fails_where_it_was_not_taken(given: argparse.Namespace, workers: Any) -> None:
     """A row of torch's attention under that name would be taken for a result."""
-    config = dataclasses.replace(layouts.Speed("tiny", 2, 2).training(2), compile=False, precision="fp32")
-    shape = dataclasses.replace(layouts.Speed("tiny", 2, 2).model, n_positions=1024)
+    config = dataclasses.replace(layout_speeds.Speed("tiny", 2, 2).training(2), compile=False, precision="fp32")
+    shape = dataclasses.replace(layout_speeds.Speed("tiny", 2, 2).model, n_positions=1024)
     parallel = ParallelConfig(dp_replicate=1, device="cpu", **one_gpu.FA4)
     train, val = given.curves / "train", given.curves / "val"
-    job = layouts.pretrain_job(config, shape, parallel, train, val, given.work / "scratch")
+    job = layout_jobs.pretrain_job(config, shape, parallel, train, val, given.work / "scratch")
     workers.run(1, refused, job)
 
 

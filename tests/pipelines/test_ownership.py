@@ -297,6 +297,24 @@ def test_no_output_is_put_where_the_next_run_would_read_it(
     assert tree(tmp_path) == before
 
 
+def test_no_output_is_put_into_what_an_option_names(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next run would be another one, since everything in the folder counts, or would lack what it reads."""
+    requests = tmp_path / "requests"
+    requests.mkdir()
+    (requests / "mine.jsonl").write_text('{"text": "mine"}\n')
+    before = tree(tmp_path)
+    for output, said in (
+        (requests / "out", f"inside the input {requests}, so the next run would read it as input too"),
+        (requests, f"the output would replace the input {requests}"),
+    ):
+        for more in ((), ("--overwrite",)):
+            assert run("decontaminate", source, output, tmp_path / "found", "--targets", requests, *more) == 1
+            assert said in capsys.readouterr().err
+    assert tree(tmp_path) == before
+
+
 def test_an_output_may_be_made_in_an_input_folder_where_no_run_reads_it(source: Path, tmp_path: Path) -> None:
     """Of documents, only the files directly in a folder are read; of an input that is a file, only that."""
     for folder in (source.parent, source):

@@ -20,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from trainer.config import ParallelConfig
 from trainer.model import GPT2
 from trainer.parallel.host_memory import HostMemory
+from trainer.parallel.streams import beside, mark, wait_for
 from trainer.stages import taken_layers
 
 HELD = 2
@@ -73,9 +74,9 @@ class HostInputs:
         memory = self._room_for(tensor.numel() * tensor.element_size())
         sent = _Input(tensor.detach(), memory, self._free, None if before is None else self._latest.get(before))
         self._latest[layer] = sent
-        with self._after_device():
+        with beside(self._stream):
             sent.on_host.copy_(tensor, non_blocking=True)
-            sent.event = self._event()
+            sent.event = mark(self._stream)
         self._leaving.append(sent)
         while len(self._leaving) > HELD:
             self._let_go(self._leaving.popleft())
@@ -94,8 +95,7 @@ class HostInputs:
 
     def _let_go(self, sent: "_Input") -> Tensor | None:
         """Return what the device has of an input, and let it have that no longer, once all copies are made."""
-        if sent.event is not None:
-            torch.cuda.current_stream().wait_event(sent.event)
+        wait_for(sent.event)
         tensor, sent.on_device = sent.on_device, None
         return tensor
 
@@ -118,22 +118,9 @@ class HostInputs:
         if kept.on_device is None:
             # Of the device's own stream, which frees it; whatever had this memory before is done with before the copy.
             kept.on_device = torch.empty_like(kept.on_host, device=kept.device)
-            with self._after_device():
+            with beside(self._stream):
                 kept.on_device.copy_(kept.on_host, non_blocking=True)
-                kept.event = self._event()
-
-    @contextlib.contextmanager
-    def _after_device(self) -> Generator[None]:
-        """Copy after everything that the device has got until now, and beside what it gets from now on."""
-        if self._stream is None:
-            yield
-            return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
-
-    def _event(self) -> Any:
-        return None if self._stream is None else self._stream.record_event()
+                kept.event = mark(self._stream)
 
 
 class _Input:

@@ -9,7 +9,6 @@ the device meanwhile, which updates them (`visits.py`). The pass waits for each 
 state outside of a step's passes for all. Weights never leave the device.
 """
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -33,6 +32,7 @@ from trainer.parallel.pieces import (
     gradients_of,
     numbers_of,
 )
+from trainer.parallel.streams import after_device, beside, mark, on, wait_for
 from trainer.parallel.visits import Visits
 
 
@@ -219,15 +219,15 @@ class Offload:
         self.finish()
         self._leave([name for name in self._matrices if name not in self._left])
         if self._vectors:
-            with self._beside():
+            with beside(self._stream):
                 together = torch.cat([values(gradient(self._weights[name])).flatten() for name in self._vectors])
                 self._gradients[: together.numel()].copy_(together, non_blocking=True)
                 self._mark(self._vectors[0])
-        self._all_left = self._event()
+        self._all_left = mark(self._stream)
 
     @torch.no_grad()
     def _leave(self, names: list[str]) -> None:
-        with self._beside():
+        with beside(self._stream):
             for name in names:
                 for piece in self._leaving[name]:
                     piece.gradients.copy_(self._gradient_of(piece), non_blocking=True)
@@ -238,15 +238,6 @@ class Offload:
         if self._stream is not None:
             self._arrived[name].record()
 
-    def _beside(self) -> contextlib.AbstractContextManager[Any]:
-        """Copy after everything that the device has got until now, and beside what it gets from now on."""
-        self._wait_for_device()
-        return self._on_stream()
-
-    def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
-        """Copy after what has been copied, and beside everything else."""
-        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
     def update(self, apply: Apply) -> None:
         """Let `apply` update all pieces, in the order in which the next forward pass needs them, beside what follows.
 
@@ -255,7 +246,7 @@ class Offload:
         """
         self.finish()
         self._apply = apply
-        self._wait_for_device()
+        after_device(self._stream)  # which may read the old weights
         self._waiting = {block: self._host.submit(self._update_on_host, block) for block in self._pieces}
         if self._visits is not None:
             self._visits.begin()
@@ -288,11 +279,7 @@ class Offload:
                     self._arrived[piece.names[0]].synchronize()
                 self._apply(piece)
                 self._give(piece)
-        return self._event()
-
-    def _event(self) -> Any:
-        """Return an event after which everything that has been copied until now has arrived; None: it has."""
-        return None if self._stream is None else self._stream.record_event()
+        return mark(self._stream)
 
     @torch.no_grad()
     def _catch_up(self, block: int) -> None:
@@ -313,37 +300,31 @@ class Offload:
     @torch.no_grad()
     def give(self) -> None:
         """Send the device all weights, after a loader has written the masters."""
-        self._wait_for_device()
+        after_device(self._stream)  # which may read the old weights
         for pieces in self._pieces.values():
             for piece in pieces:
                 self._give(piece)
-        self._end(self._event())
-
-    def _wait_for_device(self) -> None:
-        """Send weights only after everything that the device has got until now, which may read the old ones."""
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
+        self._end(mark(self._stream))
 
     def _end(self, *events: Any) -> None:
         """Let everything that the device gets from now on wait for these events: weights are there."""
         for event in events:
-            if event is not None:
-                torch.cuda.current_stream().wait_event(event)
-                if self._gathered:  # on streams that wait for nothing but the beginning of the pass
-                    event.synchronize()
+            wait_for(event)
+            if event is not None and self._gathered:  # on streams that wait for nothing but the beginning of the pass
+                event.synchronize()
 
     def _give(self, piece: Piece) -> None:
         """Send a piece to the device, where it is rounded if the weights there are."""
         if not piece.decays:
             parts = [values(self._weights[name]) for name in piece.names]
-            with self._on_stream():
+            with on(self._stream):
                 self._returned.copy_(piece.weights, non_blocking=True)
                 sources = self._returned.split([part.numel() for part in parts])
                 shaped = [source.view_as(part) for source, part in zip(sources, parts, strict=True)]
                 torch._foreach_copy_(parts, shaped)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
             return
         target, source = self._target_of(piece), piece.weights
-        with self._on_stream():
+        with on(self._stream):
             if target.dtype != source.dtype and target.is_cuda:
                 source = self._arriving[: source.numel()].copy_(source, non_blocking=True)
             target.copy_(source, non_blocking=True)

@@ -7,13 +7,13 @@ needs memory for those pieces alone that are on their way.
 
 import contextlib
 import dataclasses
-from collections.abc import Generator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainer.parallel.pieces import Apply, Piece
+from trainer.parallel.streams import after_device, mark, on
 
 SLOTS = 2
 """Pieces that are on the device at once: one comes while the other one goes."""
@@ -41,8 +41,7 @@ class Visits:
 
     def begin(self) -> None:
         """Update only after everything that the device has got until now, which may read the old weights."""
-        if self._middle is not None:
-            self._middle.wait_stream(torch.cuda.current_stream())
+        after_device(self._middle)
 
     @torch.no_grad()
     def add(
@@ -67,7 +66,7 @@ class Visits:
         here = [array[:size] for array in self._slots[slot]]
         with self._beside(self._up, self._gone[slot], arrived):
             _copy(coming, here[: len(coming)])
-        with self._beside(self._middle, self._mark(self._up)):
+        with self._beside(self._middle, mark(self._up)):
             weights, first, second, own = here
             if gradients is not None:  # the kernel would scale them where they are, and others read them later
                 own.copy_(gradients)
@@ -75,35 +74,27 @@ class Visits:
             for other in (target, None if copy is None else self._rounded[slot][:size]):
                 if other is not None:
                     other.copy_(weights)
-        with self._beside(self._down, self._mark(self._middle)):
+        with self._beside(self._down, mark(self._middle)):
             _copy(here[:3], state)
             if copy is not None:
                 copy.copy_(self._rounded[slot][:size], non_blocking=True)
-        self._gone[slot] = self._mark(self._down)
+        self._gone[slot] = mark(self._down)
 
     def done(self) -> Any:
         """Return an event after which all pieces added until now are updated wherever the model's passes find them."""
-        return self._mark(self._down if self._passes_read_host else self._middle)
+        return mark(self._down if self._passes_read_host else self._middle)
 
     def finish(self) -> None:
         """Wait until everything is back in the host's memory."""
         if self._down is not None:
             self._down.synchronize()
 
-    def _mark(self, stream: Any) -> Any:
-        return None if stream is None else stream.record_event()
-
-    @contextlib.contextmanager
-    def _beside(self, stream: Any, *events: Any) -> Generator[None]:
+    def _beside(self, stream: Any, *events: Any) -> contextlib.AbstractContextManager[Any]:
         """Do what follows on a stream, after these events; None: of none."""
-        if stream is None:
-            yield
-            return
         for event in events:
             if event is not None:
                 stream.wait_event(event)
-        with torch.cuda.stream(stream):
-            yield
+        return on(stream)
 
 
 def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:

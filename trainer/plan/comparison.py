@@ -26,8 +26,9 @@ def compare(
     if name is None:
         return None
     decided = {key: segment["layout"][key] for key in ("offload", "offload_fraction")}  # where it was auto
+    ran_in = segment.get("precision", config.precision)  # bf16 where no product could be in fp8; earlier releases: none
     found = predict(
-        Task(model=model, vocab_size=vocab_size, config=config),
+        Task(model=model, vocab_size=vocab_size, config=dataclasses.replace(config, precision=ran_in)),
         Machine(gpu=GPUS[name], gpus=layout.processes),
         dataclasses.replace(layout.filled(parallel), **decided),
         layout.micro_batch_size,

@@ -144,12 +144,37 @@ def test_a_noscript_beside_the_text_stays_out() -> None:
     assert "cookies" not in extracted(page).text
 
 
-@pytest.mark.parametrize("mark", ["id=cookie-notice", "class='cookie-bar'", "id=onetrust-consent-sdk"])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        *("id=cookie-notice", "class='cookie-bar'", "id=onetrust-consent-sdk", "id=cookieContainer", "class=cookiebx"),
+        *("class='cookies__banner js-banner'", "id=cookie_action_close_header", "id=gdprbx", "class=gdpr-consent-bar"),
+    ],
+)
 def test_a_banner_that_looks_like_the_article_is_not_taken_for_it(mark: str) -> None:
     page = f"<html><body><div {mark}><p>{BANNER * 5}</p></div><div class=wide><p>{TEXT}</p><p>{TEXT.upper()}</p></div>"
     text = extracted(page).text
     assert "The miller opens the gate" in text
     assert "cookies" not in text
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        *("id=cookie-objects", "id=cookies", "class='section' id=cookie-jar", "class='cookie-bars post'"),
+        *(
+            "class='cookie-recipe'",
+            "id=gdpr",
+            "id=gdpr-for-researchers",
+            "id=cmpny-news",
+            "class=informed-consent-study",
+        ),
+    ],
+)
+def test_a_part_about_cookies_or_consent_is_not_taken_for_a_banner(mark: str) -> None:
+    part = f"<div {mark}><h2>Another part</h2><p>{TEXT.replace('The', 'One')}</p></div>"
+    page = f"<html><body><nav><a href=a>Home</a></nav><div role=main><h1>All</h1><p>{TEXT * 3}</p>{part}</div>"
+    assert "One miller opens the gate" in extracted(page, extractor="resiliparse").text
 
 
 def test_a_page_of_one_banner_and_one_of_nothing_but_links_end_well() -> None:

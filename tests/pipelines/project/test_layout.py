@@ -72,6 +72,22 @@ def test_a_folder_whose_package_would_hide_ours_is_refused(
     assert files(tmp_path) == before
 
 
+def test_a_folder_whose_graph_is_another_programs_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dvc repro`, with which `init` ends, would run it; a graph of ours that was edited stays and is named."""
+    (tmp_path / "dvc.yaml").write_text("stages:\n  train:\n    cmd: python train.py\n")
+    before = files(tmp_path)
+    assert main(["init", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {tmp_path / 'dvc.yaml'}: a graph without any of Millrace's stages; ")
+    assert "dvc repro" not in said.out
+    assert files(tmp_path) == before
+    (tmp_path / "dvc.yaml").write_text("stages:\n  clean:\n    cmd: python -m dataprep.clean in out\n")
+    assert main(["init", str(tmp_path)]) == 0
+    assert f"{tmp_path / 'dvc.yaml'}: kept as it is" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["notes", "notes/project"])
 def test_a_file_is_no_place_for_a_project(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes").write_text("mine")

@@ -1,5 +1,6 @@
 """A run beside what was predicted for it."""
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,13 @@ def test_offload_auto_is_compared_as_what_it_became() -> None:
     named = compare(CONFIG, MODEL, ParallelConfig(offload="optimizer", offload_fraction=0.5), LAYOUT, 50257, became)
     assert compare(CONFIG, MODEL, auto, LAYOUT, 50257, became) == named
     assert named != compare(CONFIG, MODEL, ParallelConfig(), LAYOUT, 50257, segment("NVIDIA H200"))
+
+
+def test_fp8_that_no_product_could_be_in_is_compared_as_the_bf16_it_ran_in() -> None:
+    asked, bf16 = dataclasses.replace(CONFIG, precision="fp8"), {**segment("NVIDIA H200"), "precision": "bf16"}
+    found = compare(asked, MODEL, ParallelConfig(), LAYOUT, 50257, bf16)
+    assert found == compare(CONFIG, MODEL, ParallelConfig(), LAYOUT, 50257, segment("NVIDIA H200"))
+    assert found != compare(asked, MODEL, ParallelConfig(), LAYOUT, 50257, {**bf16, "precision": "fp8"})
 
 
 @pytest.mark.parametrize("device", ["cpu", "Quadro P600"])
