@@ -126,6 +126,7 @@ SPEEDS = [
     Speed("1.5B", 16, 16, {"pp": 4}),
     Speed("1.5B", 16, 16, {"pp": 4, "chunks": 2, "schedule": "interleaved_1f1b"}),
     Speed("1.5B", 8, 32, {"pp": 4}),
+    Speed("1.5B", 8, 32, {"pp": 4, "chunks": 2, "schedule": "interleaved_1f1b"}),
     Speed("1.4B", 64, 4, {"tp": 4}),
     Speed("1.4B", 128, 2, {"tp": 4}),
     Speed("1.4B", 32, 4, {"tp": 2, "dp_replicate": 2}),

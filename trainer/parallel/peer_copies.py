@@ -9,10 +9,9 @@ parallelism in PyTorch", 2024, has the idea of multiplying shards as they arrive
 Shapes: N tokens, M = N / tp those of this process, D width.
 """
 
-import contextlib
 import logging
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.streams import beside, mark, wait_for
 
 logger = logging.getLogger(__name__)
 
@@ -101,17 +101,6 @@ def release(memory: SharedMemory, device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-@contextlib.contextmanager
-def beside(stream: Any) -> Generator[None]:
-    """Copy after everything that the device has got until now, and beside what it gets from now on; None: on a CPU."""
-    if stream is None:
-        yield
-        return
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        yield
-
-
 class PeerCopies:
     """A TokenExchange by copies."""
 
@@ -141,13 +130,13 @@ class PeerCopies:
         self._memory.meet()
         own = slice(self._rank * rows, (self._rank + 1) * rows)
         coming: list[tuple[slice, Any]] = []
-        with self._beside():
+        with beside(self._stream):
             for other in self._others:
                 place = slice(other * rows, (other + 1) * rows)
                 x_ND[place].copy_(parts[other])
-                coming.append((place, self._event()))
+                coming.append((place, mark(self._stream)))
             x_ND[own].copy_(x_MD)
-            whole = self._event()
+            whole = mark(self._stream)
         return x_ND, self._arriving(x_ND, own, x_MD, coming, whole)
 
     def _arriving(
@@ -155,11 +144,9 @@ class PeerCopies:
     ) -> Iterator[tuple[slice, Tensor]]:
         yield own, x_MD
         for place, event in coming:
-            if event is not None:
-                torch.cuda.current_stream().wait_event(event)
+            wait_for(event)
             yield place, x_ND[place]
-        if whole is not None:
-            torch.cuda.current_stream().wait_event(whole)
+        wait_for(whole)
 
     def scatter(
         self, term: Callable[[slice, Tensor], Any], tokens: int, width: int, like: Tensor
@@ -171,15 +158,14 @@ class PeerCopies:
         terms = like.new_empty(self._size - 1, rows, width)  # there until the copies are made
         for other, mine in zip(self._others, terms, strict=True):
             term(slice(other * rows, (other + 1) * rows), mine)
-            with self._beside():
+            with beside(self._stream):
                 parts[other][self._rank].copy_(mine)
         places = parts[self._rank]
         term(slice(self._rank * rows, (self._rank + 1) * rows), places[self._rank])
 
         def finish() -> Tensor:
             nonlocal terms
-            if self._stream is not None:
-                torch.cuda.current_stream().wait_stream(self._stream)
+            wait_for(mark(self._stream))
             del terms
             self._memory.meet()
             return places
@@ -217,12 +203,6 @@ class PeerCopies:
             release(self._memory, self._device)
             self._views = {key: views for key, views in self._views.items() if key[0] != kind}
             del self._memories[kind]
-
-    def _beside(self) -> contextlib.AbstractContextManager[None]:
-        return beside(self._stream)
-
-    def _event(self) -> Any:
-        return None if self._stream is None else self._stream.record_event()
 
 
 def peer_copies(mesh: Mesh) -> PeerCopies | None:

@@ -15,15 +15,8 @@ from torch import Tensor
 
 from trainer.config import ParallelConfig
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.peer_copies import (
-    ALIGNED,
-    Parts,
-    SharedMemory,
-    SymmetricMemory,
-    beside,
-    made_by_all,
-    release,
-)
+from trainer.parallel.peer_copies import ALIGNED, Parts, SharedMemory, SymmetricMemory, made_by_all, release
+from trainer.parallel.streams import beside
 from trainer.stages import stage_owner
 
 Direction = Literal["forward", "backward"]
