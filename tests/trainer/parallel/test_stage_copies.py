@@ -14,6 +14,7 @@ from tests.trainer.parallel.cases import SCHEDULES, Case, References, Trained, p
 from tests.trainer.shared_files import CHANNELS, SharedFiles, stage_copies_on_cpus
 from trainer.config import ParallelConfig
 from trainer.parallel import stage_copies
+from trainer.parallel.peer_copies import Parts, SymmetricMemory
 from trainer.parallel.stage_copies import StageCopies, received
 from trainer.pretrain import PretrainJob
 
@@ -223,3 +224,113 @@ def test_copies_are_made_where_they_are_wanted(
     mesh: Any = SimpleNamespace(device=SimpleNamespace(type=device), on_one_machine=lambda _: one_machine)
     found = stage_copies.stage_copies_of(ParallelConfig(pp=2, **given), mesh)
     assert found == ("copies" if made else None)
+
+
+class OneGpu:
+    """Two processes' memory in one; notes what a device is given, in order."""
+
+    channels = 4
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def allocate(self, size: int) -> Any:
+        import torch
+
+        return Parts([torch.zeros(size, dtype=torch.uint8) for _ in range(2)])
+
+    def meet(self) -> None:
+        self.given.append("meet")
+
+    def put_signal(self, rank: int, channel: int) -> None:
+        self.given.append(("put", rank, channel))
+
+    def wait_signal(self, rank: int, channel: int) -> None:
+        self.given.append(("wait", rank, channel))
+
+
+def test_a_gpu_copies_and_signals_in_a_stream_for_what_a_stage_receives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After what it has got until then, and memory that is copied from is kept until that is done."""
+    import torch
+
+    memory = OneGpu()
+    streams: list[Any] = []
+
+    def stream(device: torch.device, priority: int) -> Any:
+        assert (device.type, priority) == ("cuda", -1)
+        streams.append(SimpleNamespace(wait_stream=lambda other: memory.given.append(("after", other))))
+        return streams[-1]
+
+    @contextlib.contextmanager
+    def inside(one: Any) -> Any:
+        memory.given.append(("in", streams.index(one)))
+        yield
+        memory.given.append("out")
+
+    kept: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "stream", inside)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "computing")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: memory.given.append("synchronize"))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *both: kept.append(both))
+    parallel = ParallelConfig(pp=2, chunks=2, schedule="interleaved_1f1b")
+    copies = StageCopies(memory, parallel, 0, torch.device("cuda", 0))
+    copies.begin(3, torch.empty(2, 65, dtype=torch.bfloat16, device="meta"))
+    assert memory.given == ["meet", "synchronize", "meet", "synchronize", "meet"]
+    memory.given.clear()
+    sent = torch.arange(130, dtype=torch.bfloat16).view(2, 65).requires_grad_()
+    for number in range(3):
+        copies.send(sent + number, 1, "forward", number)
+    copies.send(sent, 1, "backward", 2)
+    assert len(streams) == 2
+    put = [(0, 1), (0, 1), (0, 1), (1, 2)]  # 3 kinds share 3 channels
+    assert memory.given == [
+        each for one, channel in put for each in (("after", "computing"), ("in", one), ("put", 1, channel), "out")
+    ]
+    assert [by for _, by in kept] == [streams[0]] * 3 + [streams[1]]
+    there = StageCopies.__new__(StageCopies)
+    there.__dict__.update(copies.__dict__, _rank=1)
+    for number in range(3):
+        assert torch.equal(there.receive(1, "forward", number), sent + number)
+    assert torch.equal(there.receive(1, "backward", 2), sent)
+    assert memory.given[-4:] == [("wait", 0, 1)] * 3 + [("wait", 0, 2)]
+
+
+def test_torch_has_a_number_of_channels_for_each_pair_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datetime
+
+    import torch
+    from torch.distributed import _symmetric_memory as symmetric
+
+    calls: list[Any] = []
+
+    class Handle:
+        rank = 1
+
+        def get_buffer(self, rank: int, sizes: Any, dtype: Any) -> Any:
+            return torch.zeros(sizes, dtype=dtype) + rank
+
+        def get_signal_pad(self, rank: int) -> Any:
+            return torch.zeros(512)
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *given, **named: calls.append((name, *given, named))
+
+    group = SimpleNamespace(group_name="7", size=lambda: 4)
+    monkeypatch.setattr(symmetric, "empty", lambda size, **_: torch.zeros(size))
+    monkeypatch.setattr(symmetric, "rendezvous", lambda _, name: calls.append(name) or Handle())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+    mesh: Any = SimpleNamespace(
+        device=torch.device("cpu"),
+        box=SimpleNamespace(get_group=lambda axis: {"pp": group}[axis]),
+        timeout=datetime.timedelta(seconds=2),
+    )
+    memory = SymmetricMemory(mesh, "pp")
+    assert [int(part[0]) for part in memory.allocate(8).of_ranks] == [0, 1, 2, 3]
+    assert memory.channels == 128
+    memory.meet()
+    memory.put_signal(3, 5)
+    memory.wait_signal(2, 6)
+    named = {"channel": 0, "timeout_ms": 2000}
+    assert calls == ["7", ("barrier", named), ("put_signal", 3, 5, 2000, {}), ("wait_signal", 2, 6, 2000, {})]
