@@ -264,7 +264,7 @@ def run_use(options: argparse.Namespace) -> int:
         return 0
     if not options.profile:
         raise ConfigError("use: name a profile; `python -m pipelines use --list` shows them")
-    return compose_and_write(options.profile, options.overrides)
+    return compose_and_write(options.profile, options.overrides, options.overrides)
 
 
 def run_set(options: argparse.Namespace) -> int:
@@ -273,7 +273,7 @@ def run_set(options: argparse.Namespace) -> int:
     overrides = _recorded(params)[1]
     profile, merged = recorded_with(params, options.overrides)
     given, kept = ({override.partition("=")[0] for override in each} for each in (options.overrides, merged))
-    code = compose_and_write(profile, merged)
+    code = compose_and_write(profile, merged, options.overrides)
     if gone := [override for override in overrides if override.partition("=")[0] not in kept]:
         print_line(f"{PARAMS_YAML}: dropped, since the new values replace them: {' '.join(gone)}")
     same = [override for override in overrides if override in merged and override.startswith("pretrain.")]
@@ -305,16 +305,25 @@ def recorded_with(params: dict[str, Any], more: Sequence[str]) -> tuple[str, lis
     return profile, merge_overrides(overrides, more)
 
 
-def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
-    """Compose, judge and write params.yaml, and print what the stages will need."""
+def compose_and_write(profile: str, overrides: Sequence[str], words: Sequence[str] = ()) -> int:
+    """Compose, judge and write params.yaml, and print what the stages will need.
+
+    `words`: those of the overrides that the command line has, whose paths must be there. Raises ConfigError if one is
+    not; others may come from another machine, and are only said.
+    """
     from pipelines.project.costs import describe_costs, describe_passes
     from pipelines.project.profiles import missing_sources, write_params
 
     params, lines = judged(profile, overrides)
+    missing, given = missing_sources(params), {word.partition("=")[0] for word in words}
+    for path, keys in missing.items():
+        if named := [key for key in keys if key in given]:
+            said = "no such file or folder, and no stage makes it; check the path"
+            raise ConfigError(f"{named[0]}: {shown(path)}: {said}")
     costs = describe_costs(params)
     write_params(params)
-    for missing in missing_sources(params):
-        print(f"warning: {visible(str(missing))}: not there yet; dvc repro will need it", file=sys.stderr)
+    for path, keys in missing.items():
+        print(f"warning: {keys[0]}: {visible(path)}: not there yet; dvc repro will need it", file=sys.stderr)
     if passes := describe_passes(params):
         print(passes, file=sys.stderr)
     if costs:
