@@ -128,6 +128,7 @@ STAGE = StageSpec.of(
     VERSION,
     SHAPED_BY,
     sources={
+        "task": "its name, such as mrpc",
         "glue": "the output of glue_download",
         "tokenizer": "a tokenizer's folder, or its file: the output of tokenizer, or what a model on the Hub has",
     },

@@ -122,7 +122,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     change.add_argument("overrides", nargs="+", help="group=choice or key=value, such as pretrain.steps=2000")
     change.set_defaults(run=run_set)
-    check = commands.add_parser("check", help="check params.yaml, and compose it again to compare")
+    check = commands.add_parser(
+        "check",
+        help="check params.yaml, and compose it again to compare",
+        description="Let every stage judge params.yaml, also after an edit by hand or by `dvc exp run -S`, and name "
+        "the values that are not those of its profile and overrides. --deep also looks for damage to outputs.",
+    )
     check.add_argument(
         "--deep", action="store_true", help="also compare every file of every published output with its manifest"
     )
@@ -138,7 +143,12 @@ def build_parser() -> argparse.ArgumentParser:
         "`dvc repro` makes what is missing or changed.",
     )
     status.set_defaults(run=run_status)
-    explain = commands.add_parser("explain", help="every stage's verdict on one document")
+    explain = commands.add_parser(
+        "explain",
+        help="every stage's verdict on one document",
+        description="Follow one document through the graph's outputs: what each stage made of it, the rule and value "
+        "where one rejected it, its group of duplicates, and where its tokens are; or find the document of a token.",
+    )
     explain.add_argument(
         "key", nargs="?", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)"
     )
@@ -173,7 +183,12 @@ def build_parser() -> argparse.ArgumentParser:
     forget.add_argument("key", metavar="URL|DOC_ID", help="a URL in any spelling, or a document id (32 hex digits)")
     forget.add_argument("--dry-run", action="store_true", help="only say what holds the page and what would be entered")
     forget.set_defaults(run=run_forget)
-    gc = commands.add_parser("gc", help="list scratch folders of unfinished runs")
+    gc = commands.add_parser(
+        "gc",
+        help="list scratch folders of unfinished runs",
+        description="List the scratch folders that unfinished runs left in .work beside outputs, from which the same "
+        "command would go on, and how large they are. Only --delete removes any.",
+    )
     gc.add_argument(
         "folders",
         nargs="*",
@@ -216,12 +231,28 @@ def build_parser() -> argparse.ArgumentParser:
         "--samples", action="store_true", help="let the checkpoints that are there write texts, which takes a while"
     )
     report.set_defaults(run=run_report)
-    metrics = commands.add_parser("metrics", help="write metrics.json: the headline numbers, for dvc metrics")
+    metrics = commands.add_parser(
+        "metrics",
+        help="write metrics.json: the headline numbers, for dvc metrics",
+        description="Write metrics.json from the stats of the outputs that are there: the headline numbers, which "
+        "`dvc metrics show` and `dvc metrics diff` read.",
+    )
     metrics.set_defaults(run=run_metrics)
-    versions = commands.add_parser("versions", help="write versions.yaml: what each stage is made of")
+    versions = commands.add_parser(
+        "versions",
+        help="write versions.yaml: what each stage is made of",
+        description="Write versions.yaml: of each stage its version, a digest of its code without comments and "
+        "docstrings, and the versions of the libraries that can change its output. `dvc repro` runs the stages of "
+        "which one differs.",
+    )
     versions.set_defaults(run=run_versions)
-    completion = commands.add_parser("completion", help="print what completes `millrace` in a shell")
-    completion.add_argument("shell", metavar="bash|zsh|fish", choices=("bash", "zsh", "fish"))
+    completion = commands.add_parser(
+        "completion",
+        help="print what completes `millrace` in a shell",
+        description="Print a script that lets a shell complete commands, options and values of `millrace`.\n\n"
+        "    source <(millrace completion bash)",
+    )
+    completion.add_argument("shell", metavar="bash|zsh|fish", choices=("bash", "zsh", "fish"), help="the shell")
     completion.set_defaults(run=run_completion)
     for name, command in commands.choices.items():
         command.command = name
@@ -264,7 +295,7 @@ def run_use(options: argparse.Namespace) -> int:
         return 0
     if not options.profile:
         raise ConfigError("use: name a profile; `python -m pipelines use --list` shows them")
-    return compose_and_write(options.profile, options.overrides)
+    return compose_and_write(options.profile, options.overrides, options.overrides)
 
 
 def run_set(options: argparse.Namespace) -> int:
@@ -273,7 +304,7 @@ def run_set(options: argparse.Namespace) -> int:
     overrides = _recorded(params)[1]
     profile, merged = recorded_with(params, options.overrides)
     given, kept = ({override.partition("=")[0] for override in each} for each in (options.overrides, merged))
-    code = compose_and_write(profile, merged)
+    code = compose_and_write(profile, merged, options.overrides)
     if gone := [override for override in overrides if override.partition("=")[0] not in kept]:
         print_line(f"{PARAMS_YAML}: dropped, since the new values replace them: {' '.join(gone)}")
     same = [override for override in overrides if override in merged and override.startswith("pretrain.")]
@@ -305,16 +336,25 @@ def recorded_with(params: dict[str, Any], more: Sequence[str]) -> tuple[str, lis
     return profile, merge_overrides(overrides, more)
 
 
-def compose_and_write(profile: str, overrides: Sequence[str]) -> int:
-    """Compose, judge and write params.yaml, and print what the stages will need."""
+def compose_and_write(profile: str, overrides: Sequence[str], words: Sequence[str] = ()) -> int:
+    """Compose, judge and write params.yaml, and print what the stages will need.
+
+    `words`: those of the overrides that the command line has, whose paths must be there. Raises ConfigError if one is
+    not; others may come from another machine, and are only said.
+    """
     from pipelines.project.costs import describe_costs, describe_passes
     from pipelines.project.profiles import missing_sources, write_params
 
     params, lines = judged(profile, overrides)
+    missing, given = missing_sources(params), {word.partition("=")[0] for word in words}
+    for path, keys in missing.items():
+        if named := [key for key in keys if key in given]:
+            said = "no such file or folder, and no stage makes it; check the path"
+            raise ConfigError(f"{named[0]}: {shown(path)}: {said}")
     costs = describe_costs(params)
     write_params(params)
-    for missing in missing_sources(params):
-        print(f"warning: {visible(str(missing))}: not there yet; dvc repro will need it", file=sys.stderr)
+    for path, keys in missing.items():
+        print(f"warning: {keys[0]}: {visible(path)}: not there yet; dvc repro will need it", file=sys.stderr)
     if passes := describe_passes(params):
         print(passes, file=sys.stderr)
     if costs:

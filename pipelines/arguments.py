@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
             return super()._format_args(action, default_metavar)
         (name,) = self._metavar_formatter(action, default_metavar)(1)
         return f"{name}..." if action.nargs == "+" else f"[{name}...]"
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Leave options whole, such as `--qos=long`, which argparse breaks at a hyphen."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class Parser(OneLineParser):

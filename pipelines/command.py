@@ -458,7 +458,7 @@ def _command_class(spec: StageSpec, defaults: dict[str, Any], options: RunOption
         text = arg(help=f"{first}; last, {last}", metavar=" ".join(map(str, places(spec))), help_behavior_hint=hint)
         fields.append(("arguments", Positional[Annotated[tuple[str, ...], text]]))
     fields += [
-        (name, Positional[Annotated[str, arg(help=f"the {name}", metavar=name.upper())]])
+        (name, Positional[Annotated[str, arg(help=spec.described.get(name, f"the {name}"), metavar=name.upper())]])
         for name in spec.words
         if name != many
     ]

@@ -120,7 +120,13 @@ def _join_lines(command: Any) -> None:
         if dataclasses.is_dataclass(kind):
             _join_lines(kind)
         if name in docs:
-            command.__annotations__[name] = Annotated[hint, arg(help=as_called(docs[name]))]
+            hint_of = _list_default if typing.get_origin(kind) is tuple else None
+            command.__annotations__[name] = Annotated[hint, arg(help=as_called(docs[name]), help_behavior_hint=hint_of)]
+
+
+def _list_default(shown: str) -> str:
+    """Return what is said of the default of a list; tyro shows nothing in the place of an empty one."""
+    return f"(default: {shown or 'none'})"
 
 
 def _docs_of_fields(cls: Any) -> dict[str, str]:

@@ -167,6 +167,11 @@ def write_inputs(folder: Path) -> None:
     lines = [json.dumps({"text": text, "url": f"http://mill.test/{i}"}) + "\n" for i, text in enumerate(documents)]
     (folder / "inputs").mkdir(exist_ok=True)
     (folder / "inputs/glue").symlink_to(ROOT / "tests/data/glue")
+    (folder / "inputs/gpt2").symlink_to(ROOT / "tests/data/gpt2-tokenizer")
+    (folder / "inputs/urls").symlink_to("../lists")
+    (folder / "inputs/warcs").mkdir()
+    for name in ("openwebtext.tar.xz", "crawl.warc.gz", "warcs/CC-MAIN-00000.warc.gz"):
+        (folder / "inputs" / name).write_text("only named")
     (folder / "inputs/on-gpus.json").write_text(json.dumps({"segments": [PLANNED]}))
     for name in ("inputs/corpus.jsonl", "raw.jsonl", "new.jsonl"):
         (folder / name).write_text("".join(lines))

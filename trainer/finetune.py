@@ -522,6 +522,7 @@ STAGE = StageSpec.of(
     VERSION,
     SHAPED_BY,
     sources={
+        "task": "its name, such as mrpc",
         "base": "a Hugging Face folder, a checkpoint, or the output of pretrain",
         "glue": "the task, as glue_tokenize wrote it",
         "contamination": "the folder CONTAMINATION of decontaminate: scores the rows that it did not find apart, too",

@@ -178,6 +178,7 @@ STAGE = StageSpec.of(
     VERSION,
     SHAPED_BY,
     sources={
+        "task": "its name, such as mrpc",
         "model": "the output of finetune, or a Hugging Face folder of such a model",
         "glue": "the task, as glue_tokenize wrote it",
         "contamination": "the folder CONTAMINATION of decontaminate: scores the rows that it did not find apart, too",

@@ -92,7 +92,14 @@ def main() -> int:
     def glue_submission(
         output: Positional[Annotated[Path, arg(help="the zip to write", metavar="OUTPUT.zip")]],
         folders: Positional[
-            Annotated[tuple[Path, ...], arg(help="output folders of finetune and glue_score", metavar="FOLDERS...")]
+            Annotated[
+                tuple[Path, ...],
+                arg(
+                    help="output folders of finetune and glue_score",
+                    metavar="FOLDERS...",
+                    help_behavior_hint="(all eleven files, or --fill-missing)",
+                ),
+            ]
         ],
         fill_missing: Annotated[bool, arg(help="add placeholders for missing files")] = False,
         overwrite: Annotated[bool, arg(help="replace a zip that exists")] = False,

@@ -8,6 +8,7 @@ profile and the overrides are recorded in `params.yaml` itself, so that it can b
 import dataclasses
 import functools
 import itertools
+import os
 import re
 import shlex
 import typing
@@ -19,6 +20,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from pipelines import presets
+from pipelines.addresses import address_of
 from pipelines.command import StageSpec
 from pipelines.config import (
     PARAMS_YAML,
@@ -34,7 +36,7 @@ from pipelines.config import (
 )
 from pipelines.errors import ConfigError, choose_from, did_you_mean, shown
 from pipelines.names import check_texts, rules_file
-from pipelines.project.graph import stage_modules
+from pipelines.project.graph import load_stages, stage_modules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,12 +244,31 @@ def judge(params: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def missing_sources(params: dict[str, Any]) -> list[str]:
-    """Return the source paths of the parameters that do not exist yet; DVC may still fetch them."""
-    types = section_types()
-    sections = [check(cls, params[name], name, str(PARAMS_YAML)) for name, cls in types.items()]
-    named = [str(path) for section in sections for _, path, _ in named_sources(section)]
-    return sorted({path for path in named if not Path(path).exists()})
+def missing_sources(params: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the source paths of the parameters that do not exist -> the keys that name each.
+
+    Those that a stage of the graph makes, and those that DVC tracks and can fetch, are not missing; nor are addresses.
+    """
+    missing: dict[str, list[str]] = {}
+    for name, cls in section_types().items():
+        for key, path, _ in named_sources(check(cls, params[name], name, str(PARAMS_YAML))):
+            if not (address_of(path) or path.exists() or _is_tracked(path)):
+                missing.setdefault(str(path), []).append(f"{name}.{key}")
+    if not missing:
+        return {}
+    made = {_with_folders(out)[0] for stage in load_stages(params) for out in (*stage.outs, *stage.stats)}
+    return {path: missing[path] for path in sorted(missing) if made.isdisjoint(_with_folders(Path(path)))}
+
+
+def _is_tracked(path: Path) -> bool:
+    """Whether `dvc add` was told of a path, or of a folder that it is in."""
+    return any(each.with_name(f"{each.name}.dvc").is_file() for each in _with_folders(path) if each.name)
+
+
+def _with_folders(path: Path) -> tuple[Path, ...]:
+    """Return a path and the folders that it is in."""
+    real = Path(os.path.realpath(path))  # of a link that leads to itself, too, which resolve refuses
+    return real, *real.parents
 
 
 def _required(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

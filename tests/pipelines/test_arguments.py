@@ -151,6 +151,7 @@ def test_help_fits_the_terminal(command: str, columns: int) -> None:
     too_long = [line for line in lines if len(line) > columns and len(line.removesuffix(" \\").split()) > 1]
     assert too_long == [], "but for a word that has no blank"
     assert "\n\n\n" not in text
+    assert "(default: )" not in text
     paragraphs = text.partition("\n\n")[2].partition("╭")[0].split("\n\n")
     for paragraph in paragraphs:
         if paragraph[:1].isalnum() and "positional arguments:" not in paragraph and "options:" not in paragraph:
@@ -193,6 +194,16 @@ def test_the_help_of_trace_has_whole_commands() -> None:
     assert "    dvc repro suffix_array@train" in lines
 
 
+@pytest.mark.parametrize("columns", range(50, 100))
+def test_an_option_in_the_text_of_another_is_not_broken_at_its_hyphens(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    parser = Parser("python -m pipelines slurm")
+    parser.add_argument("--sbatch", help="further options of sbatch, in one word: --sbatch='--qos=long'")
+    assert "--sbatch='--qos=long'" in parser.format_help()
+
+
 def test_no_line_of_the_profiles_ends_inside_a_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,7 +217,7 @@ def test_no_line_of_the_profiles_ends_inside_a_word(
 def test_help_says_what_each_input_is(module: str) -> None:
     spec = StageSpec.load(module)
     sources = {name for name, (kind, _) in spec.inputs.items() if kind is Source}
-    assert sources | {name for name, many in spec.words.items() if many} == {*spec.described}
+    assert sources | {*spec.words} == {*spec.described}
 
 
 def test_only_sources_can_be_described() -> None:

@@ -317,6 +317,37 @@ def test_use_writes_nothing_when_it_refuses(
     assert written["download"]["source"] == "tar"
 
 
+def test_a_path_that_is_not_there_is_refused_where_it_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_params(project)
+    missing = ["decontaminate.targets=inputs/requests"]
+    for words in (["use", "sample", *missing], ["set", *missing]):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        said = "error: decontaminate.targets: 'inputs/requests': no such file or folder, and no stage makes it; "
+        assert line == f"{said}check the path"
+        assert read_params(project) == before
+    (project / "inputs/requests").mkdir(parents=True)
+    assert main(["set", *missing]) == 0
+    shutil.rmtree(project / "inputs")
+    capsys.readouterr()
+    assert main(["set", "clean.min_tokens=30"]) == 0, "it may be on the machine that runs the graph"
+    warned = "warning: decontaminate.targets: inputs/requests: not there yet; dvc repro will need it"
+    assert warned in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("path", ["data/sample/tokenizer", "inputs/tracked/tokenizer.json"])
+def test_a_path_that_a_stage_makes_or_dvc_fetches_need_not_be_there(
+    project: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    (project / "inputs").mkdir()
+    (project / "inputs/tracked.dvc").write_text("outs:\n- path: tracked\n")
+    capsys.readouterr()
+    assert main(["set", f"clean.tokenizer={path}"]) == 0
+    assert path not in capsys.readouterr().err
+
+
 def test_a_task_that_is_only_scored_is_tokenized_and_scored_with_another_ones_model() -> None:
     from pipelines.project.graph import load_stages
 
