@@ -2,10 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Literal
 
 from trainer.config import ParallelConfig
 
 V_SHAPED = ("zbv", "dualpipev")
+Direction = Literal["forward", "backward"]
 
 
 def head_layers(vocab_size: int, n_embd: int) -> float:
@@ -51,6 +53,25 @@ def stage_owner(stage: int, parallel: ParallelConfig) -> int:
     """Return the pp rank of a stage: stages go round the processes, or there and back in V-shaped schedules."""
     turn, rank = divmod(stage, parallel.pp)
     return parallel.pp - 1 - rank if parallel.schedule in V_SHAPED and turn % 2 else rank
+
+
+def neighbour(stage: int, direction: Direction) -> int:
+    """Return the stage that sends to this one in a direction; there may be none of that number."""
+    return stage - 1 if direction == "forward" else stage + 1
+
+
+def received(rank: int, parallel: ParallelConfig) -> list[tuple[int, Direction]]:
+    """Return what the process of a pp rank receives from others: stages, each with a direction."""
+    count = parallel.pp * parallel.chunks
+    directions: Sequence[Direction] = ("forward", "backward")
+    return [
+        (stage, direction)
+        for stage in range(count)
+        for direction in directions
+        if stage_owner(stage, parallel) == rank
+        and 0 <= neighbour(stage, direction) < count
+        and stage_owner(neighbour(stage, direction), parallel) != rank
+    ]
 
 
 def taken_layers(layers: Sequence[int], parallel: ParallelConfig) -> list[int]:

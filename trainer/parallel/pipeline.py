@@ -23,10 +23,10 @@ from trainer.data.batch import Batch
 from trainer.model import GPT2, Architecture, Stage
 from trainer.parallel.graphs import GraphedPasses, Pass
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.stage_copies import Direction, StageCopies
+from trainer.parallel.stage_copies import StageCopies
 from trainer.parallel.zero import Gradients
 from trainer.plan import fill_schedule
-from trainer.stages import partition, stage_owner
+from trainer.stages import Direction, partition, stage_owner
 
 M = TypeVar("M", bound=GPT2)
 

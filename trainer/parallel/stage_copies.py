@@ -7,8 +7,7 @@ GPUs"). A slot is written once in a step, and again only after all processes of 
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +16,7 @@ from trainer.config import ParallelConfig
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.peer_copies import ALIGNED, Parts, SharedMemory, SymmetricMemory, made_by_all, release
 from trainer.parallel.streams import beside
-from trainer.stages import stage_owner
-
-Direction = Literal["forward", "backward"]
+from trainer.stages import Direction, neighbour, received, stage_owner
 
 
 class Signals(SharedMemory, Protocol):
@@ -37,25 +34,6 @@ class Signals(SharedMemory, Protocol):
     def wait_signal(self, rank: int, channel: int) -> None:
         """Let the device go on once this process's signal has come, which it takes."""
         ...
-
-
-def neighbour(stage: int, direction: Direction) -> int:
-    """Return the stage that sends to this one in a direction; there may be none of that number."""
-    return stage - 1 if direction == "forward" else stage + 1
-
-
-def received(rank: int, parallel: ParallelConfig) -> list[tuple[int, Direction]]:
-    """Return what the process of a pp rank receives from others: stages, each with a direction."""
-    count = parallel.pp * parallel.chunks
-    directions: Sequence[Direction] = ("forward", "backward")
-    return [
-        (stage, direction)
-        for stage in range(count)
-        for direction in directions
-        if stage_owner(stage, parallel) == rank
-        and 0 <= neighbour(stage, direction) < count
-        and stage_owner(neighbour(stage, direction), parallel) != rank
-    ]
 
 
 class StageCopies:

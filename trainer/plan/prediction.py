@@ -16,7 +16,7 @@ from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan import fill_schedule
 from trainer.plan.machines import Machine
 from trainer.plan.schedule import most_kept
-from trainer.stages import head_layers, partition, stage_owner, taken_layers
+from trainer.stages import head_layers, partition, received, stage_owner, taken_layers
 
 GPT2_TOKENS = 50_257
 """Entries of GPT-2's vocabulary."""
@@ -36,15 +36,15 @@ EXCHANGE, COLLECTIVE = 0.55, 0.8
 """Shares of a link's rate that the exchanges of tensor parallelism and large sums over data ranks reach."""
 COPIES = 1.2e-12 * 4.8e12
 """Bytes copied around an exchange of tensor parallelism, per byte of it, as time on the GPU's own memory."""
-EXPOSED: dict[str, tuple[float, float]] = {"one by one": (1.0, 1.0), "groups": (0.7, 0.3), "copies": (0.37, 0.5)}
+EXPOSED: dict[str, tuple[float, float]] = {"one by one": (1.0, 1.0), "groups": (0.7, 0.3), "copies": (0.2, 0.25)}
 """Shares of the time of exchanges over tp, and of the copies around them, that nothing hides: as torch's blocks have
 them, one group of tokens beside the product of another, and by copies between GPUs."""
-LAUNCH_TP = 2.2
+LAUNCH_TP = {"one by one": 2.2, "groups": 2.2, "copies": 2.0}
 """How many times as long the host needs to start a pass of a block with tensor parallelism."""
 SHARDED = {0: 0.0, 1: 32.0, 2: 40.0, 3: 75.0}
 """ZeRO stage -> bytes per weight and pass of casts, copies and waits, as time on the GPU's own memory."""
-SEND = 0.08
-"""Share of a link's rate at which pipeline stages send to each other; most of it is waiting."""
+SEND, SEND_COPIES = 0.08, 0.4
+"""Shares of a link's rate at which pipeline stages send to each other, by NCCL and by copies; most of it is waiting."""
 VISITING = 2 * 2**23
 """Weights whose state is on its way through the GPU at once (`parallel/visits.py`)."""
 INPUTS_HELD = 2
@@ -274,6 +274,10 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
     if exchanges and _way_over_tp(task, parallel) == "copies":
         exchanges *= 1 + 1 / parallel.tp  # memory of terms and of parts, two of each in turn
     memory["buffers"] = BUFFERS + exchanges
+    if parallel.pp > 1:  # what comes from other stages has a place for each pass; copies need as many in each process
+        ranks = range(parallel.pp) if _copies_stages(parallel) else [rank]
+        places = passes * max(len(received(each, parallel)) for each in ranks)
+        memory["received"] = places * tokens * _entering(task, parallel) * size / 2
     return memory
 
 
@@ -465,7 +469,8 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
     if parallel.pp > 1:
         link = machine.link(parallel.pp, parallel.tp * parallel.dp_replicate * parallel.dp_shard)
         whole = tp if parallel.sequence_parallel else 1
-        parts["sends"] = 2 * parallel.chunks * tokens * width * 2 * (doubled + widened(task)) / whole / (link * SEND)
+        sent = 2 * parallel.chunks * tokens * width * 2 * (doubled + widened(task)) / whole
+        parts["sends"] = sent / (link * (SEND_COPIES if _copies_stages(parallel) else SEND))
     if tp > 1:
         exchanged = (8 + 4 * (moved > 0)) * tokens * width * 2 * doubled * layers
         alone, around = EXPOSED[_way_over_tp(task, parallel)]
@@ -475,8 +480,13 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
         gathered = 2 * 2 * doubled * weights * (parallel.dp_shard - 1) / parallel.dp_shard
         link = machine.link(parallel.dp_shard, tp)
         parts["gathers"] = gathered / (link * COLLECTIVE) * (1 - OVERLAPPED)
-    launch = blocks.launch * (LAUNCH_TP if tp > 1 else 1)
+    launch = blocks.launch * (LAUNCH_TP[_way_over_tp(task, parallel)] if tp > 1 else 1)
     return {**parts, "host": max(0.0, 2 * layers * launch - sum(parts.values()))}
+
+
+def _copies_stages(parallel: ParallelConfig) -> bool:
+    """Whether stages send to each other by copies."""
+    return parallel.peer_copies and not parallel.plain
 
 
 def _way_over_tp(task: Task, parallel: ParallelConfig) -> str:

@@ -15,8 +15,9 @@ from tests.trainer.shared_files import CHANNELS, SharedFiles, stage_copies_on_cp
 from trainer.config import ParallelConfig
 from trainer.parallel import stage_copies
 from trainer.parallel.peer_copies import Parts, SymmetricMemory
-from trainer.parallel.stage_copies import StageCopies, received
+from trainer.parallel.stage_copies import StageCopies
 from trainer.pretrain import PretrainJob
+from trainer.stages import received
 
 CASES = [
     *(Case(pp=2, schedule=schedule, micro_batch_size=1) for schedule in SCHEDULES),

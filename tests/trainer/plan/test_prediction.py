@@ -16,6 +16,7 @@ XL = ModelConfig(n_layer=48, n_head=25, n_embd=1600)
 XL_32 = ModelConfig(n_layer=48, n_head=32, n_embd=1600)
 XL_24 = ModelConfig(n_layer=48, n_head=24, n_embd=1536)
 FULL = {"activation_checkpointing": "full"}
+BY_NCCL = {"peer_copies": False}
 INTERLEAVED = {"schedule": "interleaved_1f1b", "chunks": 3, "stages": "uniform"}
 
 
@@ -25,7 +26,7 @@ def filled(layout: dict[str, Any]) -> ParallelConfig:
 
 @dataclass(frozen=True)
 class Run:
-    """A run on H200s, torch 2.11, 2026-11-20 to 23; benchmarks/README.md says how they were made."""
+    """A run on H200s or H100s, torch 2.11, 2026-11-20 to 27; benchmarks/README.md says how they were made."""
 
     model: ModelConfig
     gpus: int
@@ -40,17 +41,17 @@ class Run:
     precision: Any = "bf16"
     kernels: str = "torch"
     """Blocks: runs before 2026-11-24 had those that torch compiles, or eager ones."""
+    gpu: str = "h200"
 
     def predicted(self) -> Prediction:
         config = PretrainConfig(global_batch_size=self.samples, precision=self.precision, compile=self.compiled)
         task = Task(model=self.model, vocab_size=50257, config=config)
-        machine = Machine(gpu=GPUS["h200"], gpus=self.gpus)
+        machine = Machine(gpu=GPUS[self.gpu], gpus=self.gpus)
         return predict(task, machine, filled({"kernels": self.kernels, **self.layout}), self.micro_batch)
 
 
 # With tensor parallelism: profiles of 2026-11-22 with exchanges as operators, which they became a day later.
 FUSED: dict[str, Any] = {"kernels": "triton", "compiled": False}
-BY_NCCL = {"peer_copies": False}
 TWO_CHUNKS = {"chunks": 2, "schedule": "interleaved_1f1b"}
 RUNS = [
     Run(SMALL, 1, {}, 64, 512, 581.1, 23.9, **FUSED),
@@ -71,23 +72,23 @@ RUNS = [
     Run(SMALL, 2, {"dp_replicate": 2}, 64, 512, 1035.4),
     Run(XL, 2, {"zero": 1, "dp_shard": 2}, 16, 256, 96.0),
     Run(XL, 2, {"zero": 3, "dp_shard": 2}, 16, 256, 90.3),
-    Run(XL, 2, {"pp": 2, "stages": "uniform"}, 16, 256, 89.4),
-    Run(XL, 2, {"pp": 2}, 16, 256, 92.0),
+    Run(XL, 2, {"pp": 2, **BY_NCCL, "stages": "uniform"}, 16, 256, 89.4),
+    Run(XL, 2, {"pp": 2, **BY_NCCL}, 16, 256, 92.0),
     Run(XL_24, 2, {"tp": 2}, 32, 256, 76.7),
     Run(SMALL, 4, {"dp_replicate": 4}, 64, 512, 2056.9, 22),
     Run(XL, 4, {"zero": 2, "dp_shard": 4}, 16, 256, 187.0, 49),
     Run(XL, 4, {"zero": 3, "dp_shard": 4}, 16, 256, 181.1, 46),
-    Run(XL, 4, {"pp": 4, "stages": "uniform"}, 4, 64, 126.4, 19),
-    Run(XL, 4, {"pp": 4}, 4, 64, 129.7),
-    Run(XL, 4, {"pp": 4}, 4, 256, 127.3),
-    Run(XL, 4, {"pp": 4}, 16, 256, 161.4),
-    Run(XL, 4, {"pp": 4, **INTERLEAVED}, 16, 256, 154.4),
-    Run(XL_32, 4, {"pp": 2, "tp": 2, "stages": "uniform"}, 8, 64, 0.0, 19),
+    Run(XL, 4, {"pp": 4, **BY_NCCL, "stages": "uniform"}, 4, 64, 126.4, 19),
+    Run(XL, 4, {"pp": 4, **BY_NCCL}, 4, 64, 129.7),
+    Run(XL, 4, {"pp": 4, **BY_NCCL}, 4, 256, 127.3),
+    Run(XL, 4, {"pp": 4, **BY_NCCL}, 16, 256, 161.4),
+    Run(XL, 4, {"pp": 4, **BY_NCCL, **INTERLEAVED}, 16, 256, 154.4),
+    Run(XL_32, 4, {"pp": 2, "tp": 2, **BY_NCCL, "stages": "uniform"}, 8, 64, 0.0, 19),
     Run(XL_32, 4, {"tp": 4}, 16, 64, 0.0, 22),
     Run(XL_32, 4, {"tp": 4}, 16, 32, 65.5),
     Run(XL_24, 4, {"tp": 4}, 64, 256, 113.8),
     Run(XL_24, 4, {"tp": 2, "dp_replicate": 2}, 32, 256, 152.4),
-    Run(XL_24, 4, {"pp": 2, "tp": 2, "stages": "uniform"}, 8, 64, 61.3),
+    Run(XL_24, 4, {"pp": 2, "tp": 2, **BY_NCCL, "stages": "uniform"}, 8, 64, 61.3),
     # From here on 2026-11-26.
     Run(SMALL, 4, {"dp_replicate": 4}, 64, 256, 2269.6, 24, **FUSED),
     Run(SMALL, 4, {"dp_replicate": 4}, 64, 512, 2298.1, 24, **FUSED),
@@ -95,17 +96,34 @@ RUNS = [
     Run(XL, 4, {"zero": 1, "dp_shard": 4}, 32, 256, 216.1, 94, **FUSED),
     Run(XL, 4, {"zero": 3, "dp_shard": 4}, 16, 256, 196.8, 48, **FUSED),
     Run(XL, 4, {"zero": 3, "dp_shard": 4}, 32, 256, 209.9, 87, **FUSED),
-    Run(XL, 4, {"pp": 4}, 16, 256, 178.5, 46, **FUSED),
-    Run(XL, 4, {"pp": 4}, 8, 256, 175.0, 28, **FUSED),
-    Run(XL, 4, {"pp": 4, **TWO_CHUNKS}, 16, 256, 172.6, 62, **FUSED),
-    Run(XL_24, 4, {"tp": 4}, 64, 256, 161.3, 58, **FUSED),
-    Run(XL_24, 4, {"tp": 2, "dp_replicate": 2}, 32, 256, 199.2, 55, **FUSED),
+    Run(XL, 4, {"pp": 4, **BY_NCCL}, 16, 256, 178.5, 46, **FUSED),
+    Run(XL, 4, {"pp": 4, **BY_NCCL}, 8, 256, 175.0, 28, **FUSED),
+    Run(XL, 4, {"pp": 4, **BY_NCCL, **TWO_CHUNKS}, 16, 256, 172.6, 62, **FUSED),
+    Run(XL_24, 4, {"tp": 4}, 64, 256, 0.0, 58, **FUSED),
+    Run(XL_24, 4, {"tp": 2, "dp_replicate": 2}, 32, 256, 0.0, 55, **FUSED),
     Run(XL_24, 4, {"tp": 4, **BY_NCCL}, 64, 256, 144.2, 58, **FUSED),
     Run(XL_24, 4, {"tp": 4, **BY_NCCL}, 128, 256, 147.9, 109, **FUSED),
     Run(XL_24, 4, {"tp": 2, "dp_replicate": 2, **BY_NCCL}, 32, 256, 181.6, 55, **FUSED),
     Run(XL_24, 4, {"tp": 2, "dp_replicate": 2, **BY_NCCL}, 64, 256, 185.5, 97, **FUSED),
     Run(XL_24, 4, {"pp": 2, "tp": 2, **BY_NCCL}, 32, 256, 164.8, 50, **FUSED),
     Run(XL_24, 4, {"pp": 2, "tp": 2, **BY_NCCL, **TWO_CHUNKS}, 32, 256, 171.9, 61, **FUSED),
+    # From here on 2026-11-27.
+    Run(XL, 1, {}, 16, 64, 53.1, 66, **FUSED, gpu="h100"),
+    Run(XL_24, 1, {}, 16, 64, 56.6, 62, **FUSED, gpu="h100"),
+    Run(SMALL, 2, {"dp_replicate": 2}, 64, 512, 1075.4, 24, **FUSED, gpu="h100"),
+    Run(XL_24, 2, {"tp": 2}, 32, 256, 102.4, 55, **FUSED, gpu="h100"),
+    Run(XL_24, 4, {"tp": 4}, 64, 256, 170.8, 58, **FUSED, gpu="h100"),
+    Run(XL_24, 4, {"tp": 2, "dp_replicate": 2}, 32, 256, 199.7, 55, **FUSED, gpu="h100"),
+    Run(XL_24, 4, {"pp": 2, "tp": 2}, 16, 256, 146.5, 0, **FUSED, gpu="h100"),
+    Run(XL, 2, {"pp": 2}, 16, 256, 99.2, 0, **FUSED, gpu="h100"),
+    Run(XL, 4, {"pp": 4}, 16, 256, 175.0, 0, **FUSED, gpu="h100"),
+    Run(XL, 4, {"pp": 4}, 8, 256, 172.6, 0, **FUSED, gpu="h100"),
+    Run(XL, 4, {"pp": 4, **TWO_CHUNKS}, 16, 256, 189.5, 0, **FUSED, gpu="h100"),
+    Run(XL, 4, {"pp": 4, **TWO_CHUNKS}, 8, 256, 175.9, 0, **FUSED, gpu="h100"),
+    Run(XL, 4, {"pp": 4, **BY_NCCL}, 16, 256, 174.0, 46, **FUSED, gpu="h100"),
+    Run(XL, 4, {"pp": 4, **BY_NCCL}, 8, 256, 171.8, 28, **FUSED, gpu="h100"),
+    Run(XL, 4, {"pp": 4, **BY_NCCL, **TWO_CHUNKS}, 16, 256, 167.8, 62, **FUSED, gpu="h100"),
+    Run(XL, 4, {"pp": 4, **BY_NCCL, **TWO_CHUNKS}, 8, 256, 166.5, 37, **FUSED, gpu="h100"),
 ]
 
 
