@@ -209,10 +209,10 @@ def read_params(project: Path) -> Any:
 
 
 def test_set_changes_one_value_and_keeps_the_others(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["set", "pretrain.steps=60", "model.n_layer=2"]) == 0
+    assert main(["set", "pretrain.steps=60", "model.n_layer=8"]) == 0
     params = read_params(project)
-    assert params["overrides"] == ["clean.min_tokens=20", "pretrain.steps=60", "model.n_layer=2"]
-    assert (params["pretrain"]["steps"], params["clean"]["min_tokens"], params["model"]["n_layer"]) == (60, 20, 2)
+    assert params["overrides"] == ["clean.min_tokens=20", "pretrain.steps=60", "model.n_layer=8"]
+    assert (params["pretrain"]["steps"], params["clean"]["min_tokens"], params["model"]["n_layer"]) == (60, 20, 8)
     assert "pretrain can run on 2 processes (GPUs)" in capsys.readouterr().out
     assert main(["set", "parallel=pp2"]) == 0
     assert "pretrain can run on 2, 4, 8 or 16 processes (GPUs)" in capsys.readouterr().out

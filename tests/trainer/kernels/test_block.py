@@ -327,3 +327,84 @@ def test_fp8_is_for_fused_blocks_on_gpus_that_have_it(
         "a CPU does not multiply in fp8",
     ]
     assert caplog.messages == [f"precision fp8: {reason}; training goes on in bf16" for reason in reasons]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("probability", [0.0, 0.4])
+def test_terms_are_summed_where_they_are_read(fused: SimpleNamespace, dtype: torch.dtype, probability: float) -> None:
+    """As the sum in fp32 would be, which is not rounded first."""
+    count, width = 3, 48
+    terms = torch.randn(count, 21, width).to(dtype)
+    x, bias = torch.randn(21, width), torch.randn(width)
+    weight, shift = torch.randn(width), torch.randn(width)
+    keys = torch.arange(21) * 1_000_003
+    drop = fused.columns.Drop.of(keys[None], 12345, probability, torch.float32) if probability else None
+    arguments = (bias, weight, shift, 1e-5, None, drop)
+    found = fused.norm.add_and_norm(x, terms, *arguments)
+    expected = fused.norm.add_and_norm(x, terms.float().sum(0), *arguments)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found[1].float(), expected[1], rtol=1e-2, atol=1e-2)
+    assert found[1].dtype == dtype
+    added = fused.columns.add(x, terms, bias, drop)
+    torch.testing.assert_close(added, fused.columns.add(x, terms.float().sum(0), bias, drop), rtol=1e-6, atol=1e-6)
+    _, statistics = fused.norm.norm(x, weight, shift, 1e-5, dtype, None)
+    gradients = [
+        fused.norm.gradients(above, x, statistics, weight, x, [None, None, None], None, drop)
+        for above in (terms, terms.float().sum(0))
+    ]
+    for one, other in zip((gradients[0][0], *gradients[0][2]), (gradients[1][0], *gradients[1][2]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_weights_are_computed_beside_the_next_exchange(
+    fused: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, and while tokens are on their way."""
+    exchanged = importlib.import_module("trainer.kernels.exchanged")
+    events: list[str] = []
+
+    class Watched:
+        """An exchange of one process with itself."""
+
+        def room(self, x: Tensor, dtype: torch.dtype) -> None:
+            events.append("room")
+
+        def gather(self, x: Tensor) -> Any:
+            events.append("gather begins")
+
+            def coming() -> Any:
+                yield slice(0, len(x)), x
+                events.append("gather ends")
+
+            return x, coming()
+
+        def scatter(self, term: Any, tokens: int, width: int, like: Tensor) -> Any:
+            out = like.new_empty(1, tokens, width)
+            term(slice(0, tokens), out[0])
+            events.append("scatter begins")
+            return lambda: events.append("scatter ends") or out
+
+    computed = exchanged.gradient_of_weight
+    monkeypatch.setattr(exchanged, "gradient_of_weight", lambda *given: events.append("weight") or computed(*given))
+    exchange: Any = SimpleNamespace(mesh=None, token_exchange=Watched(), by_parts=True)
+    ours = fused_like(block_of(), fused)
+    ours.first, ours.second = exchanged.Columns(exchange), exchanged.Rows(exchange)
+    x = torch.randn(2, 10, 48, requires_grad=True)
+    out = ours(x, None)
+    assert events.count("room") == events.count("gather begins") == 2
+    assert events.count("scatter ends") == 2
+    events.clear()
+    above = torch.randn_like(out)
+    out.backward(above)
+    assert events == [
+        *("gather begins", "gather ends"),
+        *("scatter begins", "weight", "scatter ends"),  # the weight after the GELU
+        *("gather begins", "weight", "gather ends", "weight"),  # that before it, and attention's last
+        *("scatter begins", "weight", "scatter ends"),  # attention's first has nothing after it to wait for
+    ]
+    alone = fused_like(block_of(), fused)
+    y = x.detach().requires_grad_()
+    alone(y, None).backward(above)
+    torch.testing.assert_close(x.grad, y.grad, rtol=2e-2, atol=2e-2)
+    for (name, one), other in zip(ours.named_parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=2e-2, atol=2e-1, msg=name)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.shared_files import SharedFiles
 from trainer.config import ParallelConfig
@@ -37,6 +38,38 @@ def exchanged(tp: int) -> None:
             sums = [way.scatter(copier(terms), tokens, width, own) for way in ways]
             torch.testing.assert_close(*(finish().float().sum(0) for finish in sums), rtol=2e-2, atol=2e-2)
         assert memory.meetings >= 2 * len(SHAPES) * 2
+
+
+def written_in_place(tp: int) -> int:
+    """Gathers of what was written where others read it, in turn with gathers of other tensors."""
+    with Mesh(ParallelConfig(tp=tp, device="cpu"), torch.device("cpu")) as mesh:
+        copies = PeerCopies(SharedFiles(mesh, "tp"), mesh.tp_rank, tp, mesh.device)
+        copied = 0
+
+        class Watched(TorchDispatchMode):
+            def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                nonlocal copied
+                copied += call is torch.ops.aten.copy_.default
+                return call(*args, **(kwargs or {}))
+
+        for number, (tokens, width) in enumerate(SHAPES * 2):
+            chance = torch.Generator().manual_seed(100 * number + mesh.tp_rank)
+            own = torch.randn(tokens, width, generator=chance).bfloat16()
+            room = copies.room(torch.empty(tokens, width, device="meta"), torch.bfloat16)
+            assert room is not None
+            assert room is copies.room(own, torch.bfloat16), "each look is for the same gather"
+            room.copy_(own)
+            with Watched():
+                whole, coming = copies.gather(room)
+            assert len(list(coming)) == tp
+            assert torch.equal(whole, gathered(Collectives(mesh, SequencePart(mesh.tp_rank, tp)), own))
+            if number % 3 == 0:
+                assert torch.equal(gathered(copies, own + 1), gathered(copies, own) + 1)
+        return copied
+
+
+def test_what_is_written_where_others_read_it_is_not_copied_there(workers: Any) -> None:
+    assert workers.run(2, written_in_place, 2) == [2 * 2 * len(SHAPES)] * 2, "one copy into the whole for each process"
 
 
 def copier(terms: torch.Tensor) -> Callable[[slice, torch.Tensor], Any]:
