@@ -186,6 +186,11 @@ class ParallelConfig(HasIdentity):
         """Whether every path that is only faster is off, unless it was asked for by a parameter of its own."""
         return self.kernels == "plain"
 
+    @property
+    def copies_stages(self) -> bool:
+        """Whether stages send to each other by copies, where the GPUs of a pipeline are on one machine."""
+        return self.pp > 1 and self.peer_copies and not self.plain
+
     def compiles(self, device: str, *, blocks: bool) -> bool:
         """Return whether code is compiled before the first pass: `blocks`, if that is asked for, or a GPU's kernels."""
         return blocks or (device == "cuda" and not self.plain)

@@ -105,7 +105,6 @@ class StageCopies:
 
 def stage_copies_of(parallel: ParallelConfig, mesh: Mesh) -> StageCopies | None:
     """Return the copies between the GPUs of a pipeline; None where they are not wanted or not possible."""
-    wanted = mesh.device.type == "cuda" and parallel.peer_copies and not parallel.plain
-    if not wanted or not mesh.on_one_machine("pp"):
+    if mesh.device.type != "cuda" or not parallel.copies_stages or not mesh.on_one_machine("pp"):
         return None
     return made_by_all(mesh, lambda: StageCopies(SymmetricMemory(mesh, "pp"), parallel, mesh.pp_rank, mesh.device))

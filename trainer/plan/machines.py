@@ -135,12 +135,14 @@ class Machine:
         """Return the factors for a layout; runs with another kind of layout say nothing about it."""
         return self.calibration.get(kind_of_layout(parallel), Factors())
 
+    def inside(self, processes: int, stride: int) -> bool:
+        """Whether each group of `processes`, whose ranks are `stride` apart, is on one machine."""
+        span = processes * stride
+        return self.gpus <= self.per_node or (span <= self.per_node and self.per_node % span == 0)
+
     def link(self, processes: int, stride: int) -> float:
-        """Return the bytes/s between neighbours of a group of `processes`, whose ranks are `stride` apart."""
-        inside = self.gpus <= self.per_node or (
-            processes * stride <= self.per_node and self.per_node % (processes * stride) == 0
-        )
-        return self.gpu.link if inside else self.node_link
+        """Return the bytes/s between neighbours of such a group."""
+        return self.gpu.link if self.inside(processes, stride) else self.node_link
 
 
 def name_in_table(name: str) -> str:

@@ -275,7 +275,7 @@ def memory_of(task: Task, parallel: ParallelConfig, micro_batch: int, passes: in
         exchanges *= 1 + 1 / parallel.tp  # memory of terms and of parts, two of each in turn
     memory["buffers"] = BUFFERS + exchanges
     if parallel.pp > 1:  # what comes from other stages has a place for each pass; copies need as many in each process
-        ranks = range(parallel.pp) if _copies_stages(parallel) else [rank]
+        ranks = range(parallel.pp) if parallel.copies_stages else [rank]
         places = passes * max(len(received(each, parallel)) for each in ranks)
         memory["received"] = places * tokens * _entering(task, parallel) * size / 2
     return memory
@@ -467,10 +467,11 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
         "casts": (blocks.casts + SHARDED[parallel.zero]) * weights / memory,
     }
     if parallel.pp > 1:
-        link = machine.link(parallel.pp, parallel.tp * parallel.dp_replicate * parallel.dp_shard)
+        stride = parallel.tp * parallel.dp_replicate * parallel.dp_shard
         whole = tp if parallel.sequence_parallel else 1
         sent = 2 * parallel.chunks * tokens * width * 2 * (doubled + widened(task)) / whole
-        parts["sends"] = sent / (link * (SEND_COPIES if _copies_stages(parallel) else SEND))
+        copied = parallel.copies_stages and machine.inside(parallel.pp, stride)
+        parts["sends"] = sent / (machine.link(parallel.pp, stride) * (SEND_COPIES if copied else SEND))
     if tp > 1:
         exchanged = (8 + 4 * (moved > 0)) * tokens * width * 2 * doubled * layers
         alone, around = EXPOSED[_way_over_tp(task, parallel)]
@@ -482,11 +483,6 @@ def pass_seconds(task: Task, machine: Machine, parallel: ParallelConfig, tokens:
         parts["gathers"] = gathered / (link * COLLECTIVE) * (1 - OVERLAPPED)
     launch = blocks.launch * (LAUNCH_TP[_way_over_tp(task, parallel)] if tp > 1 else 1)
     return {**parts, "host": max(0.0, 2 * layers * launch - sum(parts.values()))}
-
-
-def _copies_stages(parallel: ParallelConfig) -> bool:
-    """Whether stages send to each other by copies."""
-    return parallel.peer_copies and not parallel.plain
 
 
 def _way_over_tp(task: Task, parallel: ParallelConfig) -> str:

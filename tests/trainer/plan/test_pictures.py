@@ -8,7 +8,7 @@ import pytest
 from trainer.config import ModelConfig, ParallelConfig, PretrainConfig
 from trainer.plan.__main__ import main
 from trainer.plan.machines import GPUS, Machine
-from trainer.plan.pictures import drawn_passes, memory_over_time, planned_passes, write_pictures
+from trainer.plan.pictures import COLORS, drawn_passes, memory_over_time, planned_passes, write_pictures
 from trainer.plan.prediction import Prediction, Task, memory_of, predict
 from trainer.plan.schedule import order
 
@@ -77,6 +77,14 @@ def test_a_drawn_step_takes_as_long_as_was_predicted(layout: dict[str, Any]) -> 
     assert len(passes) == 2 * drawn * found.parallel.pp * found.parallel.chunks
     seconds = found.step - found.seconds["update"] - found.seconds["sums"]
     assert max(each.end_ms for each in passes) / 1e3 == pytest.approx(seconds * drawn / found.passes, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "layout", [INTERLEAVED, {"tp": 4}, {"offload": "optimizer"}, {"zero": 3, "dp_shard": 4}], ids=str
+)
+def test_every_part_of_the_memory_is_drawn(layout: dict[str, Any]) -> None:
+    found = planned(**layout)
+    assert not set(memory_of(found.task, found.parallel, 8, found.passes, 0)) - set(COLORS)
 
 
 def test_of_a_long_step_the_first_micro_batches_are_drawn() -> None:

@@ -228,6 +228,28 @@ def test_embedding_and_head_are_held_where_the_first_and_the_last_stage_are() ->
     assert parts({"pp": 4}, 1)["loss or block"] == 0
 
 
+def test_what_stages_receive_has_a_place_for_each_pass() -> None:
+    """By copies, each process has as many places as the one that receives the most."""
+    one = 8 * 8 * 1024 * 768 * 2  # passes, samples, tokens, width, bytes
+    alone = [parts({"pp": 4, "peer_copies": False}, rank)["received"] for rank in range(4)]
+    assert alone == [one, 2 * one, 2 * one, one]
+    assert [parts({"pp": 4}, rank)["received"] for rank in range(4)] == [2 * one] * 4
+    chunks = {"pp": 2, "chunks": 2, "schedule": "interleaved_1f1b"}
+    assert parts({**chunks, "peer_copies": False}, 0)["received"] == 3 * one  # all but the first stage's input
+    assert "received" not in parts({})
+
+
+def test_stages_send_by_copies_within_a_machine_only() -> None:
+    config = PretrainConfig(global_batch_size=64, precision="bf16", compile=True)
+    task = Task(model=SMALL, vocab_size=50257, config=config)
+
+    def sends(per_node: int, **layout: Any) -> float:
+        machine = Machine(gpu=GPUS["h100"], gpus=4, per_node=per_node, node_link=GPUS["h100"].link)
+        return predict(task, machine, filled({"pp": 4, **layout}), 8).seconds["sends"]
+
+    assert sends(4) < sends(2) == sends(2, peer_copies=False) == sends(4, peer_copies=False)
+
+
 def test_the_first_stage_keeps_the_most_micro_batches() -> None:
     kept = [parts({"pp": 4, "stages": "3,3,3,3"}, rank)["activations"] for rank in range(4)]
     assert kept == [kept[3] * 4, kept[3] * 3, kept[3] * 2, kept[3]]
