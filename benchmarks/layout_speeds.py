@@ -95,6 +95,7 @@ class Speed:
 
 
 RECOMPUTED: Keys = {"activation_checkpointing": "full"}
+TWO_STAGES_EACH: Keys = {"chunks": 2, "schedule": "interleaved_1f1b"}
 ON_HOST: Keys = {**RECOMPUTED, "offload": "optimizer"}
 SPEEDS = [
     Speed("124M", 64, 8, nanogpt=True),
@@ -114,6 +115,7 @@ SPEEDS = [
     Speed("1.5B", 16, 8, {"zero": 1, "dp_shard": 2}),
     Speed("1.5B", 16, 8, {"zero": 3, "dp_shard": 2}),
     Speed("1.5B", 16, 16, {"pp": 2}),
+    Speed("1.5B", 16, 16, {"pp": 2, **TWO_STAGES_EACH}),
     Speed("1.4B", 32, 8, {"tp": 2}),
     Speed("124M", 64, 1, {"dp_replicate": 4}, nanogpt=True),
     Speed("124M", 64, 1, {"dp_replicate": 4}),
@@ -124,16 +126,16 @@ SPEEDS = [
     Speed("1.5B", 32, 2, {"zero": 3, "dp_shard": 4}),
     Speed("1.5B", 32, 2, {"zero": 1, "dp_shard": 4, **ON_HOST}),
     Speed("1.5B", 16, 16, {"pp": 4}),
-    Speed("1.5B", 16, 16, {"pp": 4, "chunks": 2, "schedule": "interleaved_1f1b"}),
+    Speed("1.5B", 16, 16, {"pp": 4, **TWO_STAGES_EACH}),
     Speed("1.5B", 8, 32, {"pp": 4}),
-    Speed("1.5B", 8, 32, {"pp": 4, "chunks": 2, "schedule": "interleaved_1f1b"}),
+    Speed("1.5B", 8, 32, {"pp": 4, **TWO_STAGES_EACH}),
     Speed("1.4B", 64, 4, {"tp": 4}),
     Speed("1.4B", 128, 2, {"tp": 4}),
     Speed("1.4B", 32, 4, {"tp": 2, "dp_replicate": 2}),
     Speed("1.4B", 64, 2, {"tp": 2, "dp_replicate": 2}),
     Speed("1.4B", 16, 16, {"pp": 2, "tp": 2}),
     Speed("1.4B", 32, 8, {"pp": 2, "tp": 2}),
-    Speed("1.4B", 32, 8, {"pp": 2, "tp": 2, "chunks": 2, "schedule": "interleaved_1f1b"}),
+    Speed("1.4B", 32, 8, {"pp": 2, "tp": 2, **TWO_STAGES_EACH}),
 ]
 """Two and four GPUs have 256 samples a step; rows that differ only in the micro batch are one layout."""
 
