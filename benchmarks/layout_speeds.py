@@ -20,6 +20,7 @@ from benchmarks.nanogpt import NanoGPT, one_batch
 from pipelines.errors import ConfigError, UserError
 from trainer.checks import check_pretrain
 from trainer.config import ModelConfig, Precision, PretrainConfig
+from trainer.parallel.shared_memory import most_allocated
 from trainer.pretrain import PretrainJob, prepare
 from trainer.processes import launch
 from trainer.processes.process import Process
@@ -157,7 +158,7 @@ class Timed:
         """From the seconds of the steps; the first ones warm up."""
         rate = config.global_batch_size * config.sequence_length / statistics.median(seconds[5:])
         flops = 6 * shape.parameters + 12 * shape.n_layer * shape.n_embd * config.sequence_length
-        memory = torch.cuda.max_memory_allocated() / 2**30
+        memory = most_allocated(torch.device("cuda")) / 2**30
         return cls(rate, rate * flops / PEAK_FLOPS / gpus, memory, digest)
 
 

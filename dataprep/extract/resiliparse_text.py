@@ -48,7 +48,7 @@ _BANNERS = (
 )
 # Others, by what their names begin with. A name that goes on otherwise is often content: `cookie-objects` of a manual,
 # `cookie-recipe`, `cookie-bars`.
-_MAYBE_BANNER = "[id^=cookie],[class^=cookie],[id^=gdpr],[class^=gdpr]"
+_MAYBE_BANNER = "[id^=cookie i],[class^=cookie i],[id^=gdpr i],[class^=gdpr i]"
 _BANNER_WORDS = (
     *("accept", "action", "alert", "banner", "bar", "box", "bx", "button", "close", "consent", "container", "dialog"),
     *("disclaimer", "info", "law", "message", "modal", "notice", "notif", "overlay", "policy", "popup", "prompt"),

@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from trainer.config import ParallelConfig
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.peer_copies import Parts, PeerCopies
+from trainer.parallel.peer_copies import PeerCopies
+from trainer.parallel.shared_memory import Parts
 from trainer.parallel.stage_copies import StageCopies
 
 CHANNELS = 512

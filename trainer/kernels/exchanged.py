@@ -8,8 +8,6 @@ computed beside the next exchange of the backward pass. Import this module only 
 Shapes: N tokens, M = N / tp those of this process, D width, F columns of this process.
 """
 
-import functools
-
 import torch
 from torch import Tensor
 
@@ -79,7 +77,7 @@ class Columns(Exchanged):
             torch.mm(above_NF[place], weight_FD, out=out)
 
         finish = self._between.scatter(term, len(x_ND), x_ND.shape[1], above_NF)
-        for_weight = _later(above_NF, x_ND, total_FD)
+        for_weight = _Later(above_NF, x_ND, total_FD)
         (beside or for_weight)()
         return finish(), for_weight
 
@@ -123,8 +121,17 @@ class Rows(Exchanged):
         below_ND = torch.empty_like(x_ND)
         for place, part in coming:
             torch.mm(part, weight_FD, out=below_ND[place])
-        return below_ND, _later(above_NF, x_ND, total_FD)
+        return below_ND, _Later(above_NF, x_ND, total_FD)
 
 
-def _later(above_NF: Tensor, x_ND: Tensor, total_FD: Tensor | None) -> Later:
-    return functools.cache(lambda: gradient_of_weight(above_NF, x_ND, total_FD))
+class _Later:
+    """The arguments of `gradient_of_weight`, until it is called."""
+
+    def __init__(self, *arguments: *tuple[Tensor, Tensor, Tensor | None]) -> None:
+        self._arguments: tuple[Tensor, Tensor, Tensor | None] | None = arguments
+        self._found: Tensor | None = None
+
+    def __call__(self) -> Tensor | None:
+        if self._arguments is not None:
+            self._found, self._arguments = gradient_of_weight(*self._arguments), None
+        return self._found

@@ -14,6 +14,7 @@ import torch
 
 from trainer.loop.training import Training
 from trainer.model import Architecture
+from trainer.parallel.shared_memory import held_bytes, most_allocated
 
 PEAK_TFLOPS = {
     "GB200": 2500,
@@ -108,8 +109,8 @@ def peak_memory(device: torch.device) -> dict[str, float]:
     """Return this process's peaks in GB: allocated and reserved memory of a GPU, resident memory on CPUs."""
     if device.type == "cuda":
         peaks = {
-            "allocated_gb": torch.cuda.max_memory_allocated(device),
-            "reserved_gb": torch.cuda.max_memory_reserved(device),
+            "allocated_gb": most_allocated(device),
+            "reserved_gb": torch.cuda.max_memory_reserved(device) + held_bytes(),
         }
     else:
         unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kibibytes, but on macOS bytes
@@ -123,7 +124,7 @@ def held_memory(device: torch.device) -> float:
     Where the system does not say (macOS), resident memory is its peak so far.
     """
     if device.type == "cuda":
-        return round(torch.cuda.memory_reserved(device) / 1e9, 3)
+        return round((torch.cuda.memory_reserved(device) + held_bytes()) / 1e9, 3)
     statm = Path("/proc/self/statm")  # proc(5): the second number is resident pages
     if not statm.exists():
         return peak_memory(device)["resident_gb"]

@@ -12,6 +12,7 @@ from trainer.loop.training import Hook, StepReport, Training
 from trainer.model import Architecture
 from trainer.parallel.host_memory import RESERVE, available
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.shared_memory import most_allocated
 from trainer.plan import Layout, offloading
 from trainer.plan.machines import GIB, GPUS, Machine, known_gpu
 from trainer.plan.prediction import Task, activations_on_host, predict
@@ -130,15 +131,10 @@ class Measured(Hook):
         machine = machine_here(training.mesh)
         if machine is None:
             return
-        measured = max(training.mesh.gather(allocated(training.mesh.device)))
+        measured = max(training.mesh.gather(most_allocated(training.mesh.device)))
         if training.mesh.is_first:
             said = in_words(task_of(training.model.shape, self._config), machine, training, measured)
             logger.info("%s", said)
-
-
-def allocated(device: torch.device) -> float:
-    """Return the most bytes of the GPU that this process has had until now."""
-    return float(torch.cuda.max_memory_allocated(device))
 
 
 def in_words(task: Task, machine: Machine, training: Training, measured: float) -> str:

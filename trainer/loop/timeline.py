@@ -23,7 +23,7 @@ PASSES = {
     "backward_one_chunk": "backward",
     "backward_weight_one_chunk": "weight",
 }
-"""Methods of torch.distributed.pipelining's stages that compute; schedules wait for neighbours outside them."""
+"""Methods of torch.distributed.pipelining's stages that compute; by NCCL, schedules wait for others outside them."""
 INPUTS = ("_retrieve_recv_activations", "_retrieve_recv_grads")
 """What these begin with, where a stage waits for what comes by copies."""
 

@@ -1,104 +1,25 @@
 """Exchanges of a tp group's tokens as copies between GPUs, each beside the product of what is there already.
 
 A GPU copies from and to the memory of others without its multiprocessors, so a product beside it is not slowed, and
-what each process has itself is multiplied first, without waiting for anything. An exchange
-with its product takes 0.6 of the time that it takes with collectives (`benchmarks/README.md`, "Four GPUs").
-torch.distributed._symmetric_memory maps the memory and lets GPUs wait for each other (Wang et al., "Async tensor
-parallelism in PyTorch", 2024, has the idea of multiplying shards as they arrive). NVLink multicast is not used.
+what each process has itself is multiplied first, without waiting for anything. An exchange with its product takes 0.6
+of the time that it takes with collectives (`benchmarks/README.md`, "Four GPUs"). Wang et al., "Async tensor parallelism
+in PyTorch", 2024, has the idea of multiplying shards as they arrive.
 
 Shapes: N tokens, M = N / tp those of this process, D width.
 """
 
-import logging
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.shared_memory import ALIGNED, Parts, SharedMemory, SymmetricMemory, made_by_all, release
 from trainer.parallel.streams import beside, mark, wait_for
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 TURNS = 2
 """Buffers of a kind, taken in turn: what one exchange leaves there is read until the group has met in the next one."""
-ALIGNED = 256
-"""Bytes at a multiple of which each buffer begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Memory of equally many bytes in each process of a group, which all of them read and write."""
-
-    of_ranks: list[Tensor]
-    owner: Any = None
-    """What the memory lives as long as."""
-
-
-class SharedMemory(Protocol):
-    """Where such memory comes from."""
-
-    def allocate(self, size: int) -> Parts:
-        """Return parts of so many bytes each; all processes call this at once."""
-        ...
-
-    def meet(self) -> None:
-        """Let the device go on once the devices of all processes have come here, and see what those have written."""
-        ...
-
-
-class SymmetricMemory:
-    """That of the GPUs of one machine, with signals."""
-
-    def __init__(self, mesh: Mesh, axis: str) -> None:
-        """`axis`: that of the processes which share it."""
-        self._device = mesh.device
-        self._group = mesh.box.get_group(axis)
-        self._first: Any = None
-        self._timeout_ms = int(mesh.timeout.total_seconds() * 1000)
-
-    def allocate(self, size: int) -> Parts:
-        """See SharedMemory."""
-        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # copies have no use for it
-        from torch.distributed import _symmetric_memory as symmetric
-
-        torch.cuda.empty_cache()  # this memory comes from the driver, which gives what torch keeps to nobody
-        own = symmetric.empty(size, dtype=torch.uint8, device=self._device)
-        handle = symmetric.rendezvous(own, self._group.group_name)  # pyright: ignore[reportArgumentType]
-        self._first = self._first or handle
-        buffers = [handle.get_buffer(rank, (size,), torch.uint8) for rank in range(self._group.size())]
-        return Parts(buffers, (own, handle))
-
-    def meet(self) -> None:
-        """See SharedMemory."""
-        self._first.barrier(channel=0, timeout_ms=self._timeout_ms)
-
-    @property
-    def channels(self) -> int:
-        """See stage_copies.Signals; a meeting takes the first."""
-        return self._first.get_signal_pad(self._first.rank).numel() // self._group.size()
-
-    def put_signal(self, rank: int, channel: int) -> None:
-        """See stage_copies.Signals."""
-        self._first.put_signal(rank, channel, self._timeout_ms)
-
-    def wait_signal(self, rank: int, channel: int) -> None:
-        """See stage_copies.Signals."""
-        self._first.wait_signal(rank, channel, self._timeout_ms)
-
-
-def release(memory: SharedMemory, device: torch.device) -> None:
-    """Return once no device of the group needs any of its memory."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    memory.meet()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class PeerCopies:
@@ -208,26 +129,3 @@ class PeerCopies:
 def peer_copies(mesh: Mesh) -> PeerCopies | None:
     """Return the copies between the GPUs of the tp group; None where any group cannot make them."""
     return made_by_all(mesh, lambda: PeerCopies(SymmetricMemory(mesh, "tp"), mesh.tp_rank, mesh.tp, mesh.device))
-
-
-def made_by_all(mesh: Mesh, make: Callable[[], T]) -> T | None:
-    """Return what needs the memory of other GPUs; None, which is said once, where any process cannot make it."""
-    if not mesh.shares_memory:
-        return None
-    made: T | None = None
-    reason = ""
-    try:
-        made = make()
-    except (RuntimeError, ImportError, AttributeError) as error:
-        reason = str(error).strip().partition("\n")[0]
-    # Of all groups: those of two stages have to divide the tokens in the same way.
-    mesh.shares_memory = not mesh.sum_over_all(torch.tensor(float(made is None), device=mesh.device))
-    if mesh.shares_memory:
-        return made
-    if mesh.is_first:
-        logger.warning(
-            "parallel.peer_copies: the GPUs of a group cannot copy from and to each other's memory (%s), so they "
-            "exchange by NCCL, more slowly",
-            reason or "in another process",
-        )
-    return None

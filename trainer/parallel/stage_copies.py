@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.config import ParallelConfig
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.peer_copies import ALIGNED, Parts, SharedMemory, SymmetricMemory, made_by_all, release
+from trainer.parallel.shared_memory import ALIGNED, Parts, SharedMemory, SymmetricMemory, made_by_all, release
 from trainer.parallel.streams import beside
 from trainer.stages import Direction, neighbour, received, stage_owner
 
@@ -50,7 +50,7 @@ class StageCopies:
         self._owner = functools.partial(stage_owner, parallel=parallel)
         self._received = [received(each, parallel) for each in range(parallel.pp)]
         self._most = max(map(len, self._received))
-        self._slots: Parts = memory.allocate(ALIGNED)  # whatever the processes' GPUs cannot do is found here
+        self._slots: Parts = memory.allocate(ALIGNED)  # GPUs that cannot map each other's memory are found here
         memory.meet()
         self._lanes = (memory.channels - 1) // self._most
         """Channels of what a stage receives in a direction, taken in turn."""
@@ -76,7 +76,7 @@ class StageCopies:
         return (stage, direction) in self._received[self._rank]
 
     def send(self, x: Tensor, stage: int, direction: Direction, number: int) -> None:
-        """Send what this stage takes in its pass of a micro batch. Memory of `x` is not used anew until it is there."""
+        """Send what this stage takes in its pass of a micro batch; memory of `x` is not used anew until then."""
         rank = self._owner(stage)
         if (stage, direction) not in self._streams and self._device.type == "cuda":
             self._streams[stage, direction] = torch.cuda.Stream(self._device, priority=-1)

@@ -192,7 +192,7 @@ def micro_batch(parallel: ParallelConfig, section: str, share: int, limit: int) 
         raise ConfigError(
             f"parallel.schedule {parallel.schedule}: a process's share of {share} samples does not divide into "
             f"{least} or more micro batches in rounds of equal length over {parallel.pp} processes; raise "
-            f"{section}.global_batch_size, or use 1f1b, or a lower parallel.pp"
+            f"{section}.global_batch_size, or use parallel.schedule=1f1b with parallel.chunks=1, or a lower parallel.pp"
         )
     within = [number for number in possible if not limit or share // number <= limit]
     if not within:

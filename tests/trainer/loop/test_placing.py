@@ -39,7 +39,7 @@ def placed(job: PretrainJob, gpus: list[float], measured: float = 0.0) -> dict[s
     placing.logger.setLevel(logging.INFO)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placing, "gpu_memory", lambda _: gpus[dist.get_rank()])
-        patch.setattr(placing, "allocated", lambda _: measured)
+        patch.setattr(placing, "most_allocated", lambda _: measured)
         training = prepare(job)
         hook = placing.Measured(job.config)
         for _ in range(4):

@@ -1,7 +1,9 @@
 """Exchanges by copies: parts come together and terms are summed as by collectives, over many turns and shapes."""
 
+import contextlib
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.trainer.shared_files import SharedFiles
 from trainer.config import ParallelConfig
 from trainer.model import SequencePart
-from trainer.parallel import peer_copies
+from trainer.parallel import peer_copies, shared_memory
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.peer_copies import TURNS, Parts, PeerCopies
+from trainer.parallel.peer_copies import TURNS, PeerCopies
+from trainer.parallel.shared_memory import Parts
 from trainer.parallel.token_exchange import Collectives, TokenExchange
 
 SHAPES = [(8, 4), (8, 4), (12, 6), (4, 2), (12, 6), (8, 4), (24, 6), (24, 6)]
@@ -117,7 +120,7 @@ def without_memory(able: int) -> tuple[bool, list[str]]:
     handler.emit = lambda record: seen.append(record.getMessage())  # pyright: ignore[reportAttributeAccessIssue]
     parallel = ParallelConfig(pp=2, tp=2, device="cpu")
     with Mesh(parallel, torch.device("cpu")) as mesh, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peer_copies.logger, "handlers", [handler])
+        patch.setattr(shared_memory.logger, "handlers", [handler])
         patch.setattr(SharedFiles, "allocate", lambda *_: Parts([]))
         if mesh.rank < able:
             patch.setattr(peer_copies, "SymmetricMemory", SharedFiles)
@@ -135,3 +138,104 @@ def test_copies_are_made_by_all_processes_or_by_none(workers: Any, able: int) ->
     assert len(said) == (able < 4)
     assert all("so they exchange by NCCL" in line for line in said)
     assert ("(in another process)" in "".join(said)) == (able == 2)
+
+
+class Streams:
+    """A GPU's streams, which only note what they are given, in order."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.given: list[Any] = []
+        self._current = "computing"
+        self._events = 0
+        patch.setattr(torch.cuda, "Stream", lambda *_, **__: self._stream("beside"))
+        patch.setattr(torch.cuda, "current_stream", lambda: self._stream(self._current))
+        patch.setattr(torch.cuda, "stream", self._inside)
+        patch.setattr(torch.cuda, "synchronize", lambda *_: None)
+
+    def _stream(self, name: str) -> Any:
+        def record_event() -> str:
+            self._events += 1
+            self.given.append((name, "records", self._events))
+            return str(self._events)
+
+        return SimpleNamespace(
+            wait_stream=lambda other: self.given.append((name, "waits for", other.name)),
+            wait_event=lambda event: self.given.append((name, "waits for", int(event))),
+            record_event=record_event,
+            name=name,
+        )
+
+    @contextlib.contextmanager
+    def _inside(self, stream: Any) -> Any:
+        self._current, before = stream.name, self._current
+        yield
+        self._current = before
+
+    def note(self, what: str) -> None:
+        self.given.append((self._current, what))
+
+    def begin(self) -> None:
+        self.given.clear()
+        self._events = 0
+
+
+class OneGpu:
+    """Three processes' memory in one."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    def allocate(self, size: int) -> Parts:
+        return Parts([torch.zeros(size, dtype=torch.uint8) for _ in range(3)])
+
+    def meet(self) -> None:
+        self._streams.note("meets")
+
+
+class Noted(TorchDispatchMode):
+    """Notes copies."""
+
+    def __init__(self, streams: Streams) -> None:
+        super().__init__()
+        self._streams = streams
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if call is torch.ops.aten.copy_.default:
+            self._streams.note("copies")
+        return call(*args, **(kwargs or {}))
+
+
+def test_a_gpu_copies_beside_products_and_waits_for_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams(monkeypatch)
+    copies = PeerCopies(OneGpu(streams), 1, 3, torch.device("cuda", 0))
+    copies.gather(torch.zeros(2, 4))
+    copies.scatter(lambda place, out: out, 6, 4, torch.zeros(()))()
+    streams.begin()
+    with Noted(streams):
+        whole, coming = copies.gather(torch.zeros(2, 4))
+        for place, part in coming:
+            streams.note(f"multiplies {place.start // 2}")
+            assert part.shape == whole[place].shape
+        streams.note("reads all")
+    assert streams.given == [
+        ("computing", "copies"),  # its own tokens, to where others read them
+        ("computing", "meets"),
+        ("beside", "waits for", "computing"),
+        *[each for event in (1, 2) for each in (("beside", "copies"), ("beside", "records", event))],
+        *(("beside", "copies"), ("beside", "records", 3)),  # its own, into the whole
+        ("computing", "multiplies 1"),
+        *(("computing", "waits for", 1), ("computing", "multiplies 2")),
+        *(("computing", "waits for", 2), ("computing", "multiplies 0")),
+        *(("computing", "waits for", 3), ("computing", "reads all")),
+    ]
+    streams.begin()
+    with Noted(streams):
+        finish = copies.scatter(lambda place, _: streams.note(f"multiplies {place.start // 2}"), 6, 4, torch.zeros(()))
+        streams.note("something else")
+        finish()
+    one = [("beside", "waits for", "computing"), ("beside", "copies")]
+    assert streams.given == [
+        *[("computing", "multiplies 2"), *one, ("computing", "multiplies 0"), *one, ("computing", "multiplies 1")],
+        ("computing", "something else"),
+        *[("beside", "records", 1), ("computing", "waits for", 1), ("computing", "meets")],
+    ]

@@ -14,7 +14,7 @@ from tests.trainer.parallel.cases import SCHEDULES, Case, References, Trained, p
 from tests.trainer.shared_files import CHANNELS, SharedFiles, stage_copies_on_cpus
 from trainer.config import ParallelConfig
 from trainer.parallel import stage_copies
-from trainer.parallel.peer_copies import Parts, SymmetricMemory
+from trainer.parallel.shared_memory import Parts, SymmetricMemory, held_bytes
 from trainer.parallel.stage_copies import StageCopies
 from trainer.pretrain import PretrainJob
 from trainer.stages import received
@@ -94,6 +94,13 @@ def test_copies_train_to_the_bit_what_the_process_group_does(references: Referen
                 np.testing.assert_array_equal(weight, other["weights"][name], err_msg=name)
 
 
+def _places(stage: Any) -> list[list[Any]]:
+    """Where torch would receive what comes from other processes."""
+    found = [stage.args_recv_info, *([] if stage.is_last else [stage.grad_recv_info])]
+    found = found[1:] if stage.is_first else found
+    return [[info for info in infos if hasattr(info, "buffer")] for each in found for infos in each.values()]
+
+
 def gradients(job: PretrainJob, lengths: list[int], copies: bool) -> tuple[list[Any], int]:
     """Of this process's weights after passes of batches of these lengths; how often memory was allocated."""
     import torch
@@ -106,6 +113,11 @@ def gradients(job: PretrainJob, lengths: list[int], copies: bool) -> tuple[list[
             chance = torch.Generator().manual_seed(number)
             ids = torch.randint(0, 8, (4, length), generator=chance)
             training.model.forward_backward(iter([Batch(ids, torch.arange(4), ids)]), 1, 4, 1.0)
+        if patched:
+            for _, stages in training.model.pipeline._schedules.values():  # pyright: ignore
+                infos = [info for stage in stages for each in _places(stage) for info in each if info]
+                assert infos, "torch has places for what comes from others"
+                assert not any(info.buffer.numel() for info in infos), "torch's own buffers stay beside the slots"
         found = [weight.grad.numpy().copy() for weight in training.model.weights.values() if weight.grad is not None]
         return found, patched.memory.allocations if patched else 0
 
@@ -167,7 +179,7 @@ def some_without(able: int) -> tuple[bool, bool, list[str]]:
     """Processes of which only the first have enough channels: are there copies, then or later, and what is said?"""
     import torch
 
-    from trainer.parallel import peer_copies
+    from trainer.parallel import peer_copies, shared_memory
     from trainer.parallel.mesh import Mesh
 
     said: list[str] = []
@@ -175,7 +187,7 @@ def some_without(able: int) -> tuple[bool, bool, list[str]]:
     handler.emit = lambda record: said.append(record.getMessage())  # pyright: ignore[reportAttributeAccessIssue]
     parallel = ParallelConfig(pp=2, dp_replicate=2, device="cpu")
     with Mesh(parallel, torch.device("cpu")) as mesh, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peer_copies.logger, "handlers", [handler])
+        patch.setattr(shared_memory.logger, "handlers", [handler])
         channels = CHANNELS if mesh.rank < able else 1
         made = peer_copies.made_by_all(mesh, lambda: stage_copies_on_cpus(parallel, mesh, channels))
         again = peer_copies.made_by_all(mesh, lambda: "something else")
@@ -329,9 +341,13 @@ def test_torch_has_a_number_of_channels_for_each_pair_of_processes(monkeypatch: 
     )
     memory = SymmetricMemory(mesh, "pp")
     assert [int(part[0]) for part in memory.allocate(8).of_ranks] == [0, 1, 2, 3]
+    parts = [memory.allocate(8), memory.allocate(16)]
+    assert held_bytes() == 4 * (8 + 16), "of four bytes each here"
+    del parts[1]
+    assert held_bytes() == 4 * 8
     assert memory.channels == 128
     memory.meet()
     memory.put_signal(3, 5)
     memory.wait_signal(2, 6)
     named = {"channel": 0, "timeout_ms": 2000}
-    assert calls == ["7", ("barrier", named), ("put_signal", 3, 5, 2000, {}), ("wait_signal", 2, 6, 2000, {})]
+    assert calls == ["7", "7", "7", ("barrier", named), ("put_signal", 3, 5, 2000, {}), ("wait_signal", 2, 6, 2000, {})]
