@@ -12,7 +12,7 @@ newest is scored; a checkpoint has no tokenizer, so name its folder. It runs in 
 
 Scores are those of lm-evaluation-harness: the same windows of tokens, cut off on the left where a request is longer
 than the model takes, and the same arithmetic (docs/explanation/scores.md). With --contamination, the folder that
-`decontaminate` wrote about these request files, the documents that are in no training document are also scored apart.
+`decontaminate` wrote about these request files, the items that are in no training document are also scored apart.
 With --val, token shards of validation documents, the task `validation` has their bits per byte: exact bytes of the
 text, so that models of different vocabularies compare. Its loss and perplexity are those of `evaluate` if the samples
 are as long (--sequence-length). For --val alone, name an empty folder as the requests.

@@ -7,6 +7,7 @@ some schedules and one batch shape.
 """
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -29,6 +30,9 @@ from trainer.plan import fill_schedule
 from trainer.stages import Direction, partition, stage_owner
 
 M = TypeVar("M", bound=GPT2)
+
+# Who started training says what failed; torch would also print each step of the schedule.
+logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
 
 SCHEDULES = {
     "gpipe": "GPipe",

@@ -167,3 +167,37 @@ def test_rows_of_many_lengths_do_not_leave_buffers_behind(workers: Any, referenc
     job = references.job(Case(pp=2))
     for lengths, kept in ([2], 1), ([2, 3, 2, 3, 2], 2), (list(range(2, 11)), KEPT_SCHEDULES):
         assert workers.run(2, schedules_kept, job, lengths) == [kept] * 2
+
+
+def failing(job: PretrainJob) -> list[str]:
+    """What torch logs about a pass whose neighbours cannot be reached."""
+    import logging
+
+    import torch
+    from torch.distributed.pipelining import schedules
+
+    from trainer.data.batch import Batch
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # pyright: ignore[reportAttributeAccessIssue]
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError("no route")
+
+    with pytest.MonkeyPatch.context() as patch:
+        training = prepare(job)
+        patch.setattr(schedules, "_batch_p2p", fail)
+        patch.setattr(schedules.logger, "handlers", [handler])
+        ids = torch.zeros(4, 8, dtype=torch.int64)
+        with pytest.raises(OSError, match="no route"):
+            training.model.forward_backward(iter([Batch(ids, torch.arange(4), ids)]), 1, 4, 1.0)
+    return said
+
+
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "looped_bfs"])
+def test_a_pass_that_fails_does_not_print_the_whole_schedule(
+    workers: Any, references: References, schedule: str
+) -> None:
+    job = references.job(Case(pp=2, schedule=schedule))
+    assert workers.run(2, failing, job) == [[], []]
