@@ -46,21 +46,23 @@ _BANNERS = (
     *("[id*=cookiebanner]", "[class^=cc-window]"),
     *("#onetrust-consent-sdk", "#CybotCookiebotDialog", "#didomi-host", "#usercentrics-root", ".qc-cmp2-container"),
 )
-# Others, by what their names begin with. A name that goes on otherwise is often content: `cookie-objects` of a manual,
-# `cookie-recipe`, `cookie-bars`.
+# Others have names that begin with their subject: `cookie-bar`, `gdpr-cookie-notice`. Names of content may, too:
+# `cookies` or `cookie-objects` of a manual, `cookie-recipe`, `cookie-bars`.
 _MAYBE_BANNER = "[id^=cookie i],[class^=cookie i],[id^=gdpr i],[class^=gdpr i]"
-_BANNER_WORDS = (
-    *("accept", "action", "alert", "banner", "bar", "box", "bx", "button", "close", "consent", "container", "dialog"),
-    *("disclaimer", "info", "law", "message", "modal", "notice", "notif", "overlay", "policy", "popup", "prompt"),
-    *("settings", "warning", "wrap"),
+_BANNER_ANYWHERE = "agreement|banner|consent|dialog|disclaimer|modal|notice|notif|overlay|pop-?up"
+_BANNER_NEXT = (
+    "accept|action|agree|alert|bar(?!s)|box(?!es)|bx|button|close|compliance|container|directive|footer|hint|info|law|layer"
+    "|message|msg|note(?!s)|panel|permission|policy|prompt|settings|toast|usage|warning|window|wrap"
 )
-_NAMED_BANNERS = tuple(
-    f"[{key}^={subject}{gap}{word} i]:not([{key}^=cookie-bars])"
-    for key in ("id", "class")
-    for subject in ("cookie", "cookies", "gdpr")
-    for gap in ("", "-", "_", "__")
-    for word in _BANNER_WORDS
+_BANNER_NAME = re.compile(
+    # A small word between others is one of a heading, of which programs for manuals make names: `cookies-and-consent`.
+    # Longer names, which no banner has, would take time quadratic in their length.
+    r"(?!.{100})(?!.*[-_](?:and|by|for|from|how|in|of|on|or|the|to|with)[-_])"
+    rf"(?:cookie|gdpr)(?:[\w:.-]*(?:{_BANNER_ANYWHERE})|(?:s?[-_]*(?:cookie|gdpr|eu))*s?[-_]*(?:{_BANNER_NEXT}))[\w:.-]*",
+    re.IGNORECASE | re.ASCII,
 )
+_MOST_BANNERS = 50
+"""Most names of banners on a page: the time to leave them out grows with their number times that of the elements."""
 _PAGE_JUNK = ("header", "footer", *_BANNERS)
 _ARTICLE_JUNK = (
     *_PAGE_JUNK,
@@ -85,8 +87,15 @@ class PageReader:
 
     @functools.cached_property
     def _banners(self) -> tuple[str, ...]:
-        """Return the selectors of banners by their names, of which there are hundreds, for a page that may have any."""
-        return _NAMED_BANNERS if self._tree.body and self._tree.body.query_selector(_MAYBE_BANNER) else ()
+        """Return a selector for each name of a banner on the page, the first _MOST_BANNERS of them."""
+        found: dict[str, None] = {}
+        for element in self._tree.body.query_selector_all(_MAYBE_BANNER).values() if self._tree.body else ():
+            classes = (element.class_name or "").split(maxsplit=1)
+            for selector, names in (("[id='{}']", [element.id or ""]), ("[class~='{}']", classes[:1])):
+                found |= {selector.format(name): None for name in names if _BANNER_NAME.fullmatch(name)}
+            if len(found) >= _MOST_BANNERS:
+                break
+        return (*found,)
 
     @functools.cached_property
     def _blocks(self) -> list[Block]:

@@ -149,6 +149,9 @@ def test_a_noscript_beside_the_text_stays_out() -> None:
     [
         *("id=cookie-notice", "class='cookie-bar'", "id=onetrust-consent-sdk", "id=cookieContainer", "class=cookiebx"),
         *("class='cookies__banner js-banner'", "id=cookie_action_close_header", "id=gdprbx", "class=gdpr-consent-bar"),
+        *("id=cookies-eu-banner", "class=gdpr-cookie-notice", "id=cookiesdirective", "class='cookie-agreement\nis-on'"),
+        *("id=cookie-hint", "class=cookie-msg", "id=cookie-layer", "class=cookie-toast", "id=cookie-footer"),
+        *("id=cookie-usage", "class=cookie-permission", "class=CookieLawBar", "id=gdprCookieBar", "id=cookie-pop-up"),
     ],
 )
 def test_a_banner_that_looks_like_the_article_is_not_taken_for_it(mark: str) -> None:
@@ -163,6 +166,13 @@ def test_a_banner_that_looks_like_the_article_is_not_taken_for_it(mark: str) -> 
     [
         *("id=cookie-objects", "id=cookies", "class='section' id=cookie-jar", "class='cookie-bars post'"),
         *(
+            "class=cookie-boxes",
+            "id=cookie-attributes",
+            "id=cookies-and-consent",
+            "class='cookie-jar a-notice'",
+            "id=cookiecutter",
+        ),
+        *(
             "class='cookie-recipe'",
             "id=gdpr",
             "id=gdpr-for-researchers",
@@ -175,6 +185,16 @@ def test_a_part_about_cookies_or_consent_is_not_taken_for_a_banner(mark: str) ->
     part = f"<div {mark}><h2>Another part</h2><p>{TEXT.replace('The', 'One')}</p></div>"
     page = f"<html><body><nav><a href=a>Home</a></nav><div role=main><h1>All</h1><p>{TEXT * 3}</p>{part}</div>"
     assert "One miller opens the gate" in extracted(page, extractor="resiliparse").text
+
+
+def test_names_like_those_of_banners_take_little_time_however_long_or_many() -> None:
+    names = ("cookie-" + "-" * 200_000, "cookie" + "s-cookie" * 20_000, "cookie" + "banner" * 20_000 + "!")
+    long = "".join(f"<p id={name}>x</p>" for name in names)
+    many = "".join(f"<p id=cookie-notice-{i}>x</p>" for i in range(20_000))
+    with at_most(5):
+        for parts in (long, many):
+            page = f"<html><body><div role=main><p>{TEXT * 3}</p></div>{parts}"
+            assert "The miller opens the gate" in extracted(page, extractor="resiliparse").text
 
 
 def test_a_page_of_one_banner_and_one_of_nothing_but_links_end_well() -> None:
