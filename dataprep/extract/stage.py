@@ -48,6 +48,10 @@ SHAPED_BY = ("trafilatura", "lxml", "resiliparse", "tldextract", "pyarrow", "bro
 logger = logging.getLogger(__name__)
 
 _BY_LIST = "extract.forget"
+_SINGLE = ("html", "text")
+"""Kinds of which a file is one record, so that a rejected record is a file that was not read."""
+_NOT_READ = ("damaged_file", "not_html", "not_text")
+"""Rules for such files that could not be read; a page or text that was read but is empty or too large is another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +120,17 @@ def extract(config: ExtractConfig, run: StageRun, path: Source, output: Table) -
     # Not by several tasks: it replaces files that the maps above have receipts for, and the others would repeat these.
     if WITH_METADATA in counts.totals and not run.share:
         run.map(add_metadata, without_metadata(output), into=output)
+    if is_whole and counts.rows_in == 1 and inputs.inputs[0].kind in _SINGLE and len(parts[0].files) == 2:
+        refuse_no_document(path.path, inputs.inputs[0].names[0], output.folder)
     if UNREADABLE_FILE in counts.rejected:
         refuse_unreadable(path.path, rejected_rows(output.folder, UNREADABLE_FILE), counts, is_whole=is_whole)
+
+
+def refuse_no_document(path: Path, name: str, folder: Path) -> None:
+    """Raise RefusedError if the only file, a page or a text, is damaged or is none of its kind."""
+    for rule in _NOT_READ:
+        for _, why in rejected_rows(folder, rule):
+            raise RefusedError(f"{path / name if path.is_dir() else path}: {rule} ({why})")
 
 
 def refuse_unreadable(path: Path, rows: Sequence[tuple[str, str]], counts: Counts, *, is_whole: bool) -> None:

@@ -348,6 +348,44 @@ def test_when_no_file_gives_a_document_the_first_that_cannot_be_read_is_the_erro
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize(
+    ("name", "body", "why"),
+    [
+        ("a.html.gz", gzip.compress(page(1) * 9)[:-20], "damaged_file (Compressed file ended"),
+        ("a.html", b"", "not_html (no tags that make a page)"),
+        ("a.html", b"\x89PNG\r\n\x1a\n", "not_html (PNG declared as text/html)"),
+        ("a.txt.gz", b"no gzip", "damaged_file (Not a gzipped file"),
+        ("a.txt", b"a\0b", "not_text (a zero byte at 1)"),
+    ],
+)
+def test_the_only_page_or_text_that_cannot_be_read_leaves_the_output_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, body: bytes, why: str, in_folder: bool
+) -> None:
+    (tmp_path / "good.html").write_bytes(page(1))
+    (tmp_path / "in").mkdir()
+    (file := tmp_path / "in" / name).write_bytes(body)
+    output = tmp_path / "good.jsonl"
+    options = ["--workers", "1", "--log-level", "error"]
+    assert run_command(SPEC, [str(tmp_path / "good.html"), str(output), *options]) == 0
+    before = output.read_bytes()
+    capsys.readouterr()
+    source = file.parent if in_folder else file
+    assert run_command(SPEC, [str(source), str(output), "--overwrite", *options]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {file}: {why}")
+    assert output.read_bytes() == before
+    (tmp_path / "in" / f"b{'.txt' if '.txt' in name else '.html'}").write_bytes(page(2))
+    assert run_command(SPEC, [str(tmp_path / "in"), str(output), "--overwrite", *options]) == 0
+    assert len(output.read_text().splitlines()) == 1
+
+
+def test_the_only_page_that_is_read_but_has_no_text_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_bytes(b"<html><body></body></html>")
+    manifest = run(tmp_path / "a.html", tmp_path / "out", "--workers", 1)
+    assert manifest is not None
+    assert manifest.counts.rejected == {"empty_text": 1}
+
+
 def test_a_mirror_of_a_site_may_have_a_web_manifest_and_names_in_latin_1(tmp_path: Path) -> None:
     (tmp_path / "in" / "app").mkdir(parents=True)
     for folder in (tmp_path / "in", tmp_path / "in" / "app"):
