@@ -8,12 +8,14 @@ a moment: `staged.json` in scratch then says that it is ours.
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
 from pipelines import store
-from pipelines.command import Documents, Invocation, StageSpec
+from pipelines.addresses import address_of
+from pipelines.command import Documents, Invocation, Source, StageSpec
 from pipelines.config import named_sources
 from pipelines.documents import is_jsonl
 from pipelines.errors import UserError
@@ -64,7 +66,7 @@ def check_outputs(call: Invocation, *, resuming: bool) -> None:
             if _manifest(above / MANIFEST):
                 raise inside_published(path, above)
         if call.options.overwrite or resuming:
-            _check_is_ours(path, output, [store.real_path(file) for file in _stats_files(call)])
+            _check_is_ours(path, output)
             continue
         # A stopped run may have left companions; they are replaced together with the output.
         paths = [output] if is_half_published(output) else written_paths(output)
@@ -116,6 +118,57 @@ def check_not_read_again(spec: StageSpec, call: Invocation) -> None:
             )
 
 
+def check_stats_apart(spec: StageSpec, call: Invocation) -> None:
+    """Raise UserError if stats or their provenance would be written into an output, an input or a published folder.
+
+    They are written after the outputs, so they would replace what the run has just made; in a folder of the input the
+    next run would find them.
+    """
+    targets = {
+        Path(os.path.realpath(target)): output for output in call.outputs.values() for target in written_paths(output)
+    }
+    inputs = [(spec.inputs[name][0], (), path) for name, paths in call.inputs.items() for path in paths]
+    inputs += [(Source, kind.names, path) for each in call.sections.values() for _, path, kind in named_sources(each)]
+    for file in _stats_files(call):
+        what = f"{file}: what --stats writes"
+        if address := address_of(file):
+            raise UserError(f"{address}: --stats writes a file of this machine; name one")
+        real = Path(os.path.realpath(file))
+        if real in targets:
+            raise UserError(f"{what} would replace the output {targets[real]}; choose another file")
+        for target, output in targets.items():
+            if target in real.parents:
+                raise UserError(f"{what} would be inside the output {output}; choose a file outside of it")
+            if real in target.parents:
+                raise UserError(f"{what} is a file, and the output {output} would be inside it; choose another file")
+        if real.is_dir():
+            raise UserError(f"{what} is a file, and this is a folder; name a file, such as {file / 'stats.json'}")
+        for above in real.parents:
+            if above.exists() and not above.is_dir():
+                raise UserError(f"{what} cannot be inside {above}, which is a file; choose another file")
+            if _manifest(above / MANIFEST):
+                raise UserError(
+                    f"{what} would be inside {above}, which a stage published as a whole; choose a file outside of it"
+                )
+        for kind, names, source in inputs:
+            folder = Path(os.path.realpath(source))
+            if real == folder:
+                raise UserError(f"{what} would replace the input {source}; choose another file")
+            if kind is Documents:
+                is_read = folder == real.parent and is_jsonl(real)
+            elif names:
+                is_read = folder == real.parent and any(fnmatchcase(real.name, name) for name in names)
+            else:
+                is_read = folder in real.parents
+            if is_read:
+                raise UserError(
+                    f"{what} would be inside the input {source}, so the next run would read it as input too; choose a "
+                    "file outside of it"
+                )
+        if real.name == MANIFEST or real.name.endswith(f".{MANIFEST}"):
+            raise UserError(f"{what} would have the name of an output's manifest; choose another name")
+
+
 def replaces_input(output: object, source: object) -> UserError:
     """Return what is said of an output that would take the place of an input."""
     return UserError(f"{output}: the output would replace the input {source}; choose another output")
@@ -126,8 +179,8 @@ def inside_published(output: object, above: object) -> UserError:
     return UserError(f"{output}: inside {above}, which a stage published as a whole; choose another output")
 
 
-def _check_is_ours(path: Path, output: Path, mine: Iterable[Path]) -> None:
-    """Raise UserError if something in the place of an output was not made by a stage, other than the files `mine`."""
+def _check_is_ours(path: Path, output: Path) -> None:
+    """Raise UserError if something in the place of an output was not made by a stage."""
     if os.path.ismount(output):
         raise UserError(f"{path}: a mount point, which cannot be replaced as a whole; name a folder in it")
     if is_jsonl(output):
@@ -145,7 +198,7 @@ def _check_is_ours(path: Path, output: Path, mine: Iterable[Path]) -> None:
             raise _not_ours(path, MANIFEST)
         named = {*manifest.files, MANIFEST, STORED} if manifest else set[str]()
         for file in files:
-            if file.relative_to(output).as_posix() not in named and file not in mine:
+            if file.relative_to(output).as_posix() not in named:
                 raise UserError(
                     f"{path / file.relative_to(output)}: no stage made it (the folder's {MANIFEST} does not name it), "
                     "so --overwrite does not replace the folder; move it away, or choose another output"

@@ -34,7 +34,7 @@ from pipelines.documents import is_companion
 from pipelines.errors import ConfigError, UserError
 from pipelines.fetched import AT_ONCE, FETCHED, LAZY, RECORDS, WHOLE, Record, Shard, damaged, own_folder, record_path
 from pipelines.manifest import MANIFEST, Manifest, is_published, stored_in
-from pipelines.ownership import check_apart, check_not_read_again, output_of, replaces_input
+from pipelines.ownership import check_apart, check_not_read_again, check_stats_apart, output_of, replaces_input
 from pipelines.progress import track
 from pipelines.run import parse_size
 from pipelines.terminal import call_in_messages
@@ -59,6 +59,7 @@ def localized(spec: StageSpec, call: Invocation) -> Generator[tuple[Invocation, 
     # Before copies stand for the inputs: as paths, addresses are the same or within each other as any others.
     check_apart(call, [(path, path) for path in call.outputs.values()])
     check_not_read_again(spec, call)
+    check_stats_apart(spec, call)
     outputs: dict[str, Path] = {}
     destinations: dict[str, Destination] = {}
     for name, path in call.outputs.items():

@@ -2,15 +2,18 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 
 from pipelines import store
-from pipelines.command import StageSpec
+from pipelines.command import StageSpec, parse
+from pipelines.config import read_yaml
 from pipelines.errors import UserError
 from pipelines.manifest import Manifest, load_checked, manifest_path
-from pipelines.ownership import STAGED
+from pipelines.ownership import STAGED, check_stats_apart
+from pipelines.project.graph import load_stages
 from pipelines.stage import run_command
 from tests.outputs import published
 
@@ -254,9 +257,94 @@ def test_stats_replace_only_stats_and_a_link_to_them_stays_one(
     link.symlink_to(tmp_path / "far" / "moved.json")
     assert run("clean", source, tmp_path / "out", "--stats", link, "--overwrite") == 0
     assert link.is_symlink()
-    inside = tmp_path / "out" / "stats.json"
-    for _ in range(2):
-        assert run("clean", source, tmp_path / "out", "--stats", inside, "--overwrite") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "stats", "why"),
+    [
+        ("clean in z.jsonl", "z.jsonl", "would replace the output"),
+        ("split in a.jsonl b.jsonl", "a.jsonl", "would replace the output"),
+        ("split in a.jsonl b.jsonl", "b.jsonl", "would replace the output"),
+        ("clean in z.jsonl", "z.rejected.jsonl", "would replace the output"),
+        ("clean in z.jsonl", "z.jsonl.manifest.json", "would replace the output"),
+        ("clean in z.provenance.json", "z.json", "would replace the output"),
+        ("clean in provenance/z.jsonl", "stats/z.jsonl", "would replace the output"),
+        ("deduplicate in z.jsonl --pairs p.jsonl", "p.jsonl", "would replace the output"),
+        ("clean in out", "out", "would replace the output"),
+        ("clean in out", "link/../out", "would replace the output"),
+        ("clean in out", "out/manifest.json", "would be inside the output"),
+        ("clean in out", "out/stats.json", "would be inside the output"),
+        ("clean in out", "out/deep/stats.json", "would be inside the output"),
+        ("clean in z.jsonl", "z.jsonl/stats.json", "would be inside the output"),
+        ("clean in new/out", "new", "is a file, and the output"),
+        ("clean in out", "empty", "is a file, and this is a folder"),
+        ("clean in out", "in/in.jsonl/stats.json", "cannot be inside"),
+        ("clean in out", "old/stats.json", "which a stage published as a whole"),
+        ("clean in out", "new/manifest.json", "the name of an output's manifest"),
+        ("clean in out", "y.jsonl.manifest.json", "the name of an output's manifest"),
+        ("clean in out", "in/stats.json", "would be inside the input"),
+        ("clean in out", "link/stats.json", "would be inside the input"),
+        ("clean in/in.jsonl out", "in/in.jsonl", "would replace the input"),
+        ("extract in out", "in/stats.json", "would be inside the input"),
+        ("extract in out", "in/deep/er/stats.txt", "would be inside the input"),
+        ("decontaminate in out found --targets requests", "requests/stats.json", "would be inside the input"),
+        ("clean in out", "s3://bucket/stats.json", "--stats writes a file of this machine"),
+    ],
+)
+def test_stats_are_not_written_over_or_into_outputs_and_inputs(
+    source: Path,
+    tmp_path: Path,
+    words: str,
+    stats: str,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They come last: the run said that all was well, and its rows were gone."""
+    monkeypatch.chdir(tmp_path)
+    published(tmp_path / "old", old="ours")
+    (tmp_path / "link").symlink_to("in")
+    for folder in ("empty", "requests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "requests" / "mine.jsonl").write_text('{"text": "mine"}\n')
+    before = tree(tmp_path)
+    for more in ((), ("--overwrite",)):
+        assert run(*words.split(), "--stats", stats, *more) == 1
+        said = capsys.readouterr().err
+        assert why in said
+        assert said.count("\n") == 1
+    assert tree(tmp_path) == before
+    assert not (tmp_path / ".work").exists()
+
+
+def test_stats_may_be_beside_outputs_and_where_no_run_reads_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given, stats in (
+        ("in", "out.json"),
+        ("in", "in/sub/stats.json"),
+        (source, "in/s.json"),
+    ):
+        for _ in range(2):
+            assert run("clean", given, "out", "--stats", stats, "--overwrite") == 0
+            assert store.read_json(Path(stats))["in"] == 2
+
+
+def test_the_graphs_own_stats_are_let_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[2]
+    params = read_yaml(root / "params.yaml")
+    stages = load_stages(params, root / "dvc.yaml")
+    commands = [shlex.split(command)[2:] for stage in stages for command in stage.commands]
+    commands = [words for words in commands if "--stats" in words]
+    assert len(commands) >= 20
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").symlink_to(root / "params.yaml")
+    for path in (path for stage in stages for path in stage.deps if not path.suffix):
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+    for module, *words in commands:
+        spec = StageSpec.load(module)
+        check_stats_apart(spec, parse(spec, words))
 
 
 @pytest.mark.parametrize(
