@@ -111,6 +111,10 @@ GROUPS = (
 )
 
 
+LEAST_ALIKE = 0.6
+"""How alike a command must be to a mistyped one: less than an option, so that `trian` is `pretrain`."""
+
+
 def main() -> NoReturn:
     """Run `millrace` with the words of the command line."""
     exits.run(lambda: run(sys.argv[1:]))
@@ -126,7 +130,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     name = arguments[0].replace("_", "-")
     if (found := modules().get(name)) is None:
-        print_error(f"{arguments[0]}: no such command.{nearest(name, modules()) or ' `millrace` lists them all.'}")
+        meant = nearest(name, modules(), LEAST_ALIKE) or " `millrace` lists them all."
+        print_error(f"{arguments[0]}: no such command.{meant}")
         return 2
     if hiding := _hiding(found.partition(".")[0]):
         print_error(f"{hiding}: python -m runs this in place of Millrace's package of that name; use another folder")

@@ -1,6 +1,7 @@
 """Errors that the user can fix, one line that says what, where and what to do; and rows that are rejected."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 MOST_LONGER = 3
@@ -39,19 +40,25 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return nearest(name, choices) or (f" Choose from: {', '.join(choices)}." if choices else "")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], least_alike: float = LEAST_ALIKE) -> str:
     """Return ` Did you mean 'X'?` for the nearest of `known`, ignoring case; nothing if none is near.
 
-    Names that begin with `name`, if they are few, are nearer than any other.
+    Names that begin with `name`, if they are few, are nearer than any other; those that only have other numbers, as
+    `pp2` for `pp3`, are near if no letter differs.
     """
     # Without their dashes: all options have these in common.
     bare = {choice.casefold().lstrip("-"): choice for choice in sorted(known)}
     wanted = name.casefold().lstrip("-")
-    longer = [repr(bare[each]) for each in bare if wanted and each.startswith(wanted)]
-    if 0 < len(longer) <= MOST_LONGER:
-        return f" Did you mean {' or '.join(longer)}?"
-    alike = difflib.get_close_matches(wanted, bare, n=1, cutoff=LEAST_ALIKE)
-    return f" Did you mean {bare[alike[0]]!r}?" if alike else ""
+    # `pp32` does not go on from `pp3`: it has another number.
+    goes_on = re.compile(re.escape(wanted) + r"(?!(?<=\d)\d)") if wanted else None
+    longer = [repr(bare[each]) for each in bare if goes_on and goes_on.match(each)]
+    if not 0 < len(longer) <= MOST_LONGER:
+        alike = difflib.get_close_matches(wanted, bare, n=1, cutoff=least_alike)
+        longer = [repr(bare[each]) for each in alike]
+    if not longer:
+        unnumbered = re.sub(r"\d+", "#", wanted)
+        longer = [repr(bare[each]) for each in bare if "#" in unnumbered and re.sub(r"\d+", "#", each) == unnumbered]
+    return f" Did you mean {' or '.join(longer)}?" if 0 < len(longer) <= MOST_LONGER else ""
 
 
 def choose_from(name: str, known: Iterable[str]) -> str:

@@ -296,14 +296,23 @@ def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: str) ->
                 f"parallel.stages {parallel.stages}: parallel.pp is 1, so there is only one stage; set it to balanced"
             )
         return
-    expected = 1 if schedule in ONE_STAGE_EACH else 2 if schedule in TWO_STAGES_EACH else max(2, parallel.chunks)
+    least = 1 if schedule in ONE_STAGE_EACH else 2
+    expected = least if schedule in (*ONE_STAGE_EACH, *TWO_STAGES_EACH) else max(2, parallel.chunks)
     if parallel.chunks != expected:
         needed = "1 stage" if expected == 1 else "2 stages" if schedule in TWO_STAGES_EACH else "2 stages or more"
+        ways = [f"set chunks to {expected}"] if parallel.pp * expected <= n_layer else []
+        if expected == 1 and stages <= n_layer:
+            ways.append("schedule to interleaved_1f1b")
+        if parallel.chunks == 1 and parallel.pp <= n_layer:
+            ways.append("schedule to 1f1b" if ways else "set schedule to 1f1b")
         raise ConfigError(
-            f"parallel.chunks {parallel.chunks}: schedule {schedule} has {needed} per process; set chunks to {expected}"
+            f"parallel.chunks {parallel.chunks}: schedule {schedule} has {needed} per process; "
+            f"{', or '.join(ways) or f'set chunks to {expected}'}"
         )
     if stages > n_layer:
-        raise ConfigError(f"parallel: {stages} pipeline stages for {n_layer} layers: lower pp or chunks")
+        raise ConfigError(
+            f"parallel: {stages} pipeline stages for {n_layer} layers: {_fewer_stages(parallel, n_layer, least=least)}"
+        )
     if parallel.stages not in ("uniform", "balanced"):
         sizes = parallel.stages.split(",")
         if not all(size.isdigit() and int(size) for size in sizes) or (len(sizes), sum(map(int, sizes))) != (
@@ -334,6 +343,18 @@ def _check_pipeline(parallel: ParallelConfig, n_layer: int, *, compiled: str) ->
             f"{compiled}.compile with schedule {schedule}: it splits backward passes, which compiled blocks cannot; "
             "set compile to false, or use interleaved_1f1b"
         )
+
+
+def _fewer_stages(parallel: ParallelConfig, n_layer: int, *, least: int) -> str:
+    """Return the ways to no more stages than layers. `least`: the fewest stages per process of the schedule."""
+    ways: list[str] = []
+    if n_layer // parallel.pp >= least:
+        ways.append(f"set parallel.chunks={n_layer // parallel.pp}")
+    elif parallel.pp <= n_layer:
+        ways.append("set parallel.schedule=1f1b with parallel.chunks=1")
+    if (processes := n_layer // parallel.chunks) > 1:
+        ways.append(f"lower parallel.pp to {processes}")
+    return ", or ".join(ways) or "set parallel.pp=1 with parallel.chunks=1"
 
 
 def divisors(number: int) -> list[int]:

@@ -42,7 +42,7 @@ from dataprep.download.openwebtext import download_texts
 from dataprep.download.opt_outs import PageOptOuts
 from pipelines.command import Limit, Output, Part, Source, StageSpec
 from pipelines.config import KINDS, given
-from pipelines.errors import ConfigError, UserError
+from pipelines.errors import ConfigError, UserError, shown
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
 
@@ -74,7 +74,11 @@ def check_parameters(params: Mapping[str, Any]) -> None:
     corpus, download = params["corpus"], params["download"]
     kind: str = corpus["source"]["kind"]
     named = {key: given(_value(params, key)) for key in _EXAMPLES}
-    _check_named(kind, {key for key, value in named.items() if value})
+    try:
+        _check_named(kind, {key for key, value in named.items() if value})
+    except ConfigError:
+        _check_not_empty(params, named)
+        raise
     if kind in KINDS and download["source"] != kind:
         raise ConfigError(f"download.source: {download['source']!r}, but corpus.source.kind is {kind!r}; change one")
     if named["download.hub_repository"]:
@@ -86,6 +90,14 @@ def check_parameters(params: Mapping[str, Any]) -> None:
 def _value(params: Mapping[str, Any], key: str) -> str:
     section, _, name = key.partition(".")
     return params[section][name]
+
+
+def _check_not_empty(params: Mapping[str, Any], named: Mapping[str, Path | None]) -> None:
+    """Raise ConfigError for a source of the user's that counts as none; those of configs/none are meant to."""
+    for key in (key for key, path in named.items() if path is None):
+        value = _value(params, key)
+        if value and Path(value).is_file() and Path(value).parent != Path("configs/none"):
+            raise ConfigError(f"{key}: {shown(value)}: the file is empty, or has comments alone; give one with content")
 
 
 def _check_named(kind: str, named: set[str]) -> None:

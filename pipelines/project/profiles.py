@@ -130,6 +130,8 @@ IMPLIED = {"tokenizer.files": "tokenizer=gpt2_files", "glue.folder": "glue=files
 """Key that a user gives -> the choice that it means, unless another is made: who names a folder means no Hub."""
 PLANNED = {"pretrain.micro_batch_size"}
 """Keys besides those of `parallel` that are chosen for a model, by `trainer.plan --write` or by hand."""
+PATHS = ("base.model", "base.contamination", "pretrain.score_requests", "pretrain.score_tokenizer")
+"""Keys whose value is a path that has to be there, besides the sources that shape an output."""
 _HEADER = "# Made by `python -m pipelines use`; `dvc exp run -S` may edit plain values. Do not edit by hand."
 
 
@@ -250,10 +252,16 @@ def missing_sources(params: dict[str, Any]) -> dict[str, list[str]]:
     Those that a stage of the graph makes, and those that DVC tracks and can fetch, are not missing; nor are addresses.
     """
     missing: dict[str, list[str]] = {}
-    for name, cls in section_types().items():
-        for key, path, _ in named_sources(check(cls, params[name], name, str(PARAMS_YAML))):
-            if not (address_of(path) or path.exists() or _is_tracked(path)):
-                missing.setdefault(str(path), []).append(f"{name}.{key}")
+    named = [
+        (f"{name}.{key}", path)
+        for name, cls in section_types().items()
+        for key, path, _ in named_sources(check(cls, params[name], name, str(PARAMS_YAML)))
+    ]
+    values = ((key, params[key.partition(".")[0]][key.partition(".")[2]]) for key in PATHS)
+    named += [(key, Path(value)) for key, value in values if value]
+    for key, path in named:
+        if not (address_of(path) or path.exists() or _is_tracked(path)):
+            missing.setdefault(str(path), []).append(key)
     if not missing:
         return {}
     made = {_with_folders(out)[0] for stage in load_stages(params) for out in (*stage.outs, *stage.stats)}

@@ -140,6 +140,10 @@ def test_errors_and_warnings_name_commands_as_this_one_was_called(tmp_path: Path
 def test_a_mistyped_command_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert console.run(["dedupicate"]) == 2
     assert capsys.readouterr().err == "error: dedupicate: no such command. Did you mean 'deduplicate'?\n"
+    assert console.run(["trian"]) == 2
+    assert capsys.readouterr().err == "error: trian: no such command. Did you mean 'pretrain'?\n"
+    assert console.run(["wholeness"]) == 2
+    assert capsys.readouterr().err == "error: wholeness: no such command. `millrace` lists them all.\n"
     assert console.run([]) == console.run(["--help"]) == 0
     assert capsys.readouterr().out == f"{console.overview()}\n" * 2
 

@@ -85,9 +85,10 @@ def test_every_model_in_every_layout_works_or_is_refused_by_the_reason(choices: 
                 refused[model, layout] = str(error)
     by_heads = {("gpt2-xl", layout) for layout in LAYOUTS if "tp" in layout}
     by_layers = {(model, "pp32-tp4") for model in ("tiny", "gpt2", "gpt2-medium")}
+    by_layers.add(("tiny", "pp4"))
     assert refused.keys() == by_heads | by_layers
     assert all("the model's 25 heads: use tp 1, 5 or 25" in refused[each] for each in by_heads)
-    assert all("32 pipeline stages for" in refused[each] for each in by_layers)
+    assert all(" pipeline stages for" in refused[each] for each in by_layers)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

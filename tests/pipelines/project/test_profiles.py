@@ -127,7 +127,9 @@ def test_sources_that_a_profile_has_not_are_empty_files(profile: str) -> None:
         ("sample", ["pretrain.warmup_steps=90"], "pretrain.warmup_steps 90 is more than pretrain.steps 80"),
         ("sample", ["finetune.steps=9", "finetune.warmup_steps=10"], "finetune.warmup_steps 10 is more than finetune"),
         ("sample", ["model.n_head=3"], "model.n_head 3 does not divide model.n_embd 128: use 1, 2, 4"),
-        ("sample", ["parallel.pp=8"], "8 pipeline stages for 4 layers: lower pp or chunks"),
+        ("sample", ["parallel.pp=8"], "8 pipeline stages for 4 layers: lower parallel.pp to 4"),
+        ("sample", ["parallel=pp4"], "with parallel.chunks=1, or lower parallel.pp to 2"),
+        ("sample", ["parallel=pp3"], "parallel has no choice 'pp3'. Did you mean 'pp2' or 'pp4'. Choose from"),
         ("sample", ["parallel.tp=8", "parallel.pp=1"], "parallel.tp 8 .*heads"),
         ("sample", ["parallel.dp_replicate=3"], "global_batch_size 16 does not divide by 3 data-parallel processes"),
         (
@@ -335,6 +337,32 @@ def test_a_path_that_is_not_there_is_refused_where_it_is_named(
     assert main(["set", "clean.min_tokens=30"]) == 0, "it may be on the machine that runs the graph"
     warned = "warning: decontaminate.targets: inputs/requests: not there yet; dvc repro will need it"
     assert warned in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("more", [[], ["base=huggingface"]])
+@pytest.mark.parametrize("key", ["base.model", "base.contamination", "pretrain.score_requests"])
+def test_a_path_that_is_no_source_of_a_stage_has_to_be_there_too(
+    project: Path, capsys: pytest.CaptureFixture[str], key: str, more: list[str]
+) -> None:
+    before = read_params(project)
+    words = [*more, f"{key}=inputs/nope", *(["base.model=configs"] if more and key != "base.model" else [])]
+    assert main(["set", *words]) == 2
+    said = f"error: {key}: 'inputs/nope': no such file or folder, and no stage makes it; check the path\n"
+    assert capsys.readouterr().err == said
+    assert read_params(project) == before
+    (project / "inputs/nope").mkdir(parents=True)
+    assert main(["set", *words]) == 0
+
+
+@pytest.mark.parametrize("profile", ["local", "jsonl"])
+def test_a_source_that_is_an_empty_file_is_said_to_be_empty(
+    project: Path, capsys: pytest.CaptureFixture[str], profile: str
+) -> None:
+    (project / "inputs").mkdir()
+    (project / "inputs/empty.jsonl").write_text("")
+    assert main(["use", profile, "corpus.documents=inputs/empty.jsonl"]) == 2
+    said = "the file is empty, or has comments alone; give one with content"
+    assert capsys.readouterr().err == f"error: corpus.documents: 'inputs/empty.jsonl': {said}\n"
 
 
 @pytest.mark.parametrize("path", ["data/sample/tokenizer", "inputs/tracked/tokenizer.json"])
