@@ -54,6 +54,7 @@ TEST_PATHS = {
     "custom": ["glue.folder=inputs/glue", "glue_download.columns=[question,answer]"],
     "files": ["glue.folder=inputs/glue", "glue.tasks=[mrpc,rte]"],
     "gpt2_files": ["tokenizer.files=inputs/gpt2"],
+    "pp4": ["model=gpt2"],
     "pp32-tp4": ["model=gpt3", "pretrain.global_batch_size=64", "finetune.global_batch_size=64"],
     "huggingface": ["base.model=inputs/model"],
 }
