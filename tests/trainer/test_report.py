@@ -616,7 +616,7 @@ def funnel_of(stage: StageCounts) -> FunnelBar:
     ("stage", "said"),
     [
         (StageCounts("tokenize_val", 1, 1, (), {}), "1 document in, 1 document out"),
-        (StageCounts("tokenizer", 1055, 0, (), {}), "1,055 documents in, – out"),
+        (StageCounts("tokenizer", 1055, 0, (), {}), "1,055 documents in"),
         (StageCounts("glue_tokenize_mrpc", 3100, 3100, (), {}), "3,100 rows in, 3,100 rows out"),
         (StageCounts("download", 1, 1, (), {}), "1 URL in, 1 page out"),
         (StageCounts("of_a_later_release", 7, 7, (), {}), "7 rows in, 7 rows out"),
