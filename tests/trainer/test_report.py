@@ -22,7 +22,7 @@ from trainer import run_report
 from trainer.report import escape_markdown
 from trainer.reporting import charts
 from trainer.reporting.page import FunnelBar, Table, entered, funnel, number, page_values, records_table, short
-from trainer.reporting.pictures import MAX_POINTS, smooth, thin
+from trainer.reporting.pictures import MAX_POINTS, epochs, smooth, thin
 from trainer.reporting.results import Results, StageCounts, Tasks, read_results
 from trainer.reporting.times import duration
 
@@ -380,6 +380,11 @@ def test_each_task_shows_its_epochs_its_confusion_matrix_and_where_it_is_most_wr
     assert "](pictures/glue_mrpc.svg)" in markdown
     assert ET.parse(results / "report/pictures/glue_mrpc.svg").getroot().tag.endswith("svg")
     assert "glue_ax.svg" not in markdown  # it has no epochs
+
+
+def test_the_picture_of_one_epoch_has_one_tick() -> None:
+    once = {"epoch": [1.0], "step": [82.0], "loss": [0.7], "validation_loss": [0.69], "validation_f1": [0.6]}
+    assert re.findall(r'id="epochs-xtick_\d+"', epochs(once)) == ['id="epochs-xtick_1"', 'id="epochs-xtick_2"']
 
 
 def test_one_epoch_is_told_in_words(results: Path) -> None:
