@@ -25,8 +25,14 @@ from trainer.reporting.results import Curve, read_curve_columns
 COLORS = (pictures.WATER, pictures.CLAY[0], "#6a8f3c", "#8a5a9e", "#c99a2e", "#4a6076", "#b0578d", "#2f8f7a")
 VALIDATION = "validation"
 """Prefix of the columns of epochs.csv that were measured on validation rows."""
-DASHES = (0, (3, 2))
-"""Of the lines of scores on training rows."""
+TRAINING_ROWS: dict[str, Any] = {
+    "linestyle": (0, (3, 2)),
+    "linewidth": 1.2,
+    "marker": "o",
+    "markersize": 3.5,
+    "markerfacecolor": pictures.PAPER,
+}
+"""Of the lines of scores on training rows; after a single epoch there is only the marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ def _paint(figure: Any, runs: Sequence[Run], drawn: Sequence[tuple[str, str]], r
         if number == 1:
             lines = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
             if _have_training(runs, drawn):
-                lines["on training rows"] = Line2D([], [], color=pictures.MUTED, linestyle=DASHES, linewidth=1.2)
+                lines["on training rows"] = Line2D([], [], color=pictures.MUTED, **TRAINING_ROWS)
             figure.legend(lines.values(), lines, loc="outside lower left", ncols=3, fontsize=9, labelcolor=pictures.INK)
 
 
@@ -135,8 +141,7 @@ def _paint_epochs(axes: Any, several: Sequence[Curve], column: str, style: Mappi
             axes.plot(epochs["epoch"], epochs[column], linewidth=1.5, marker="o", markersize=3.5, **style)
         training = pictures.training_column(column)
         if training in epochs:
-            broken = {**style, "label": None, "linestyle": DASHES}
-            axes.plot(epochs["epoch"], epochs[training], linewidth=1.2, **broken)
+            axes.plot(epochs["epoch"], epochs[training], **{**style, **TRAINING_ROWS, "label": None})
 
 
 def main(arguments: Sequence[str]) -> int:
