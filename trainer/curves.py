@@ -25,6 +25,14 @@ from trainer.reporting.results import Curve, read_curve_columns
 COLORS = (pictures.WATER, pictures.CLAY[0], "#6a8f3c", "#8a5a9e", "#c99a2e", "#4a6076", "#b0578d", "#2f8f7a")
 VALIDATION = "validation"
 """Prefix of the columns of epochs.csv that were measured on validation rows."""
+TRAINING_ROWS: dict[str, Any] = {
+    "linestyle": (0, (3, 2)),
+    "linewidth": 1.2,
+    "marker": "o",
+    "markersize": 3.5,
+    "markerfacecolor": pictures.PAPER,
+}
+"""Of the lines of scores on training rows; after a single epoch there is only the marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +84,18 @@ def draw_curves(runs: Sequence[Run]) -> str:
     drawn = panels(runs)
     columns = 2 if len(drawn) in (2, 4) else min(3, len(drawn))
     rows = math.ceil(len(drawn) / columns)
-    legend = 0.25 * math.ceil(len(runs) / 3)
+    legend = 0.25 * math.ceil((len(runs) + _have_training(runs, drawn)) / 3)
     return pictures.draw("curves", pictures.WIDTH, 0.3 + 2.6 * rows + legend, _paint, runs, drawn, rows, columns)
 
 
+def _have_training(runs: Sequence[Run], drawn: Sequence[tuple[str, str]]) -> bool:
+    """Return whether a panel has scores on training rows."""
+    columns = {pictures.training_column(column) for file, column in drawn if file == "epochs"}
+    return any(columns & epochs.keys() for run in runs for epochs in run.epochs)
+
+
 def _paint(figure: Any, runs: Sequence[Run], drawn: Sequence[tuple[str, str]], rows: int, columns: int) -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
     names = short_names([run.name for run in runs])
@@ -95,9 +110,11 @@ def _paint(figure: Any, runs: Sequence[Run], drawn: Sequence[tuple[str, str]], r
         title = {"loss": "training loss", "val_loss": "validation loss"}.get(column, column.replace("_", " "))
         axes.set_title(title[0].upper() + title[1:])
         axes.set_xlabel("step" if file == "curve" else "epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
         if number == 1:
             lines = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+            if _have_training(runs, drawn):
+                lines["on training rows"] = Line2D([], [], color=pictures.MUTED, **TRAINING_ROWS)
             figure.legend(lines.values(), lines, loc="outside lower left", ncols=3, fontsize=9, labelcolor=pictures.INK)
 
 
@@ -124,8 +141,7 @@ def _paint_epochs(axes: Any, several: Sequence[Curve], column: str, style: Mappi
             axes.plot(epochs["epoch"], epochs[column], linewidth=1.5, marker="o", markersize=3.5, **style)
         training = pictures.training_column(column)
         if training in epochs:
-            broken = {**style, "label": None, "linestyle": (0, (3, 2))}
-            axes.plot(epochs["epoch"], epochs[training], linewidth=1.2, **broken)
+            axes.plot(epochs["epoch"], epochs[training], **{**style, **TRAINING_ROWS, "label": None})
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -48,7 +48,18 @@ def test_the_line_of_training_rows_is_that_of_the_same_score(tmp_path: Path) -> 
         without = draw_curves([read_run(run(tmp_path / f"{column}-0", epochs=table))])
         table = f"epoch,step,loss,lr,{training},{column}\n1,2,0.6,0.1,0.8,0.5\n2,4,0.6,0.1,0.8,0.5\n"
         with_it = draw_curves([read_run(run(tmp_path / f"{column}-1", epochs=table))])
-        assert with_it.count("stroke-dasharray") == without.count("stroke-dasharray") + 1
+        in_the_legend = 1
+        assert with_it.count("stroke-dasharray") == without.count("stroke-dasharray") + 1 + in_the_legend
+        assert ("on training rows" in with_it, "on training rows" in without) == (True, False)
+
+
+def test_one_epoch_has_a_whole_number_and_a_marker_for_training_rows(tmp_path: Path) -> None:
+    tuned = run(tmp_path / "one")
+    picture = draw_curves([read_run(tuned)])
+    assert ">1</text>" in picture
+    assert ">0.9" not in picture.rpartition("Validation loss")[0]
+    panel = picture.rpartition("Validation accuracy")[0].rpartition("Validation loss")[2]
+    assert len(re.findall(r"<use [^>]*style=\"fill: #ffffff; stroke: #1f7a96", panel)) == 1
 
 
 def test_runs_are_called_by_what_tells_them_apart() -> None:

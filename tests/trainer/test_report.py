@@ -22,7 +22,7 @@ from trainer import run_report
 from trainer.report import escape_markdown
 from trainer.reporting import charts
 from trainer.reporting.page import FunnelBar, Table, entered, funnel, number, page_values, records_table, short
-from trainer.reporting.pictures import MAX_POINTS, smooth, thin
+from trainer.reporting.pictures import MAX_POINTS, epochs, smooth, thin
 from trainer.reporting.results import Results, StageCounts, Tasks, read_results
 from trainer.reporting.times import duration
 
@@ -382,6 +382,11 @@ def test_each_task_shows_its_epochs_its_confusion_matrix_and_where_it_is_most_wr
     assert "glue_ax.svg" not in markdown  # it has no epochs
 
 
+def test_the_picture_of_one_epoch_has_one_tick() -> None:
+    once = {"epoch": [1.0], "step": [82.0], "loss": [0.7], "validation_loss": [0.69], "validation_f1": [0.6]}
+    assert re.findall(r'id="epochs-xtick_\d+"', epochs(once)) == ['id="epochs-xtick_1"', 'id="epochs-xtick_2"']
+
+
 def test_one_epoch_is_told_in_words(results: Path) -> None:
     """A curve of one point would say nothing."""
     write_details(results)
@@ -616,7 +621,7 @@ def funnel_of(stage: StageCounts) -> FunnelBar:
     ("stage", "said"),
     [
         (StageCounts("tokenize_val", 1, 1, (), {}), "1 document in, 1 document out"),
-        (StageCounts("tokenizer", 1055, 0, (), {}), "1,055 documents in, – out"),
+        (StageCounts("tokenizer", 1055, 0, (), {}), "1,055 documents in"),
         (StageCounts("glue_tokenize_mrpc", 3100, 3100, (), {}), "3,100 rows in, 3,100 rows out"),
         (StageCounts("download", 1, 1, (), {}), "1 URL in, 1 page out"),
         (StageCounts("of_a_later_release", 7, 7, (), {}), "7 rows in, 7 rows out"),

@@ -11,7 +11,7 @@ import pytest
 from pipelines import store
 from pipelines.manifest import Counts, FileEntry, Manifest
 from tests.trainer.test_report import HOSTILE, Reader, page, report, results, stats, write  # noqa: F401 # pyright: ignore[reportUnusedImport] - a fixture
-from trainer.reporting.corpus import LOWEST, corpus_values, lengths, waterfall, years
+from trainer.reporting.corpus import LOWEST, Rule, corpus_values, lengths, waterfall, years
 from trainer.reporting.results import Results, flatten
 
 CONTROLS = "\x1b[31mred\x07 \u202egnirts\u202c \u2066isolate\u2069"
@@ -158,10 +158,22 @@ def test_kept_and_rejected_years_have_one_scale_and_a_single_document_shows() ->
     assert alone.note == "3 kept; the highest bar is 3"
 
 
-def test_the_languages_that_are_kept_are_named_in_words(corpus: Path) -> None:
-    rows = [{"rule": "language", "threshold": "one of en, de", "in": 88, "rejected": 8}]
-    write(corpus / "stats/web/clean.json", {**clean_stats(), "waterfall": rows})
-    assert "Of the documents that were rejected for theirs; kept are those in en, de." in Reader(show(corpus)).text
+def test_a_lower_half_is_as_high_as_its_highest_bar() -> None:
+    heights = [years({"kept": {"2019": 100}, "rejected": rejected}) for rejected in ({}, {"2019": 25}, {"2019": 100})]
+    assert [chart.height for chart in heights if chart] == [44, 54, 84]
+
+
+@pytest.mark.parametrize(("num_domains", "said"), [(2, "All 2."), (1500, "The 2 with the most rows, of 1,500.")])
+def test_the_page_says_whether_all_domains_are_shown(corpus: Path, num_domains: int, said: str) -> None:
+    value = corpus_values(summary(num_domains=num_domains), Results("web", "web-tiny"))
+    assert value.domains_shown == said
+
+
+@pytest.mark.parametrize(
+    ("threshold", "said"), [("one of en", "kept if en"), ("one of en, de", "kept if one of en, de")]
+)
+def test_one_value_that_is_kept_is_not_one_of_several(threshold: str, said: str) -> None:
+    assert Rule("clean", "language", "4", threshold, []).decided == said
 
 
 OWN_SCRIPTS = 3
@@ -187,7 +199,7 @@ def test_hostile_documents_are_shown_and_do_nothing(corpus: Path) -> None:
 def test_the_reason_is_marked_in_the_text(corpus: Path) -> None:
     shown = show(corpus)
     assert "<mark>&lt;script&gt;" in shown
-    assert '<mark class="only">old </mark>' in shown
+    assert '<mark class="only">old</mark> ' in shown, "a mark ends with its last word"
 
 
 def test_equal_ledgers_give_equal_pages(corpus: Path) -> None:

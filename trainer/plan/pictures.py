@@ -25,7 +25,7 @@ COLORS = {
     "gradients": "#6aa9bd",
     "gathered": "#b9dbe6",
     "buffers": "#b9c6cc",
-    "received": "#d7dfe3",
+    "received": "#a58ab5",
     "visits": "#8fb39a",
     "activations": "#b5482f",
     "loss or block": "#dd9b6f",

@@ -22,7 +22,7 @@
     const few = line.style === "points" || values.filter((value) => value != null).length < 2;
     return {
       label: line.name,
-      stroke: line.style === "faint" ? stroke + "55" : stroke,
+      stroke: line.style === "faint" ? stroke + color("--faint") : stroke,
       width: line.style === "faint" ? 1 : few ? 1.5 : 2,
       dash: line.style === "dashed" ? [5, 4] : undefined,
       spanGaps: true,

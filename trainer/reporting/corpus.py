@@ -55,6 +55,11 @@ class Histogram:
     """Position in units of the drawing."""
     threshold_text: str = ""
 
+    @property
+    def height(self) -> float:
+        """Of the drawing: the lower half is as high as its highest bar, since room under it would look like a fault."""
+        return HEIGHT + 4 + max((below for *_, below in self.bars), default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -70,7 +75,8 @@ class Rule:
     def decided(self) -> str:
         """What decided, in words: `kept if at least 128 pre-tokens`, or `by rules.py:shouting` for one's own rule."""
         own = self.name == f"rules_{self.threshold.rpartition(':')[2]}"
-        return f"{'by' if own else 'kept if'} {self.threshold}" if self.threshold else ""
+        wanted = self.threshold if "," in self.threshold else self.threshold.removeprefix("one of ")
+        return f"{'by' if own else 'kept if'} {wanted}" if self.threshold else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class Corpus:
     waterfall: list[Bar] = field(default_factory=list[Bar])
     lengths: Histogram | None = None
     domains: list[Bar] = field(default_factory=list[Bar])
-    num_domains: str = ""
+    num_domains: int = 0
     languages: list[Bar] = field(default_factory=list[Bar])
     languages_kept: str = ""
     years: Histogram | None = None
@@ -97,6 +103,12 @@ class Corpus:
     pairs: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     contamination: Table | None = None
     hits: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+
+    @property
+    def domains_shown(self) -> str:
+        """Which domains have a bar."""
+        shown, every = len(self.domains), self.num_domains
+        return f"The {shown} with the most rows, of {number(every)}." if shown < every else f"All {number(every)}."
 
     @property
     def rule_table(self) -> Table:
@@ -133,7 +145,7 @@ def corpus_values(summary: Mapping[str, Any], results: Results) -> Corpus:
         waterfall=list(waterfall(rules, rows)),
         lengths=lengths(summary["lengths"]),
         domains=list(_domains(summary["domains"])),
-        num_domains=number(summary["num_domains"]),
+        num_domains=int(summary["num_domains"]),
         languages=[Bar(bar.label, bar.value, 0, bar.kept) for bar in _single(summary["languages"])],
         languages_kept=thresholds.get("language", "").removeprefix("one of "),
         years=years(summary["url_years"]),
@@ -293,7 +305,7 @@ def _measures(measures: Sequence[Mapping[str, Any]], thresholds: Mapping[str, st
 
 
 def _axis(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def _group_sizes(sizes: Mapping[str, int]) -> str:

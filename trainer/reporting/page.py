@@ -128,7 +128,7 @@ def page_values(
         "task_details": task_details(tasks),
         "stages": [
             (
-                f"{stage.name}: {_rows(stage, 'in')} in, {_rows(stage, 'out')} out",
+                f"{stage.name}: {_in_and_out(stage)}",
                 facts_table(stage),
                 [(_words(name), records_table(rows)) for name, rows in stage.tables.items()],
             )
@@ -159,6 +159,11 @@ def units(stage: str) -> tuple[str, str]:
 def counted(count: int, unit: str) -> str:
     """Return `1 document`, `2,048 documents`; – without a unit."""
     return f"{number(count)} {unit.removesuffix('s') if count == 1 else unit}" if unit else "–"
+
+
+def _in_and_out(stage: StageCounts) -> str:
+    """Return `1 URL in, 1 page out`; of a stage whose output has no rows, what goes in."""
+    return f"{_rows(stage, 'in')} in" + f", {_rows(stage, 'out')} out" * bool(units(stage.name)[1])
 
 
 def _rows(stage: StageCounts, way: str) -> str:

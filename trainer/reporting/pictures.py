@@ -270,7 +270,7 @@ def _paint_by_epoch(axes: Any, table: Curve, columns: Mapping[str, str], colors:
         style = {"linestyle": (0, (3, 2)) if _is_train(column) else "-", "marker": "o", "markersize": 3.5}
         style |= {"markerfacecolor": PAPER} if _is_train(column) else {}
         axes.plot(x, table[column], color=colors[number % len(colors)], linewidth=1.6, label=label, **style)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))  # of one epoch a single tick
     axes.set_xlabel("epoch")
     axes.margins(x=0.06, y=0.12)
     if len(columns) > 1:

@@ -13,6 +13,12 @@ from pipelines import store
 COLORS = {"forward": "#1f7a96", "backward": "#b5482f", "input": "#dd9b6f", "weight": "#6f8f3f"}
 WORDS = {"forward": "forward", "backward": "backward", "input": "backward, input", "weight": "backward, weights"}
 INK, GRID = "#1c2b33", "#dfe5e8"
+LIGHT = 0.8
+"""Opacity of a box up to which its number is dark."""
+SIZES = (8, 6)
+"""Of the numbers in boxes, in points: the first that fits, and none in narrower boxes."""
+DIGIT = 0.0008
+"""Width of a digit of one point, with some room, as a share of the picture's width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ def draw(passes: Sequence[Pass], title: str) -> bytes:
         _paint_pass(axes, each, start, whole, passes)
     stages, batches = 1 + max(each.stage for each in passes), 1 + max(each.micro_batch for each in passes)
     facts = (
-        f"{processes} processes, {stages} stages, {batches} micro batches, {bubble(passes):.1%} bubble in this picture"
+        f"{processes} processes, {stages} stages, {batches} micro batch{'es' * (batches > 1)}, "
+        f"{bubble(passes):.1%} bubble in this picture"
     )
     axes.set_title(textwrap.fill(f"{title}: {facts}", 120), loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set(xlim=(0, whole), ylim=(processes - 0.5, -0.5), yticks=range(processes), xlabel="ms")
@@ -89,9 +96,10 @@ def _paint_pass(axes: Any, each: Pass, start: float, whole: float, passes: Seque
         edgecolor="white",
         linewidth=0.5,
     )
-    if width > 0.008 * whole:
-        middle = (each.begin_ms + each.end_ms) / 2 - start
-        axes.text(middle, each.process, str(each.micro_batch), ha="center", va="center", color="white", fontsize=8)
+    number = str(each.micro_batch)
+    if size := next((size for size in SIZES if width > DIGIT * size * len(number) * whole), 0):
+        middle, ink = (each.begin_ms + each.end_ms) / 2 - start, "white" if alpha > LIGHT else INK
+        axes.text(middle, each.process, number, ha="center", va="center", color=ink, fontsize=size)
 
 
 def _paint_legend(figure: Any, passes: Sequence[Pass], *, several: bool) -> None:

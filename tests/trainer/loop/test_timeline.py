@@ -13,7 +13,7 @@ from tests.trainer.loop.test_loop import planned, process
 from tests.trainer.parallel.cases import SCHEDULES
 from trainer.config import ONE_STAGE_EACH, ZERO_BUBBLE, ParallelConfig
 from trainer.pretrain import PretrainJob
-from trainer.reporting.schedule import Pass, bubble, draw, write_csv
+from trainer.reporting.schedule import INK, Pass, bubble, draw, write_csv
 from trainer.weights.records import read_curve_rows
 
 
@@ -126,4 +126,31 @@ def test_the_picture_has_a_row_per_process_and_its_facts(monkeypatch: pytest.Mon
     monkeypatch.setattr(Axes, "set_title", note_title)
     draw([Pass(p, p, kind, 0, p, p + 1) for p in (0, 1) for kind in ("forward", "backward")], "1f1b, step 7")
     assert boxes == [(0, 1), (0, 1), (1, 1), (1, 1)]
-    assert titles == ["1f1b, step 7: 2 processes, 2 stages, 1 micro batches, 0.0% bubble in this picture"]
+    assert titles == ["1f1b, step 7: 2 processes, 2 stages, 1 micro batch, 0.0% bubble in this picture"]
+
+
+def test_a_number_stays_in_its_box_and_is_dark_in_a_light_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    numbers: list[Any] = []
+    text = Axes.text
+
+    def note_text(self: Any, *arguments: Any, **options: Any) -> Any:
+        numbers.append(text(self, *arguments, **options))
+        return numbers[-1]
+
+    monkeypatch.setattr(Axes, "text", note_text)
+    widths = (4.0, 6.0, 8.0, 10.0, 14.0, 700.0)
+    begins = [0.0, *itertools.accumulate(widths)]
+    draw([Pass(0, i % 2, "forward", 20 * i, begins[i], begins[i + 1]) for i in range(6)], "planned")
+    for number in numbers:
+        box = number.axes.transData.transform([(begins[int(number.get_text()) // 20 + end], 0) for end in (0, 1)])
+        extent = number.get_window_extent()
+        assert box[0][0] < extent.x0 < extent.x1 < box[1][0]
+    assert [(number.get_text(), number.get_color(), number.get_fontsize()) for number in numbers] == [
+        ("0", "white", 6),
+        ("40", "white", 6),
+        ("60", INK, 8),
+        ("80", "white", 8),
+        ("100", INK, 8),
+    ]
