@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pipelines import store
 from pipelines.addresses import address_of
-from pipelines.command import Documents, Invocation, Source, StageSpec
+from pipelines.command import Documents, Invocation, StageSpec
 from pipelines.config import named_sources
 from pipelines.documents import is_jsonl
 from pipelines.errors import UserError
@@ -127,8 +127,8 @@ def check_stats_apart(spec: StageSpec, call: Invocation) -> None:
     targets = {
         Path(os.path.realpath(target)): output for output in call.outputs.values() for target in written_paths(output)
     }
-    inputs = [(spec.inputs[name][0], (), path) for name, paths in call.inputs.items() for path in paths]
-    inputs += [(Source, kind.names, path) for each in call.sections.values() for _, path, kind in named_sources(each)]
+    inputs = [(name, (), path) for name, paths in call.inputs.items() for path in paths]
+    inputs += [("", kind.names, path) for each in call.sections.values() for _, path, kind in named_sources(each)]
     for file in _stats_files(call):
         what = f"{file}: what --stats writes"
         if address := address_of(file):
@@ -150,14 +150,16 @@ def check_stats_apart(spec: StageSpec, call: Invocation) -> None:
                 raise UserError(
                     f"{what} would be inside {above}, which a stage published as a whole; choose a file outside of it"
                 )
-        for kind, names, source in inputs:
+        for name, names, source in inputs:
             folder = Path(os.path.realpath(source))
             if real == folder:
                 raise UserError(f"{what} would replace the input {source}; choose another file")
-            if kind is Documents:
+            if name and spec.inputs[name][0] is Documents:
                 is_read = folder == real.parent and is_jsonl(real)
+            elif name and name not in spec.read_below:  # `report` reads stats, its own too
+                is_read = False
             elif names:
-                is_read = folder == real.parent and any(fnmatchcase(real.name, name) for name in names)
+                is_read = folder == real.parent and any(fnmatchcase(real.name, each) for each in names)
             else:
                 is_read = folder in real.parents
             if is_read:
