@@ -127,6 +127,8 @@ class SourceKind:
     """Patterns of the files that count directly in a folder; without any, everything below it counts."""
     by_stage: bool = False
     """The stage itself checks it, because it knows more."""
+    by_name: bool = False
+    """The stage looks in a folder for files that it knows by name, so that others beside them are never read."""
     functions: bool = False
     """Each is FILE:FUNCTION, of which the file is the source; in a section, one alone stands for a list of it."""
 
@@ -135,6 +137,8 @@ SourcePath = Annotated[str, SourceKind()]
 """A path of the user's whose contents shape the output; "" or a file that names nothing if there is none (`given`)."""
 StageSource = Annotated[str, SourceKind(by_stage=True)]
 """The same, looked at by the stage alone."""
+NamedSource = Annotated[str, SourceKind(by_stage=True, by_name=True)]
+"""The same, of which the stage reads files that it knows by name."""
 SourcePaths = Annotated[tuple[str, ...], SourceKind()]
 """Several of them."""
 SourceFile = Annotated[str, SourceKind(file_only=True)]

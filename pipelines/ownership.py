@@ -16,7 +16,7 @@ from typing import Any, cast
 from pipelines import store
 from pipelines.addresses import address_of
 from pipelines.command import Documents, Invocation, StageSpec
-from pipelines.config import named_sources
+from pipelines.config import SourceKind, named_sources
 from pipelines.documents import is_jsonl
 from pipelines.errors import UserError
 from pipelines.manifest import MANIFEST, SCRATCH, STORED, WORK, Manifest, is_published, manifest_path
@@ -99,12 +99,13 @@ def check_not_read_again(spec: StageSpec, call: Invocation) -> None:
     """Raise UserError if an output lies in a folder of the input where the next run of this command would read it.
 
     Of a folder of documents the JSONL files directly in it are read, so another folder may be made there. Of a folder
-    that an option names everything counts, unless only files of some names do. A published folder is read by its
+    that an option names everything counts, unless only files of some names are read. A published folder is read by its
     manifest alone, and takes no output (`check_outputs`).
     """
     given = [(name, path) for name, paths in call.inputs.items() for path in paths]
     below = [path for name, path in given if name in spec.read_below]
-    below += [path for section in call.sections.values() for _, path, kind in named_sources(section) if not kind.names]
+    named = [each for section in call.sections.values() for each in named_sources(section)]
+    below += [path for _, path, kind in named if not (kind.names or kind.by_name)]
     beside = [path for name, path in given if spec.inputs[name][0] is Documents]
     for output in call.outputs.values():
         target = Path(os.path.realpath(output))
@@ -127,8 +128,12 @@ def check_stats_apart(spec: StageSpec, call: Invocation) -> None:
     targets = {
         Path(os.path.realpath(target)): output for output in call.outputs.values() for target in written_paths(output)
     }
-    inputs = [(name, (), path) for name, paths in call.inputs.items() for path in paths]
-    inputs += [("", kind.names, path) for each in call.sections.values() for _, path, kind in named_sources(each)]
+    inputs = [
+        (name, SourceKind(by_name=name not in spec.read_below), path)
+        for name, paths in call.inputs.items()
+        for path in paths
+    ]
+    inputs += [("", kind, path) for section in call.sections.values() for _, path, kind in named_sources(section)]
     for file in _stats_files(call):
         what = f"{file}: what --stats writes"
         if address := address_of(file):
@@ -150,18 +155,16 @@ def check_stats_apart(spec: StageSpec, call: Invocation) -> None:
                 raise UserError(
                     f"{what} would be inside {above}, which a stage published as a whole; choose a file outside of it"
                 )
-        for name, names, source in inputs:
+        for name, kind, source in inputs:
             folder = Path(os.path.realpath(source))
             if real == folder:
                 raise UserError(f"{what} would replace the input {source}; choose another file")
             if name and spec.inputs[name][0] is Documents:
                 is_read = folder == real.parent and is_jsonl(real)
-            elif name and name not in spec.read_below:  # `report` reads stats, its own too
-                is_read = False
-            elif names:
-                is_read = folder == real.parent and any(fnmatchcase(real.name, each) for each in names)
+            elif kind.names:
+                is_read = folder == real.parent and any(fnmatchcase(real.name, each) for each in kind.names)
             else:
-                is_read = folder in real.parents
+                is_read = not kind.by_name and folder in real.parents
             if is_read:
                 raise UserError(
                     f"{what} would be inside the input {source}, so the next run would read it as input too; choose a "

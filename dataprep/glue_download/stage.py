@@ -27,7 +27,7 @@ from dataprep.glue_download.duplicates import DuplicatesConfig, find_in_task, lo
 from dataprep.glue_download.tsv import read_splits, task_files
 from pipelines import oracle
 from pipelines.command import Limit, Output, Part, StageSpec
-from pipelines.config import PARAMS_YAML, StageSource, check, given
+from pipelines.config import PARAMS_YAML, NamedSource, check, given
 from pipelines.documents import REJECTED, REJECTED_SCHEMA, TableWriter
 from pipelines.errors import ConfigError, UserError
 from pipelines.hub import check_commit, unreachable
@@ -50,7 +50,7 @@ class GlueDownloadConfig:
 
     tasks: tuple[str, ...] = ("mrpc",)
     """Tasks if the command names none."""
-    source: StageSource = HUB
+    source: NamedSource = HUB
     """hub, or a folder with GLUE's TSV files, one folder per task (MRPC, CoLA, STS-B...), or with your own files."""
     revision: str = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
     """Commit of the Hub's nyu-mll/glue, 40 hexadecimal digits, since a branch may change."""

