@@ -137,8 +137,10 @@ SourcePath = Annotated[str, SourceKind()]
 """A path of the user's whose contents shape the output; "" or a file that names nothing if there is none (`given`)."""
 StageSource = Annotated[str, SourceKind(by_stage=True)]
 """The same, looked at by the stage alone."""
+IndexedPath = Annotated[str, SourceKind(by_name=True)]
+"""A source of the user's of which only the files count that an index in it names."""
 NamedSource = Annotated[str, SourceKind(by_stage=True, by_name=True)]
-"""The same, of which the stage reads files that it knows by name."""
+"""A source that the stage alone looks at, of which it reads files that it knows by name."""
 SourcePaths = Annotated[tuple[str, ...], SourceKind()]
 """Several of them."""
 SourceFile = Annotated[str, SourceKind(file_only=True)]

@@ -11,7 +11,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from dataprep.download.opt_outs import OptOut
-from pipelines.config import Count, NonNegative, SourceChoice, SourcePath, StageSource
+from pipelines.config import Count, IndexedPath, NonNegative, SourceChoice, StageSource
 
 Seconds = Annotated[float, Interval(gt=0, le=86_400)]
 """A positive number of seconds, at most a day."""
@@ -57,7 +57,7 @@ class DownloadConfig:
     """URLs of the list per WARC segment."""
     segment_bytes: Count = 1_000_000_000
     """Largest WARC file in bytes; a segment that needs more continues in segment-00000_0001.warc.gz and so on."""
-    local_site: SourcePath = ""
+    local_site: IndexedPath = ""
     """Site folder (index.jsonl and files) to serve on loopback under its own host names; empty for none."""
     replay: StageSource = ""
     """WARC or ARC file, or a folder of them, that answers instead of the network; empty for the network."""

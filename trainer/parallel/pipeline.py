@@ -31,9 +31,6 @@ from trainer.stages import Direction, partition, stage_owner
 
 M = TypeVar("M", bound=GPT2)
 
-# Who started training says what failed; torch would also print each step of the schedule.
-logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
-
 SCHEDULES = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
@@ -131,6 +128,8 @@ class Pipeline:
         for stage in stages:
             if isinstance(stage, FSDPModule):
                 _keep_sharded(stage, parallel.zero)
+        # Who started training says what failed; torch would also print each step of the schedule.
+        logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
 
     def batch_size(self, micro_batch_size: int) -> int:  # noqa: ARG002 (OneStage's signature)
         """Return 0, the whole share of a step as one batch: the schedule cuts the micro batches itself."""
